@@ -97,22 +97,22 @@ def measure(name: str, database: Database, count: int, steps: int) -> None:
             db.execution_options(isolation_level="AUTOCOMMIT").execute(text("ANALYZE"))
     with database.read() as db:
         limits = list(questions(db))
-        told("  best from the front", [timed(lambda at=at: best.best(db, JOB, at)) for at in limits])
-        told("  next better", [timed(lambda: best.next_better(db, JOB, "max", 0.5)) for _ in limits])
-        told("  the whole front", [timed(lambda: best.pareto(db, JOB)) for _ in range(SCANS)])
-        told("  best by a scan", [timed(lambda at=at: scan(db, at)) for at in limits[:SCANS]])
+        report("  best from the front", [timed(lambda at=at: best.best(db, JOB, at)) for at in limits])
+        report("  next better", [timed(lambda: best.next_better(db, JOB, "max", 0.5)) for _ in limits])
+        report("  the whole front", [timed(lambda: best.pareto(db, JOB)) for _ in range(SCANS)])
+        report("  best by a scan", [timed(lambda at=at: scan(db, at)) for at in limits[:SCANS]])
         for at in limits[:SCANS]:
             best_point, wanted = best.best(db, JOB, at), scan(db, at)
             assert (best_point and (best_point.trial, best_point.step)) == (
                 wanted and (wanted.trial, wanted.step)
             )
         row = jobs.get(db, JOB)
-    told("  a forecast", [timed(lambda: next_dollar.forecast(database, row)) for _ in range(3)])
+    report("  a forecast", [timed(lambda: next_dollar.forecast(database, row)) for _ in range(3)])
     writes(database, count, steps)
     database.dispose()
 
 
-def told(what: str, seconds: list[float]) -> None:
+def report(what: str, seconds: list[float]) -> None:
     ms = sorted(1000 * duration for duration in seconds)
     print(
         f"{what}: median {statistics.median(ms):.2f} ms, 99 % {ms[math.ceil(0.99 * len(ms)) - 1]:.2f} ms, "
@@ -226,7 +226,7 @@ def writes(database: Database, count: int, steps: int) -> None:
                     Cost(Money(row["usd"]), row["gpu_ms"]), row["duration_ns"],
                 )  # fmt: skip
                 seconds.append(timed(lambda made=made: put(database, made)))
-            told(f"  a report written {words}", seconds)
+            report(f"  a report written {words}", seconds)
         number += WRITES // steps
 
 

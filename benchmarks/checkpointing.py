@@ -25,7 +25,7 @@ from torch import nn
 from tests.worker.driving import Driver
 from tuner.domain.time import NS
 from tuner.driver.placement import NOTICE_NS
-from tuner.tuning.checkpointing import HOUR_NS, Exposure, Hazard, Saving, steps_between
+from tuner.tuning.checkpointing import HOUR_NS, Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.worker.saves import LEAST_NS
 
 STATE_MB = 100
@@ -116,7 +116,7 @@ def share_in_a_storm(folder: Path, seconds: float) -> tuple[float, int, int]:
     config = {"megabytes": STATE_MB, "pieces": 25, "step_s": STEP_S}
     saves = 0
     try:
-        storm = Exposure(preemption=Hazard(120 * NS))
+        storm = InterruptionRisk(preemption=Hazard(120 * NS))
         driver.begin(until=None, max_step=10**6, lease_s=3600, exposure=storm, config=config)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -237,14 +237,14 @@ def median(waits: list[float]) -> float:
 
 def shares(step_s: int, stall_ms: float, durable_s: float) -> str:
     markets = {
-        "machines that last an hour": Exposure(preemption=Hazard(HOUR_NS)),
-        "spot": Exposure(preemption=Hazard.of_spot(), notice_ns=NOTICE_NS),
-        "on demand": Exposure(),
+        "machines that last an hour": InterruptionRisk(preemption=Hazard(HOUR_NS)),
+        "spot": InterruptionRisk(preemption=Hazard.of_spot(), notice_ns=NOTICE_NS),
+        "on demand": InterruptionRisk(),
     }
-    saving = Saving(max(LEAST_NS, round(stall_ms * 1e6)), round(durable_s * 1e9))
+    saving = SaveTimes(max(LEAST_NS, round(stall_ms * 1e6)), round(durable_s * 1e9))
     market_shares = []
     for name, exposure in markets.items():
-        steps = steps_between(step_ns=step_s * NS, saving=saving, exposure=exposure)
+        steps = steps_between(step_ns=step_s * NS, saving=saving, risk=exposure)
         market_shares.append(f"{name}: every {steps * step_s} s, {stall_ms / 1e3 / (steps * step_s):.3%}")
     return "; ".join(market_shares)
 

@@ -173,7 +173,7 @@ def loading(device: str, size: Size) -> None:
                 step()
         wait(device)
         took = time.perf_counter() - began
-        waited_s = measured.taken()["data_wait_ns"] / 1e9
+        waited_s = measured.measurements()["data_wait_ns"] / 1e9
         print(
             f"| {count} workers{', pinned' * pinned} | {took / len(loader) * 1e3:.1f} | {waited_s / took:.0%} |"
         )
@@ -267,8 +267,8 @@ def restore(device: str, size: Size) -> None:
     )
 
 
-def apart(one: list[float], other: list[float]) -> float:
-    return max(abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one, other, strict=True))
+def apart(first: list[float], second: list[float]) -> float:
+    return max(abs(a - b) / max(abs(a), 1e-12) for a, b in zip(first, second, strict=True))
 
 
 # A worker

@@ -228,7 +228,7 @@ def requests(known: Known) -> Iterator[Asked]:
 async def load(
     processes: Sequence[psutil.Process],
     ports: Sequence[int],
-    asked: Iterator[Asked],
+    requests: Iterator[Asked],
     rate: float,
     seconds: float,
     name: str,
@@ -243,11 +243,11 @@ async def load(
         await client.get("/metrics") if name == "tuner" else b""
     )  # waits until the metrics are read for the first time
     for share, warm_s in WARM:
-        await planned(client, asked, share * rate, warm_s)
+        await planned(client, requests, share * rate, warm_s)
     gc.collect()
     gc.disable()
     before = spent_s()
-    answers = await planned(client, asked, rate, seconds)
+    answers = await planned(client, requests, rate, seconds)
     used = spent_s() - before
     gc.enable()
     if name == "tuner":
@@ -268,14 +268,14 @@ async def load(
     return high
 
 
-def table(found: Sequence[Answered]) -> None:
+def table(answers: Sequence[Answered]) -> None:
     by_route: dict[str, list[Answered]] = defaultdict(list)
-    for answer in found:
+    for answer in answers:
         by_route[answer.route].append(answer)
     print(
         "  | route | requests | p50 ms | p95 | p99 | slowest | errors |\n  | --- | --- | --- | --- | --- | --- | --- |"
     )
-    for route, those in [*sorted(by_route.items()), ("all", list(found))]:
+    for route, those in [*sorted(by_route.items()), ("all", list(answers))]:
         ms = [
             1000 * percentile([answered_request.seconds for answered_request in those], share)
             for share in (0.5, 0.95, 0.99, 1)

@@ -30,12 +30,12 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The result of a request. `seconds` counts from the moment it was due. `said` is the body of an error."""
+    """The result of a request. `seconds` counts from the moment it was due. `body` is the body of an error."""
 
     route: str
     seconds: float
     status: int
-    said: bytes = b""
+    body: bytes = b""
 
     @property
     def ok(self) -> bool:
@@ -110,7 +110,7 @@ async def _body(reader: asyncio.StreamReader, headers: dict[bytes, bytes]) -> by
     return b"".join(parts)
 
 
-async def planned(client: Client, asked: Iterator[Request], rate: float, seconds: float) -> list[Answered]:
+async def planned(client: Client, requests: Iterator[Request], rate: float, seconds: float) -> list[Answered]:
     """Send the requests due within `seconds`, and return the results when all were answered."""
     chance, due, answers = Random(2), time.perf_counter() + 0.1, list[Answered]()
     over = due + seconds
@@ -119,15 +119,15 @@ async def planned(client: Client, asked: Iterator[Request], rate: float, seconds
             wait_s = due - time.perf_counter()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            group.create_task(_one(client, next(asked), due, answers))
+            group.create_task(_one(client, next(requests), due, answers))
     return answers
 
 
-async def _one(client: Client, one: Request, due: float, found: list[Answered]) -> None:
+async def _one(client: Client, request: Request, due: float, answers: list[Answered]) -> None:
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            status, body = await client.ask(one.method, one.path, one.body, one.key)
+            status, body = await client.ask(request.method, request.path, request.body, request.key)
     except (OSError, EOFError, TimeoutError) as error:
         status, body = 0, repr(error).encode()
     took = time.perf_counter() - due
-    found.append(Answered(one.route, took, status, b"" if 200 <= status < 300 else body))
+    answers.append(Answered(request.route, took, status, b"" if 200 <= status < 300 else body))

@@ -147,7 +147,7 @@ def recorded(table: Path) -> Iterator[Recorded]:
         made = fakes.service_in(Path(folder) / "home")
         service = replace(made, settings=replace(made.settings, node_prices=PRICES))
         both = [{LABEL: "on-demand"}, {LABEL: "spot"}]
-        service.cluster.found = [
+        service.cluster.fake_nodes = [
             Node(f"n{i}", cpus=1, gpus=0, memory_bytes=8 << 30, labels=both[i % 2]) for i in range(2 * NODES)
         ]
         transport = fakes.client_of(service)._transport
@@ -194,9 +194,9 @@ def real() -> Iterator[Real]:
             served.stop()
 
 
-def _parameter(one: Any) -> dict[str, Any]:
-    kind = "int" if isinstance(one, Int) else "float"
-    return {"type": kind, "low": one.low, "high": one.high, "log": one.log}
+def _parameter(parameter: Any) -> dict[str, Any]:
+    kind = "int" if isinstance(parameter, Int) else "float"
+    return {"type": kind, "low": parameter.low, "high": parameter.high, "log": parameter.log}
 
 
 def _start(seed: int, length_ns: int) -> int:

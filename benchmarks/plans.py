@@ -121,7 +121,7 @@ REAL = [
 ]
 
 
-def one(place: Place, case: Case) -> Outcome:
+def run_case(place: Place, case: Case) -> Outcome:
     """Run the pilot, the plan and the job of one case. The plan uses only this pilot, even if other cases ran at this place before."""
     body = place.body(case.changes)
     pilot = place.run(place.client.pilot(body, usd=case.pilot_usd).id)
@@ -152,21 +152,21 @@ def simulated(tables: Sequence[Path]) -> Iterator[Outcome]:
                 patience = round(4 * place.training_usd, 6)
                 given["stop"] = {"plateau": {"patience_usd": patience, "min_gain": 0.0}}
             pilot_usd = round(PILOT_TRAININGS * place.training_usd, 6)
-            yield one(place, Case(f"{name} ({table.stem})", given, pilot_usd))
+            yield run_case(place, Case(f"{name} ({table.stem})", given, pilot_usd))
 
 
 def on_ray() -> Iterator[Outcome]:
     with real() as place:
         for number, case in enumerate(REAL):
             constants = {"seed": number}  # different constants, so that each job has its own pilot
-            yield one(place, replace(case, changes={**case.changes, "constants": constants}))
+            yield run_case(place, replace(case, changes={**case.changes, "constants": constants}))
 
 
-def shown(found: Iterator[Outcome]) -> list[Outcome]:
+def shown(outcomes: Iterator[Outcome]) -> list[Outcome]:
     print("| job | ended by | pilot | expected | 80 % | was | within | error |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     rows = []
-    for row in found:
+    for row in outcomes:
         rows.append(row)
         print(
             f"| {row.case} | {row.reason} | {row.pilot:.4f} | {row.expected:.4f} | {row.low:.4f} to {row.high:.4f} "
@@ -176,7 +176,7 @@ def shown(found: Iterator[Outcome]) -> list[Outcome]:
     return rows
 
 
-def told(name: str, rows: Sequence[Outcome]) -> None:
+def report(name: str, rows: Sequence[Outcome]) -> None:
     if rows:
         within = sum(row.is_within for row in rows)
         error = statistics.median(row.error for row in rows)
@@ -198,9 +198,9 @@ def main() -> None:
     if args.real or args.only_real:
         rows += shown(on_ray())
     print()
-    told("all", rows)
-    told("open", [row for row in rows if row.is_open])
-    told("budget spent", [row for row in rows if not row.is_open])
+    report("all", rows)
+    report("open", [row for row in rows if row.is_open])
+    report("budget spent", [row for row in rows if not row.is_open])
     print(f"slowest plan: {max(row.plan_s for row in rows):.2f} s")
 
 

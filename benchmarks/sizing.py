@@ -261,8 +261,8 @@ class Measured:
             print(f"transactions of the journal, {name} {len(took):,}: {spread(took, 'ms')}")
 
 
-def spread(found: Sequence[float], unit: str) -> str:
-    ordered = sorted(found)
+def spread(values: Sequence[float], unit: str) -> str:
+    ordered = sorted(values)
     if not ordered:
         return "never"
     return (

@@ -47,13 +47,13 @@ SIZE = {"cpus": 1, "max_concurrent_trials": PER_JOB}
 class LargeCluster(FakeCluster):
     """A cluster on which every driver runs. Each status query takes `STATUS_S`, as over HTTP."""
 
-    found: list[Node] = field(
+    fake_nodes: list[Node] = field(
         default_factory=lambda: [Node(f"n{n}", cpus=1, gpus=0, memory_bytes=8 << 30) for n in range(NODES)]
     )
-    asked: int = 0
+    status_queries: int = 0
 
     def status(self, submission_id: str) -> JobStatus:
-        self.asked += 1
+        self.status_queries += 1
         time.sleep(STATUS_S)
         return "running"
 
@@ -153,14 +153,14 @@ class Measured:
         """Time `act` repeatedly, with `pause_s` seconds of the service's clock before each call."""
         cluster = self.service.cluster
         assert isinstance(cluster, LargeCluster)
-        took_ms, statements, asked = [], self._statements, cluster.asked
+        took_ms, statements, asked = [], self._statements, cluster.status_queries
         for _ in range(times):
             self._beat()
             self.service.now.pass_s(pause_s)
             began = time.perf_counter()
             act()
             took_ms.append(1000 * (time.perf_counter() - began))
-        statements, asked = self._statements - statements, cluster.asked - asked
+        statements, asked = self._statements - statements, cluster.status_queries - asked
         with_asking = f", {asked / times:.0f} drivers asked for" if asked else ""
         print(
             f"  {what}: median {statistics.median(took_ms):.1f} ms, slowest {max(took_ms):.1f}, "

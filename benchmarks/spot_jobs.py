@@ -108,14 +108,14 @@ def conditions(spot: SpotConditions) -> dict[str, SpotConditions]:
     }
 
 
-def costs(found: Sequence[Case]) -> None:
+def costs(cases: Sequence[Case]) -> None:
     """Print costs without a deadline, on spot alone and with fallback."""
     print("| condition | finished | cost | calm | markets within 1.10 | median | worst | lost |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    calm = {case.track.name for case in found if mean_up_ns(case.track) >= CALM_NS}
-    ideal = {case: usd(case.run(conditions(case.spot())["uninterrupted"])) for case in found}
+    calm = {case.track.name for case in cases if mean_up_ns(case.track) >= CALM_NS}
+    ideal = {case: usd(case.run(conditions(case.spot())["uninterrupted"])) for case in cases}
     for name in ("ours", "every_15m", "every_30m", "from_zero", "with fallback", "on_demand"):
-        runs = [(case, case.run(conditions(case.spot())[name])) for case in found]
+        runs = [(case, case.run(conditions(case.spot())[name])) for case in cases]
         by_track: dict[str, list[float]] = {}
         for case, run in runs:
             by_track.setdefault(case.track.name, []).append(usd(run) / ideal[case])
@@ -138,13 +138,13 @@ def _lost(run: SimulatedRun) -> int:
     return sum(e.cost.usd.micro_usd for e in run.journal.tables.entries.values() if e.kind == "lost")
 
 
-def in_time(found: Sequence[Case], spare: float) -> None:
+def in_time(cases: Sequence[Case], spare: float) -> None:
     """Print how often a deadline is met with fallback.
 
     The deadline is the time that the training takes on demand, plus the share `spare`.
     """
     met = ideal = spent = alone_spent = count = 0
-    for case in found:
+    for case in cases:
         spot = replace(case.spot(), market="spot_with_fallback")
         alone = case.run(replace(spot, market="on_demand"))
         limit = round(alone.clock.elapsed_ns() * (1 + spare))

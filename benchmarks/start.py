@@ -64,8 +64,8 @@ def main() -> None:
             ended(service)
         finally:
             subprocess.run([*tuner, "stop"], env=environment, check=True, stdout=subprocess.DEVNULL)
-    told("killed to ready, ours", ours)
-    told("killed to ready, a bare FastAPI and SQLAlchemy", theirs)
+    report("killed to ready, ours", ours)
+    report("killed to ready, a bare FastAPI and SQLAlchemy", theirs)
     print(f"ratio of the medians: {statistics.median(ours) / statistics.median(theirs):.2f}")
 
 
@@ -112,7 +112,7 @@ def answers(port: int) -> bool:
         asked.close()
 
 
-def told(what: str, seconds: list[float]) -> None:
+def report(what: str, seconds: list[float]) -> None:
     ordered = sorted(seconds)
     high = ordered[math.ceil(0.95 * len(ordered)) - 1]
     print(

@@ -71,7 +71,7 @@ class FakeCluster:
     pending until a test sets its status.
     """
 
-    found: list[Node] = field(default_factory=lambda: [SMALL])
+    fake_nodes: list[Node] = field(default_factory=lambda: [SMALL])
     submitted: list[str] = field(default_factory=list)
     codes: list[str | None] = field(default_factory=list)
     told_about: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class FakeCluster:
 
     def nodes(self) -> list[Node]:
         self._reach()
-        return list(self.found)
+        return list(self.fake_nodes)
 
     def check_fit(self) -> None:
         if self.unfit:
@@ -142,12 +142,12 @@ class FakeProber:
     """Describe every trainable as valid, except those that `errors` contains."""
 
     errors: dict[str, str] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    described: list[str] = field(default_factory=list)
 
     def describe(
         self, entry: str, package: Path | None = None, *, fresh: bool = True, kind: str = ""
     ) -> Described:
-        self.asked.append(entry)
+        self.described.append(entry)
         space = {"lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True}}
         error = self.errors.get(entry)
         return Described(entry, "A fake.", space, {"metric": "acc", "mode": "max"}, error)
@@ -237,13 +237,13 @@ def stand_idle(service: FakeService, *workers: Node, looks: int, seconds: float)
     """Let `workers` stand idle while the meter looks `looks` times after the first, `seconds` apart. Restore
     the previous nodes at the end.
     """
-    meter, before = ClusterMeter(service), service.cluster.found
-    service.cluster.found = list(workers)
-    meter.look()
+    meter, before = ClusterMeter(service), service.cluster.fake_nodes
+    service.cluster.fake_nodes = list(workers)
+    meter.measure()
     for _ in range(looks):
         service.now.pass_s(seconds)
-        meter.look()
-    service.cluster.found = before
+        meter.measure()
+    service.cluster.fake_nodes = before
 
 
 def client_of(

@@ -318,10 +318,10 @@ def _prices(text: str) -> dict[str, float]:
     return prices
 
 
-def _one_of(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    text = environ.get(name) or words[0]
-    if text not in words:
-        raise ValueError(f"{name}: {text!r} must be one of {', '.join(words)}")
+def _one_of(environ: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = environ.get(name) or choices[0]
+    if text not in choices:
+        raise ValueError(f"{name}: {text!r} must be one of {', '.join(choices)}")
     return text
 
 

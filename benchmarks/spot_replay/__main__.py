@@ -71,18 +71,18 @@ def mean_up_ns(track: Track) -> int:
     return up // max(1, ends)
 
 
-def without_deadline(found: Sequence[Case]) -> None:
+def without_deadline(cases: Sequence[Case]) -> None:
     print(
         "| policy | finished | cost, all | cost, calm | tracks <= 1.10 | median | worst | time | lost work |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     calm = {
         track.name
-        for track in {c.track.name: c.track for c in found}.values()
+        for track in {c.track.name: c.track for c in cases}.values()
         if mean_up_ns(track) >= CALM_NS
     }
     for policy in NO_DEADLINE:
-        runs = [(case, case.run(policy, None)) for case in found]
+        runs = [(case, case.run(policy, None)) for case in cases]
         by_track: dict[str, list[float]] = {}
         for case, run in runs:
             by_track.setdefault(case.track.name, []).append(
@@ -107,11 +107,11 @@ def total(runs: "Iterator[tuple[Case, Outcome]] | Sequence[tuple[Case, Outcome]]
     return sum(cost for cost, _ in pairs) / sum(ideal for _, ideal in pairs) if pairs else 0.0
 
 
-def with_deadline(found: Sequence[Case], share: float) -> None:
+def with_deadline(cases: Sequence[Case], share: float) -> None:
     """The deadline is where work is `share` of the time."""
     rows: dict[str, list[tuple[Case, Outcome, bool]]] = {policy.name: [] for policy in WITH_DEADLINE}
     least = ideal = 0
-    for case in found:
+    for case in cases:
         deadline = case.training.launch_ns + round(case.training.work_ns / share)
         demand = case.run(ON_DEMAND_ONLY, deadline)
         if demand.finished_ns is None or demand.finished_ns > deadline:

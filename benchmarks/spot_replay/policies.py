@@ -7,7 +7,7 @@ from tuner.domain.job import Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
-from tuner.tuning.checkpointing import Exposure, Hazard, Notices, Saving, steps_between
+from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices, SaveTimes, steps_between
 from tuner.tuning.placement import (
     Observation,
     PlacementChoice,
@@ -42,21 +42,21 @@ class Interval:
 
     every_ns: int | None
     step_ns: int
-    saving: Saving
-    exposure: Exposure = field(default_factory=Exposure)
+    saving: SaveTimes
+    risk: InterruptionRisk = field(default_factory=InterruptionRisk)
 
     def steps(self, offer: Offer) -> int:
         if self.every_ns is not None:
             return max(1, self.every_ns // self.step_ns) if self.every_ns else NEVER
-        exposure = self.exposure if offer.market == "spot" else replace(self.exposure, preemption=None)
-        return steps_between(step_ns=self.step_ns, saving=self.saving, exposure=exposure)
+        exposure = self.risk if offer.market == "spot" else replace(self.risk, preemption=None)
+        return steps_between(step_ns=self.step_ns, saving=self.saving, risk=exposure)
 
     def saw(self, offer: Offer, up_ns: int, *, preempted: bool, missed: bool = False) -> None:
         if offer.market == "spot":
-            hazard, notices = self.exposure.preemption or Hazard.of_spot(), self.exposure.notices
+            hazard, notices = self.risk.preemption or Hazard.of_spot(), self.risk.notices
             if preempted:
                 notices = Notices(notices.preemptions + 1, notices.missed + missed)
-            self.exposure = replace(self.exposure, preemption=hazard.after(up_ns, preempted), notices=notices)
+            self.risk = replace(self.risk, preemption=hazard.after(up_ns, preempted), notices=notices)
 
 
 def greedy(

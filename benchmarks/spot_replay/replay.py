@@ -8,7 +8,7 @@ from benchmarks.spot_replay.tracks import Market
 from tuner.domain.money import ZERO, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.tuning.checkpointing import Exposure, Hazard, Saving
+from tuner.tuning.checkpointing import Hazard, InterruptionRisk, SaveTimes
 from tuner.tuning.placement import Observation, PlacementMemory, PlacementRequest
 
 FAR = 2**62
@@ -51,7 +51,7 @@ class Machine:
     done_ns: int
     since: int
     cycle_ns: int
-    told: int
+    reported_ns: int
     going_at: int | None = None
     heard: bool = False
     silent: bool = True
@@ -64,13 +64,13 @@ class Replay:
         self, training: Training, market: Market, policy: Policy, deadline_ns: int | None, seed: str
     ) -> None:
         self._training, self._market, self._policy, self._seed = training, market, policy, seed
-        saving = Saving(training.stall_ns, training.durable_ns)
+        saving = SaveTimes(training.stall_ns, training.durable_ns)
         notice = training.notice_ns if policy.notices else None
         self._interval = Interval(
             policy.every_ns,
             training.step_ns,
             saving,
-            Exposure(preemption=training.spot_prior, notice_ns=notice),
+            InterruptionRisk(preemption=training.spot_prior, notice_ns=notice),
         )
         deadline = None if deadline_ns is None else Instant(deadline_ns)
         self._request = PlacementRequest(
@@ -199,7 +199,7 @@ class Replay:
         self._tell(machine, gained)
 
     def _tell(self, machine: Machine, gained_ns: int, *, preempted: bool = False) -> None:
-        paid, machine.told = self._now - machine.told, self._now
+        paid, machine.reported_ns = self._now - machine.reported_ns, self._now
         self._memory = self._memory.after(
             machine.offer, now=Instant(self._now), paid_ns=paid, gained_ns=gained_ns
         )

@@ -118,9 +118,9 @@ def _asked(world: World, who: str, method: str, path: str) -> Answers:
     return answers
 
 
-def _leaks(world: World, who: str, method: str, path: str, found: Answers) -> Iterator[str]:
+def _leaks(world: World, who: str, method: str, path: str, answers: Answers) -> Iterator[str]:
     role = RULES[method, path]
-    for kind, (status, text) in found.items():
+    for kind, (status, text) in answers.items():
         if who in OUT and status != 401:
             yield f"{kind} ids: {status}, not 401"
         if who in IN and (status == 403) != (ROLES.index(who) < ROLES.index(role)):  # type: ignore[arg-type]
@@ -131,11 +131,11 @@ def _leaks(world: World, who: str, method: str, path: str, found: Answers) -> It
         if path not in SHOWS_ALL or who != "operator":
             yield from (f"{kind} ids: says {mark}: {text[:300]}" for mark in marks if mark in text)
     if path not in SHOWS_ALL or who != "operator":
-        other, never = found["other"], found["never"]
+        other, never = answers["other"], answers["never"]
         if (other[0], alike(other[1], world.a.ids)) != (never[0], alike(never[1], UNLIKE)):
             yield f"other's ids are told from none: {other[0]} {other[1][:300]} and {never[0]} {never[1][:300]}"
-    if who in IN and method == "GET" and found["own"][0] not in (200, 403) and not path.endswith(MAY_LACK):
-        yield f"own ids: {found['own'][0]}"
+    if who in IN and method == "GET" and answers["own"][0] not in (200, 403) and not path.endswith(MAY_LACK):
+        yield f"own ids: {answers['own'][0]}"
 
 
 MAY_LACK = ("/logs", "/checkpoint", "/{variant}")  # the simulated trials have none
@@ -147,7 +147,7 @@ def _ids_of_a(world: World) -> Iterator[str]:
     yield from (resource_id for name, resource_id in world.a.ids.items() if name not in ("trial", "project"))
 
 
-def _elsewhere(world: World, asked: Counter[str]) -> Iterator[str]:
+def _elsewhere(world: World, requests: Counter[str]) -> Iterator[str]:
     """Yield leaks in dashboards, metrics, the page, and listings that are filtered by A's data."""
     expected = dict.fromkeys(OUT, 401) | {"operator": AWAY}
     for who, client in world.callers.items():
@@ -165,8 +165,8 @@ def _elsewhere(world: World, asked: Counter[str]) -> Iterator[str]:
                 for mark in (*world.a.marks[1:], world.a.ids["key"])
                 if mark in text
             )
-            asked[who] += 1
-        asked[who] += len(DASHBOARDS) + 1
+            requests[who] += 1
+        requests[who] += len(DASHBOARDS) + 1
 
 
 def _listings(world: World) -> Iterator[str]:

@@ -187,7 +187,7 @@ def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, u
 
 def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(tmp_path: Path) -> None:
     own = fakes.service_in(tmp_path)
-    own.cluster.found = [Node("n1", cpus=8, gpus=1, memory_bytes=1)]
+    own.cluster.fake_nodes = [Node("n1", cpus=8, gpus=1, memory_bytes=1)]
     wrong = body(budget={"gpu_hours": 0.00001}, resources={"gpus": 1})
     assert pointers(fakes.client_of(own).post("/v1/jobs", json=wrong)) == ["/budget/gpu_hours"]
     own.database.dispose()

@@ -293,7 +293,7 @@ class Slower(fakes.Curves):
 
 def run(service: FakeService, client: TestClient, kind: str | None = None, **changes: Any) -> str:
     there = {} if kind is None else dict([(nodes.INSTANCE_TYPE[0], kind)])
-    service.cluster.found = [replace(fakes.SMALL, labels=there)]
+    service.cluster.fake_nodes = [replace(fakes.SMALL, labels=there)]
     job = fakes.submit(client, **changes)
     fakes.simulate(service, job, training=Slower() if kind else None)
     return job

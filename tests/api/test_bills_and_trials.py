@@ -209,7 +209,7 @@ def test_trainables_are_listed_unprobed_and_probed_on_request(
     items = client.get("/v1/trainables").json()["items"]
     assert fakes.ENTRY in [item["trainable"] for item in items]
     assert all(item["search_space"] and item["error"] is None for item in items)
-    assert service.prober.asked == []
+    assert service.prober.described == []
     path = f"/v1/trainables/{fakes.ENTRY}"
     assert client.get(path).json()["error"] is None
     service.prober.errors[fakes.ENTRY] = "ImportError: torch"
@@ -218,7 +218,7 @@ def test_trainables_are_listed_unprobed_and_probed_on_request(
         refused = client.get(f"/v1/trainables/{name}")
         assert refused.status_code == 422
         assert words in refused.json()["errors"][0]["detail"]
-    assert service.prober.asked == [fakes.ENTRY] * 2
+    assert service.prober.described == [fakes.ENTRY] * 2
 
 
 def test_unfinished_trials_of_an_ended_job_state_the_reason(finished: Finished) -> None:
@@ -235,7 +235,7 @@ def test_unfinished_trials_of_an_ended_job_state_the_reason(finished: Finished) 
 
 def test_spot_savings_use_the_on_demand_price_at_admission(service: FakeService, client: TestClient) -> None:
     labels = {"ray.io/market-type": "spot", "usd-per-hour": "0.05"}
-    service.cluster.found = [replace(fakes.SMALL, labels=labels)]
+    service.cluster.fake_nodes = [replace(fakes.SMALL, labels=labels)]
     job = fakes.submit(client, resources={"market": "spot"})
     fakes.simulate(service, job)
     with service.database.write() as db:

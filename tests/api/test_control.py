@@ -69,14 +69,14 @@ def stand(service: FakeService, job: str, standing: str) -> None:
     if state not in ("queued", "running"):
         fakes.move(service, job, state)
     with service.database.write() as db:
-        jobs.set_wish(db, job, desired_state)  # type: ignore[arg-type]
+        jobs.set_control_request(db, job, desired_state)  # type: ignore[arg-type]
 
 
 def stands(service: FakeService, job: str) -> tuple[str, Wish, str]:
     with service.database.read() as db:
         row, launch = jobs.get(db, job), launches.get(db, job)
         assert launch is not None
-        return row.state, row.wish, launch.state
+        return row.state, row.control_request, launch.state
 
 
 @pytest.mark.parametrize(("action", "standing"), ROWS)

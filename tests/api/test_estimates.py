@@ -19,7 +19,7 @@ from tuner.cli.job_yaml import JobYaml
 from tuner.cli.main import app
 from tuner.client import Client
 from tuner.domain.money import Price
-from tuner.planning.serving import Speed, serving_cost
+from tuner.planning.serving import ReplicaSpeed, serving_cost
 from tuner.schemas.estimates import EstimateRequest
 
 service, client = fakes.fixtures("module")
@@ -113,7 +113,7 @@ def test_serving_costs_what_a_share_of_each_machine_costs(
         assert (found["count"], found["cold_start_seconds"], found["per_second"]) == (2, 12, 500)
         best, _ = found["candidates"]
         cost = serving_cost(
-            Speed(0.002, 500, 4000), Price.from_usd_per_hour(0.1), per_second=rate, cold_start_s=12
+            ReplicaSpeed(0.002, 500, 4000), Price.from_usd_per_hour(0.1), per_second=rate, cold_start_s=12
         )
         assert (best["instance_type"], best["usd_per_hour"], best["cheaper"]) == ("four", 0.1, cheaper)
         assert best["real_time_usd_per_million"] == pytest.approx(cost.real_time, abs=1e-6)

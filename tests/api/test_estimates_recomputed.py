@@ -32,20 +32,20 @@ def peak(name: str, memory: float, precision: str) -> tuple[Fraction, Fraction]:
     return tera * 10**12, Fraction(sheet.memory_gb_s) * 10**9
 
 
-def rates(run: Mapping[str, Any], one: Mapping[str, Any]) -> list[Fraction]:
+def rates(run: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[Fraction]:
     """Return the lowest, expected and highest rate of one GPU."""
     precision = run["model"]["precision"] if "model" in run else "bf16"
-    name, memory = one["accelerator"], one["gpu_memory_gib"]
+    name, memory = candidate["accelerator"], candidate["gpu_memory_gib"]
     if not run.get("throughput"):
-        there, _ = peak(name, memory, one["fit"]["precision"] if one["fit"] else precision)
+        there, _ = peak(name, memory, candidate["fit"]["precision"] if candidate["fit"] else precision)
         shares = [run["utilisation"]] * 3 if "utilisation" in run else [0.21, 0.3, 0.46]
         return [there * number(share) for share in shares]
     (measured,) = run["throughput"]
     each = number(measured["per_second"]) / measured["gpus"]
     if accelerator(name, memory) is accelerator(measured["accelerator"]):
-        assert one["basis"] == "measured"
+        assert candidate["basis"] == "measured"
         return [each] * 3
-    assert one["basis"] == "catalogued"
+    assert candidate["basis"] == "catalogued"
     was = peak(measured["accelerator"], 0, precision)
     ratios = sorted(a / b for a, b in zip(peak(name, memory, precision), was, strict=True))
     least = ratios[0] * Fraction(3, 4)
@@ -53,19 +53,19 @@ def rates(run: Mapping[str, Any], one: Mapping[str, Any]) -> list[Fraction]:
         least = max(Fraction(1), least)
     if ratios == [1, 1]:
         least = Fraction(1)
-    assert one["relative_speed"] == [round(float(x), 6) for x in (least, *ratios)]
+    assert candidate["relative_speed"] == [round(float(x), 6) for x in (least, *ratios)]
     return [each * least, each * ratios[0], each * ratios[1]]
 
 
-def efficiency(run: Mapping[str, Any], one: Mapping[str, Any], rate: Fraction) -> Fraction:
+def efficiency(run: Mapping[str, Any], candidate: Mapping[str, Any], rate: Fraction) -> Fraction:
     measured = max((m["gpus"] for m in run.get("throughput", [])), default=1)
-    k = one["gpus"]
+    k = candidate["gpus"]
     if k <= max(1, measured):
         return Fraction(1)
     if "scaling_efficiency" in run:
         return number(run["scaling_efficiency"])
-    sheet, model = ACCELERATORS[one["accelerator"]], run["model"]
-    both_ways, delay = (sheet.nvlink_gb_s, 5) if one["link"] == "nvlink" else (sheet.pcie_gb_s, 10)
+    sheet, model = ACCELERATORS[candidate["accelerator"]], run["model"]
+    both_ways, delay = (sheet.nvlink_gb_s, 5) if candidate["link"] == "nvlink" else (sheet.pcie_gb_s, 10)
     size = math.ceil(number(model["parameters"])) * (4 if model["precision"] == "fp32" else 2)
     talk = Fraction(2 * (k - 1), k) * size / (Fraction(both_ways, 2) * 10**9 * Fraction(7, 10))
     talk += 2 * (k - 1) * Fraction(delay, 10**6)
@@ -87,45 +87,49 @@ def paid_and_wall_s(run: Mapping[str, Any], train: Fraction) -> tuple[float, flo
     return paid, paid + paid / mean * wait, interval
 
 
-def check_candidate(run: Mapping[str, Any], one: Mapping[str, Any]) -> None:
-    rate = rates(run, one)
-    there = efficiency(run, one, rate[1])
-    slower = Fraction(4, 3) if one["fit"] and "gradient_checkpointing" in one["fit"]["changes"] else 1
-    if not run.get("throughput") and one["fit"] and one["fit"]["gradient_checkpointing"]:
+def check_candidate(run: Mapping[str, Any], candidate: Mapping[str, Any]) -> None:
+    rate = rates(run, candidate)
+    there = efficiency(run, candidate, rate[1])
+    slower = (
+        Fraction(4, 3) if candidate["fit"] and "gradient_checkpointing" in candidate["fit"]["changes"] else 1
+    )
+    if not run.get("throughput") and candidate["fit"] and candidate["fit"]["gradient_checkpointing"]:
         slower = Fraction(4, 3)
     count = number(run.get("samples", run.get("flops"))) * number(run["epochs"] if "samples" in run else 1)
-    times = [count / (each * one["gpus"] * there / slower) for each in reversed(rate)]
-    assert one["train_hours"] == pytest.approx(float(times[1] / 3600), abs=1e-6, rel=1e-9)
-    assert one["efficiency"] == round(float(there), 6)
-    price = number(one["usd_per_hour"])
+    times = [count / (each * candidate["gpus"] * there / slower) for each in reversed(rate)]
+    assert candidate["train_hours"] == pytest.approx(float(times[1] / 3600), abs=1e-6, rel=1e-9)
+    assert candidate["efficiency"] == round(float(there), 6)
+    price = number(candidate["usd_per_hour"])
     paid: list[Any] = times
     walls: list[Any] = times
-    if one["market"] == "spot":
+    if candidate["market"] == "spot":
         met = [paid_and_wall_s(run, train) for train in times]
         paid, walls = [m[0] for m in met], [m[1] for m in met]
         more = 1.2816 * math.sqrt(met[2][0] * run["spot"]["interruptions_per_hour"] / 3600)
         save, restart, wait = (float(run["spot"][n].rstrip("s")) for n in ("checkpoint", "restore", "wait"))
         paid[2] += more * (restart + (met[2][2] + save) / 2)
         walls[2] += more * (restart + (met[2][2] + save) / 2 + wait)
-        assert one["spot"]["checkpoint_interval_seconds"] == pytest.approx(met[1][2], rel=1e-6)
-        assert one["spot"]["overhead"] == pytest.approx(paid[1] / float(times[1]) - 1, abs=2e-6)
+        assert candidate["spot"]["checkpoint_interval_seconds"] == pytest.approx(met[1][2], rel=1e-6)
+        assert candidate["spot"]["overhead"] == pytest.approx(paid[1] / float(times[1]) - 1, abs=2e-6)
     usd = [(Decimal(str(float(price))) * Decimal(float(s)) / 3600) for s in paid]
-    for shown, computed in zip((one["usd_range"][0], one["usd"], one["usd_range"][1]), usd, strict=True):
+    for shown, computed in zip(
+        (candidate["usd_range"][0], candidate["usd"], candidate["usd_range"][1]), usd, strict=True
+    ):
         rounded = computed.quantize(Decimal("0.000001"), ROUND_CEILING)
         assert abs(Decimal(str(shown)) - rounded) <= max(Decimal("0.000001"), rounded * Decimal("1e-9"))
-    assert one["hours"] == pytest.approx(float(walls[1]) / 3600, abs=1e-6, rel=1e-9)
+    assert candidate["hours"] == pytest.approx(float(walls[1]) / 3600, abs=1e-6, rel=1e-9)
     both = [float(walls[0]) / 3600, float(walls[2]) / 3600]
-    assert one["hours_range"] == pytest.approx(both, abs=1e-6, rel=1e-9)
+    assert candidate["hours_range"] == pytest.approx(both, abs=1e-6, rel=1e-9)
     if "samples" in run:
-        assert one["per_dollar"] == pytest.approx(float(count) / one["usd"], rel=1e-6, abs=1e-6)
-    check_memory(run, one)
+        assert candidate["per_dollar"] == pytest.approx(float(count) / candidate["usd"], rel=1e-6, abs=1e-6)
+    check_memory(run, candidate)
 
 
-def check_memory(run: Mapping[str, Any], one: Mapping[str, Any]) -> None:
+def check_memory(run: Mapping[str, Any], candidate: Mapping[str, Any]) -> None:
     if "model" not in run:
-        assert one["fit"] is None
+        assert candidate["fit"] is None
         return
-    model, fit = run["model"], one["fit"]
+    model, fit = run["model"], candidate["fit"]
     half = fit["precision"] != "fp32"
     states = {"sgd": 0, "momentum": 4, "adamw": 8}[model["optimizer"]] + (4 if half else 0)
     each = math.ceil(number(model["activation_mib_per_sample"]) * 2**20)
@@ -138,7 +142,7 @@ def check_memory(run: Mapping[str, Any], one: Mapping[str, Any]) -> None:
     inside = parameters * (2 * (2 if half else 4) + states) + each * fit["micro_batch"]
     total = inside + GIB + math.ceil(inside / 10)
     assert fit["memory_gib"]["total"] == pytest.approx(total / GIB, abs=1e-6)
-    assert total <= number(one["gpu_memory_gib"]) * GIB
+    assert total <= number(candidate["gpu_memory_gib"]) * GIB
     assert fit["accumulation"] == math.ceil(model["batch"] / fit["micro_batch"])
     changed = set()
     if fit["precision"] != model["precision"]:

@@ -23,7 +23,7 @@ from tuner.domain.time import NS
 from tuner.driver import export_run
 from tuner.driver.export_run import ExportRun
 from tuner.ledger import ledger
-from tuner.planning.serving import Speed, serving_cost
+from tuner.planning.serving import ReplicaSpeed, serving_cost
 from tuner.schemas.exports import Format
 from tuner.service.controller import Controller
 from tuner.store import exports, jobs
@@ -129,7 +129,7 @@ def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
     for params, rate, cold_s in (({}, 10.0, 10.003), (query, 2000.0, 30.003)):
         shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}", params=params).json()
         for serving in shown["variants"][0]["serving"]:
-            speed = Speed(0.001, 1000.0, 8000.0)
+            speed = ReplicaSpeed(0.001, 1000.0, 8000.0)
             price = Price.from_usd_per_hour(serving["usd_per_hour"])
             cost = serving_cost(speed, price, per_second=rate, cold_start_s=cold_s)
             assert serving["real_time_usd_per_million"] == pytest.approx(cost.real_time, abs=1e-6)

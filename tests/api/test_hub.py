@@ -49,12 +49,12 @@ class Events:
 
 
 class Watcher:
-    def __init__(self, one: EventBroadcaster, events: Events, after: int) -> None:
+    def __init__(self, broadcaster: EventBroadcaster, events: Events, after: int) -> None:
         self.after, self.text = after, ""
-        self.task = asyncio.create_task(self._read(one, events))
+        self.task = asyncio.create_task(self._read(broadcaster, events))
 
-    async def _read(self, one: EventBroadcaster, events: Events) -> None:
-        stream = one.follow("job", events, self.after)
+    async def _read(self, broadcaster: EventBroadcaster, events: Events) -> None:
+        stream = broadcaster.follow("job", events, self.after)
         try:
             async for data in stream:
                 self.text += data.decode()

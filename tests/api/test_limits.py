@@ -28,7 +28,7 @@ from tuner.schemas.base import MAX_DEPTH
 service, client = fakes.fixtures("module")
 
 
-def said(answer: httpx2.Response, status: int, *parts: str) -> None:
+def check_problem(answer: httpx2.Response, status: int, *parts: str) -> None:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
@@ -47,7 +47,7 @@ def nested(depth: int) -> Any:
 def test_nesting_depth_of_a_body_is_limited(client: TestClient) -> None:
     deep = fakes.body(constants={"a": nested(MAX_DEPTH - 1)})
     answer = client.post("/v1/jobs", json=deep)
-    said(answer, 422, "deeper than 32 levels")
+    check_problem(answer, 422, "deeper than 32 levels")
     assert [error["pointer"] for error in answer.json()["errors"]] == [""]
     brackets = {"a": "[]{}" * 100, "b": nested(MAX_DEPTH - 2)}
     assert client.post("/v1/jobs", json=fakes.body(constants=brackets)).status_code == 201
@@ -57,15 +57,17 @@ def test_body_with_two_length_headers_closes_the_connection(client: TestClient) 
     refused = client.post(
         "/v1/jobs", content=b"{}", headers={"Transfer-Encoding": "chunked", "Content-Length": "2"}
     )
-    said(refused, 400, "Content-Length or Transfer-Encoding")
+    check_problem(refused, 400, "Content-Length or Transfer-Encoding")
     assert refused.headers["Connection"] == "close"
 
 
 def test_path_query_and_headers_are_limited(client: TestClient) -> None:
-    said(client.get(f"/v1/jobs?cursor={'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
-    said(client.get(f"/v1/jobs/{'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
-    said(client.get("/v1/jobs", headers={"X-A": "x" * MAX_HEADER_BYTES}), 431, f"{MAX_HEADER_BYTES} bytes")
-    said(client.get("/v1/jobs", headers={f"X-{n}": "x" for n in range(101)}), 431, "100 headers")
+    check_problem(client.get(f"/v1/jobs?cursor={'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
+    check_problem(client.get(f"/v1/jobs/{'x' * MAX_TARGET_BYTES}"), 414, f"{MAX_TARGET_BYTES} bytes")
+    check_problem(
+        client.get("/v1/jobs", headers={"X-A": "x" * MAX_HEADER_BYTES}), 431, f"{MAX_HEADER_BYTES} bytes"
+    )
+    check_problem(client.get("/v1/jobs", headers={f"X-{n}": "x" for n in range(101)}), 431, "100 headers")
     assert client.get(f"/v1/jobs/{'x' * (MAX_TARGET_BYTES - 100)}").status_code == 404
     assert client.get("/v1/jobs", headers={"X-A": "x" * (MAX_HEADER_BYTES - 1000)}).status_code == 200
 
@@ -158,11 +160,11 @@ def test_each_key_has_its_own_rate_limit(service: FakeService, monkeypatch: pyte
     keyless = {"Authorization": "Bearer wrong"}
     assert [client.get("/v1/jobs").status_code for _ in range(4)] == [200] * 4
     refused = client.get("/v1/jobs")
-    said(refused, 429, "2 requests a second", "TUNER_RATE_LIMIT")
+    check_problem(refused, 429, "2 requests a second", "TUNER_RATE_LIMIT")
     assert refused.headers["Retry-After"] == "1"
     assert [client.get("/v1/jobs", headers=keyless).status_code for _ in range(4)] == [401] * 4
-    said(client.get("/v1/jobs", headers=keyless), 429)
-    said(client.get("/", headers={"Authorization": ""}), 429)
+    check_problem(client.get("/v1/jobs", headers=keyless), 429)
+    check_problem(client.get("/", headers={"Authorization": ""}), 429)
     for path in ("/healthz", "/readyz", "/metrics"):
         assert [client.get(path).status_code for _ in range(8)] == [200] * 8
 

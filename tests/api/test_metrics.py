@@ -19,7 +19,7 @@ from tests.fakes import FakeService
 from tuner.api import metric_families
 from tuner.api.metric_families import OF_PROCESS as families_of_process
 from tuner.api.metric_families import OWN
-from tuner.api.metrics import Latency, Metrics
+from tuner.api.metrics import LatencyMiddleware, Metrics
 from tuner.database.database import Database
 from tuner.domain.errors import Unavailable
 from tuner.domain.trial import TrialState
@@ -191,7 +191,7 @@ def test_open_event_streams_are_counted() -> None:
 
     scope = {"type": "http", "method": "GET", "path": "/v1/jobs/a/events"}
     with pytest.raises(ConnectionError):
-        asyncio.run(Latency(stream, metrics)(scope, None, send))  # type: ignore[arg-type]
+        asyncio.run(LatencyMiddleware(stream, metrics)(scope, None, send))  # type: ignore[arg-type]
     assert metrics.watchers._value.get() == 0
 
 

@@ -42,8 +42,8 @@ def one_training(**planning: Any) -> dict[str, Any]:
     }
 
 
-def chosen(found: dict[str, Any]) -> dict[str, Any]:
-    (choice,) = [alternative for alternative in found["alternatives"] if alternative["chosen"]]
+def chosen(plan: dict[str, Any]) -> dict[str, Any]:
+    (choice,) = [alternative for alternative in plan["alternatives"] if alternative["chosen"]]
     return dict(choice)
 
 

@@ -109,7 +109,7 @@ def test_unknown_paths_and_methods_return_problem_documents(
 def test_unusable_cluster_is_503_with_retry_after(
     client: TestClient, service: FakeService, state: str
 ) -> None:
-    service.cluster.is_down, service.cluster.found = state == "unreachable", []
+    service.cluster.is_down, service.cluster.fake_nodes = state == "unreachable", []
     answer = client.post("/v1/jobs", json=fakes.body())
     check_problem(answer, 503)
     assert answer.headers["retry-after"] == "2"

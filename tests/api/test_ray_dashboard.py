@@ -25,7 +25,7 @@ class Head(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.token = TOKEN
 
     @property
@@ -37,7 +37,7 @@ class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, Head)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.asked.append((self.command, self.path, headers))
+        self.server.requests.append((self.command, self.path, headers))
         if headers.get("authorization") != f"Bearer {self.server.token}":
             self._say(401, b"Unauthorized: Missing authentication token", "text/plain")
         elif self.path == "/nodes?view=elsewhere":
@@ -104,7 +104,7 @@ def test_proxied_request_has_only_allowed_headers_and_rays_token(client: TestCli
     }
     answer = client.get("/ray/api/jobs/?limit=1&x=%2e%2e", headers=sent)
     assert answer.json() == {"path": "/api/jobs/?limit=1&x=%2e%2e"}
-    (asked,) = head.asked
+    (asked,) = head.requests
     assert set(asked[2]) <= {
         "host",
         "authorization",
@@ -163,7 +163,7 @@ def test_dashboard_is_refused_without_the_key(service: FakeService, head: Head) 
             answer = browser.get(path, headers=headers)
             assert answer.status_code == 401
     assert "The key is missing" in browser.get("/ray/", headers={"Accept": "text/html"}).text
-    assert head.asked == []
+    assert head.requests == []
     let_in = browser.post("/v1/session", headers={"Authorization": f"Bearer {KEY}"})
     assert "path=/ray" in let_in.headers["set-cookie"].lower()
     assert browser.get("/ray/nodes").status_code == 200
@@ -173,7 +173,7 @@ def test_dashboard_is_refused_without_the_key(service: FakeService, head: Head) 
 def test_ray_dashboard_is_read_only(client: TestClient, head: Head, method: str) -> None:
     for path in ("api/jobs/", "api/jobs/raysubmit_1/stop", "api/serve/applications/", "api/authenticate"):
         assert client.request(method, f"/ray/{path}").status_code == 405
-    assert head.asked == []
+    assert head.requests == []
 
 
 @pytest.mark.parametrize(
@@ -209,13 +209,13 @@ def test_ray_dashboard_is_read_only(client: TestClient, head: Head, method: str)
 def test_ray_paths_beyond_viewing_are_not_forwarded(client: TestClient, head: Head, path: str) -> None:
     url = httpx2.URL("http://testserver").copy_with(raw_path=f"/ray/{path}".encode())
     assert client.get(url).status_code in (404, 405)
-    assert head.asked == []
+    assert head.requests == []
 
 
 def test_head_request_is_answered_without_body(client: TestClient, head: Head) -> None:
     answer = client.head("/ray/nodes")
     assert (answer.status_code, answer.text) == (200, "")
-    assert head.asked[0][0] == "HEAD"
+    assert head.requests[0][0] == "HEAD"
 
 
 @pytest.mark.parametrize("path", ["nodes?view=elsewhere", "refused", "nobody", "starting"])

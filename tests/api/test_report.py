@@ -43,9 +43,9 @@ def risen(service: FakeService, job: str, mode: str) -> list[tuple[float, float,
     return improvements
 
 
-def shown(found: dict[str, Any]) -> list[tuple[float, float, str, int]]:
+def shown(report: dict[str, Any]) -> list[tuple[float, float, str, int]]:
     return [
-        (point["spent_usd"], point["value"], point["trial"], point["step"]) for point in found["best_curve"]
+        (point["spent_usd"], point["value"], point["trial"], point["step"]) for point in report["best_curve"]
     ]
 
 

@@ -37,8 +37,8 @@ TAGS = [{"project": "a", "owner": "ann"}, {"project": "b", "owner": "ann"}, {"ow
 class Books:
     """Jobs of several owners over some days, with crashes and preemptions, one still running, and all their rows."""
 
-    def __init__(self, found: Finished) -> None:
-        service, self.client = found.service, found.client
+    def __init__(self, finished: Finished) -> None:
+        service, self.client = finished.service, finished.client
         for number, tags in enumerate([*TAGS, TAGS[0]]):
             algorithm = {"scheduler": "asha", "sampler": "random", "seed": number}
             fidelity = {"unit": "epoch", "min": 1, "max": 3, "reduction_factor": 3}

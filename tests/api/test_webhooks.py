@@ -289,6 +289,6 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused_connection_and_unknown_host_are_reported(receiver: Receiver) -> None:
     closed = "http://127.0.0.1:9/"
     result = webhooks.send(closed, b"{}", {}, private=True)
-    assert not result.taken
+    assert not result.accepted
     assert "refused" in result.detail.lower()
     assert not webhooks.send("http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []).taken

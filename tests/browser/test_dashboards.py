@@ -64,7 +64,7 @@ def test_link_on_the_page_opens_the_ray_dashboard(
     shown = opened.value
     expect(shown).to_have_url(f"{mirrored.url}ray/#/jobs/{mirrored.job}-1")  # type: ignore[attr-defined]
     expect(shown.get_by_text('{"path": "/"}')).to_be_visible()
-    method, path, headers = head.asked[0]
+    method, path, headers = head.requests[0]
     assert (method, path, headers["authorization"]) == ("GET", "/", f"Bearer {head.token}")
     assert "cookie" not in headers
 

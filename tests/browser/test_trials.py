@@ -61,8 +61,8 @@ def test_trials_are_sorted_and_filtered_while_reports_arrive(page: Page, site: S
         kept.sort(key=lambda trial: (-key(trial) if falls else key(trial), trial["id"]))
         return [str(int(trial["id"][6:])) for trial in kept[:25]]
 
-    def width(one: dict[str, Any]) -> float:
-        return float(one["config"]["width"])
+    def width(trial: dict[str, Any]) -> float:
+        return float(trial["config"]["width"])
 
     table = page.get_by_role("region", name="Table of trials")
     head = table.get_by_role("columnheader", name="width")

@@ -55,8 +55,8 @@ def main() -> int:
     finally:
         history.close()
     for text in [
-        *outcome.said,
-        *(f"BROKEN {violation.rule}: {violation.job} {violation.said}" for violation in outcome.broken),
+        *outcome.lines,
+        *(f"BROKEN {violation.rule}: {violation.job} {violation.detail}" for violation in outcome.broken),
     ]:
         print(text)
     print(f"seed {seed}: {'broken' if outcome.broken else 'nothing is broken'}")

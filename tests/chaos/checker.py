@@ -19,7 +19,7 @@ FINAL = ("succeeded", "cancelled", "failed")
 class Broken:
     rule: str
     job: str
-    said: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ def _submissions(lines: Sequence[Line], after: After) -> Iterator[Broken]:
     """P1: each key has exactly one job, the one in the answer, and no job exists that was not submitted."""
     answered: dict[str, str] = {}
     exist, made = Counter(job.id for job in after.jobs), dict(after.keys)
-    for key, job in [(line.told["key"], line.told["job"]) for line in lines if line.what == "submitted"]:
+    for key, job in [(line.facts["key"], line.facts["job"]) for line in lines if line.what == "submitted"]:
         if answered.setdefault(key, job) != job:
             yield Broken("P1 doubled", job, f"{key} was answered by {answered[key]}, too")
         if exist[job] != 1:
             yield Broken("P1 lost", job, f"it was acknowledged, and is there {exist[job]} times")
         if made.get(key) != job:
             yield Broken("P1 lost", job, f"{key} belongs to {made.get(key)}")
-    asked = {line.told["key"] for line in lines if line.what == "ask"}
+    asked = {line.facts["key"] for line in lines if line.what == "ask"}
     for key, times in Counter(key for key, _ in after.keys).items():
         if times > 1 or key not in asked:
             yield Broken(
@@ -116,8 +116,8 @@ def _acknowledged(lines: Iterable[Line]) -> dict[str, list[tuple[str, int, float
     acknowledged_reports: dict[str, list[tuple[str, int, float | None]]] = defaultdict(list)
     for line in lines:
         if line.what == "report":
-            acknowledged_reports[line.told["job"]].append(
-                (line.told["trial"], line.told["step"], line.told["value"])
+            acknowledged_reports[line.facts["job"]].append(
+                (line.facts["trial"], line.facts["step"], line.facts["value"])
             )
     return acknowledged_reports
 
@@ -205,7 +205,7 @@ def _states(lines: Sequence[Line], after: After) -> Iterator[Broken]:
     for line in lines:
         if line.what != "state":
             continue
-        job, state = line.told["job"], line.told["state"]
+        job, state = line.facts["job"], line.facts["state"]
         if ended.get(job, state) != state:
             yield Broken("P6 changed", job, f"it was {ended[job]} at its end, and then {state}")
         if state in FINAL:

@@ -98,29 +98,29 @@ class Customers:
         self._history.write("failed", status=error.status, said=str(error)[:300])
         self._given_up.wait(AGAIN_S)
 
-    def _follow(self, found: str, number: int) -> None:
+    def _follow(self, job: str, number: int) -> None:
         reported: dict[tuple[str, int], float | None] = {}
         after, state = 0, ""
         while state not in FINAL and not self._given_up.is_set():
             try:
                 with self._deployment.client(number) as client:
-                    for event in client.events(found, after=after):
+                    for event in client.events(job, after=after):
                         after = event.id if event.id is not None else after
                         if event.type == "report":
-                            self._report(found, event.data, reported)
+                            self._report(job, event.data, reported)
                         elif event.type == "job" and event.data["state"] != state:
                             state = event.data["state"]
-                            self._history.write("state", job=found, state=state)
+                            self._history.write("state", job=job, state=state)
             except ApiError as error:
                 self._failed(error)
-        self.live.pop(found, None)
+        self.live.pop(job, None)
         self._places.release()
 
-    def _report(self, found: str, told: dict[str, Any], before: dict[tuple[str, int], float | None]) -> None:
+    def _report(self, job: str, report: dict[str, Any], before: dict[tuple[str, int], float | None]) -> None:
         """Record a report when it first arrives, and again if its value differs: a reconnected stream repeats a
         few reports.
         """
-        place, value = (told["trial"], told["step"]), told["metric"]
+        place, value = (report["trial"], report["step"]), report["metric"]
         if place not in before or before[place] != value:
             before[place] = value
-            self._history.write("report", job=found, trial=place[0], step=place[1], value=value)
+            self._history.write("report", job=job, trial=place[0], step=place[1], value=value)

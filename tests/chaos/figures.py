@@ -17,7 +17,7 @@ LOSSES = ("kill head", "kill gcs", "kill driver")
 
 def faults(lines: Iterable[Line]) -> Counter[str]:
     """Count the faults that found a victim, by name."""
-    return Counter(line.told["fault"] for line in lines if line.what == "strike" and line.told["victim"])
+    return Counter(line.facts["fault"] for line in lines if line.what == "strike" and line.facts["victim"])
 
 
 def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int]) -> list[float]:
@@ -31,26 +31,26 @@ def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int])
     lost: dict[str, float] = {}
     running: set[str] = set()
     for line in lines:
-        job = line.told.get("job", "")
+        job = line.facts.get("job", "")
         if line.what == "report":
-            attempt = attempts.get((job, line.told["trial"], line.told["step"]), 0)
-            is_new = (job, line.told["trial"], attempt) not in heard
+            attempt = attempts.get((job, line.facts["trial"], line.facts["step"]), 0)
+            is_new = (job, line.facts["trial"], attempt) not in heard
             if is_new and job in lost and line.at - lost[job] > UNDER_WAY_S:
                 recovery_times.append(line.at - lost.pop(job))
-            heard.add((job, line.told["trial"], attempt))
+            heard.add((job, line.facts["trial"], attempt))
             running.add(job)
-        elif line.what == "state" and line.told["state"] not in ("queued", "running"):
+        elif line.what == "state" and line.facts["state"] not in ("queued", "running"):
             running.discard(job)
             lost.pop(job, None)
-        elif line.what == "strike" and line.told["fault"] in LOSSES and line.told["victim"]:
+        elif line.what == "strike" and line.facts["fault"] in LOSSES and line.facts["victim"]:
             for struck_job in (
-                running if line.told["fault"] != "kill driver" else running & {line.told["of_job"]}
+                running if line.facts["fault"] != "kill driver" else running & {line.facts["of_job"]}
             ):
                 lost[struck_job] = line.at
     return recovery_times
 
 
-def told(seconds: Sequence[float]) -> str:
+def summary_of(seconds: Sequence[float]) -> str:
     if not seconds:
         return "not seen"
     return (
@@ -66,21 +66,21 @@ def unmended(lines: Sequence[Line]) -> int:
     again, and nothing else was down or harmed in that time.
     """
     away = [
-        (line.at - line.told["seconds"], line.at + CLIENT_TRIES_S)
+        (line.at - line.facts["seconds"], line.at + CLIENT_TRIES_S)
         for line in lines
-        if line.what == "ready" and line.told["part"] == "database" and _is_of_a_kill(line)
+        if line.what == "ready" and line.facts["part"] == "database" and _is_of_a_kill(line)
     ]
     failed = [line.at for line in lines if line.what == "failed"]
     return sum(any(begins <= at <= ends for begins, ends in away) for at in failed)
 
 
 def _is_of_a_kill(line: Line) -> bool:
-    return bool(line.told["killed"] and line.told["alone"])
+    return bool(line.facts["killed"] and line.facts["alone"])
 
 
 def back(lines: Iterable[Line], part: str) -> list[float]:
     """Return the seconds from each kill -9 of `part` until it is ready, if nothing else was down or harmed in
     that time.
     """
-    ready_lines = [line for line in lines if line.what == "ready" and line.told["part"] == part]
-    return [line.told["seconds"] for line in ready_lines if _is_of_a_kill(line)]
+    ready_lines = [line for line in lines if line.what == "ready" and line.facts["part"] == part]
+    return [line.facts["seconds"] for line in ready_lines if _is_of_a_kill(line)]

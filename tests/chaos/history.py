@@ -12,7 +12,7 @@ class Line(NamedTuple):
 
     at: float
     what: str
-    told: dict[str, Any]
+    facts: dict[str, Any]
 
 
 class History:
@@ -28,11 +28,11 @@ class History:
     def now(self) -> float:
         return time.monotonic() - self._began
 
-    def write(self, what: str, **told: Any) -> float:
+    def write(self, what: str, **facts: Any) -> float:
         with self._lock:
-            line = Line(round(self.now(), 3), what, told)
+            line = Line(round(self.now(), 3), what, facts)
             self.lines.append(line)
-            self._file.write(json.dumps({"at": line.at, "what": what, **told}) + "\n")
+            self._file.write(json.dumps({"at": line.at, "what": what, **facts}) + "\n")
             self._file.flush()
         return line.at
 

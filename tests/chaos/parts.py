@@ -199,11 +199,11 @@ class Storage:
         self._stack.close()
 
 
-def until(said: str, holds: Callable[[], bool], timeout_s: float) -> float:
+def until(condition: str, holds: Callable[[], bool], timeout_s: float) -> float:
     """Wait until the condition holds, and return the seconds it took. Raise TimeoutError after `timeout_s`."""
     began = time.monotonic()
     while not holds():
         if time.monotonic() - began > timeout_s:
-            raise TimeoutError(f"not within {timeout_s:.0f} s: {said}")
+            raise TimeoutError(f"not within {timeout_s:.0f} s: {condition}")
         time.sleep(0.1)
     return time.monotonic() - began

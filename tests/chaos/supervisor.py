@@ -40,33 +40,39 @@ class Run:
 
 @dataclass
 class Outcome:
-    """The outcome of a run. `said` holds its figures as lines of text."""
+    """The outcome of a run. `lines` holds its figures as lines of text."""
 
     broken: list[checker.Broken] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     process_faults: int = 0
     jobs: int = 0
 
 
-def run(asked: Run, history: History, say: Callable[[str], None] = lambda _: None) -> Outcome:
+def run(settings: Run, history: History, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """Run the deployment under faults and return the outcome, which lists what is broken. Errors of the run
     itself are raised.
     """
-    plan = strikes(asked.seed, asked.seconds, asked.faults, every_s=asked.every_s)
+    plan = strikes(settings.seed, settings.seconds, settings.faults, every_s=settings.every_s)
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         Path(name).chmod(0o755)  # PostgreSQL runs as another user
         deployment = Deployment(
-            Path(name), history, with_postgres=asked.with_postgres, services=asked.services, seed=asked.seed
+            Path(name),
+            history,
+            with_postgres=settings.with_postgres,
+            services=settings.services,
+            seed=settings.seed,
         )
         customers = None
         try:
             deployment.start()
             say("everything is there")
-            customers = Customers(deployment, history, seed=asked.seed, at_once=asked.at_once, usd=asked.usd)
+            customers = Customers(
+                deployment, history, seed=settings.seed, at_once=settings.at_once, usd=settings.usd
+            )
             until("a trial trains", lambda: any(line.what == "report" for line in history.lines), BOUND_S)
             say("trials train; now the faults begin")
-            _strike_all(deployment, history, plan, asked.seconds, say)
-            return _afterwards(deployment, customers, history, asked)
+            _strike_all(deployment, history, plan, settings.seconds, say)
+            return _afterwards(deployment, customers, history, settings)
         finally:
             if customers is not None:
                 customers.give_up()
@@ -85,31 +91,33 @@ def _strike_all(
     began, order = time.monotonic(), count()
     due: list[tuple[float, int, Callable[[], None]]] = []
 
-    def begin(one: Strike, tries: int = TRIES) -> None:
-        lasts = one.fault.longest_s > 0
+    def begin(planned: Strike, tries: int = TRIES) -> None:
+        lasts = planned.fault.longest_s > 0
         deployment.troubles += 1
         deployment.faults += 1
         try:
-            done = strike(deployment, one)
+            done = strike(deployment, planned)
         finally:
             deployment.troubles -= 1
         deployment.faults -= not done.victim
         now_s = time.monotonic() - began
         if not done.victim and tries > 1 and now_s + AGAIN_S < seconds:
-            heapq.heappush(due, (now_s + AGAIN_S, next(order), lambda: begin(one, tries - 1)))
+            heapq.heappush(due, (now_s + AGAIN_S, next(order), lambda: begin(planned, tries - 1)))
             return
-        history.write("strike", fault=one.fault.name, victim=done.victim, of_job=done.of_job, for_s=one.for_s)
-        say(f"{time.monotonic() - began:6.1f} s  {one.fault.name}: {done.victim or 'nobody was there'}")
+        history.write(
+            "strike", fault=planned.fault.name, victim=done.victim, of_job=done.of_job, for_s=planned.for_s
+        )
+        say(f"{time.monotonic() - began:6.1f} s  {planned.fault.name}: {done.victim or 'nobody was there'}")
         if lasts and done.victim:
             deployment.troubles += 1
             heapq.heappush(
-                due, (time.monotonic() - began + one.for_s, next(order), lambda: end(one, done.end))
+                due, (time.monotonic() - began + planned.for_s, next(order), lambda: end(planned, done.end))
             )
 
-    def end(one: Strike, undo: Callable[[], object]) -> None:
+    def end(planned: Strike, undo: Callable[[], object]) -> None:
         undo()
         deployment.troubles -= 1
-        history.write("healed", fault=one.fault.name)
+        history.write("healed", fault=planned.fault.name)
 
     for planned_strike in plan:
         heapq.heappush(due, (planned_strike.at_s, next(order), lambda one=planned_strike: begin(one)))  # type: ignore[misc]
@@ -120,7 +128,7 @@ def _strike_all(
     time.sleep(max(0.0, began + seconds - time.monotonic()))
 
 
-def _afterwards(deployment: Deployment, customers: Customers, history: History, asked: Run) -> Outcome:
+def _afterwards(deployment: Deployment, customers: Customers, history: History, settings: Run) -> Outcome:
     """End all faults, wait until every job has ended, and check the results."""
     deployment.heal()
     history.write("calm")
@@ -136,7 +144,7 @@ def _afterwards(deployment: Deployment, customers: Customers, history: History, 
     after = reading.after(deployment, read)
     outcome = Outcome(checker.broken(history.lines, after))
     outcome.broken += [checker.Broken("customer", "", repr(error)) for error in customers.errors]
-    _tell(outcome, history, after, reading.attempts(read), took, asked)
+    _tell(outcome, history, after, reading.attempts(read), took, settings)
     return outcome
 
 
@@ -150,15 +158,15 @@ def _tell(
     after: checker.After,
     attempts: dict[tuple[str, str, int], int],
     took: float | None,
-    asked: Run,
+    settings: Run,
 ) -> None:
     lines, by_name = history.lines, figures.faults(history.lines)
-    kinds = {fault.name: fault.of for fault in asked.faults}
+    kinds = {fault.name: fault.of for fault in settings.faults}
     outcome.jobs = len(after.jobs)
     outcome.process_faults = sum(times for name, times in by_name.items() if kinds[name] == "process")
     rules = [violation.rule for violation in outcome.broken]
-    failed = [line.told["status"] for line in lines if line.what == "failed"]
-    outcome.said = [
+    failed = [line.facts["status"] for line in lines if line.what == "failed"]
+    outcome.lines = [
         f"faults: {sum(by_name.values())}, of processes {outcome.process_faults}",
         *(f"  {times:3d}  {name}" for name, times in sorted(by_name.items())),
         f"jobs: {len(after.jobs)}, all over {'never' if took is None else f'{took:.0f} s'} after the faults; "
@@ -168,10 +176,10 @@ def _tell(
         f"{sum('lost' not in rule and 'doubled' not in rule for rule in rules)}",
         f"answers that a customer tried again after: {len(failed)}, of them other than 503 or none: "
         f"{sum(status not in (0, 503) for status in failed)}",
-        f"head or driver lost to trials training again: {figures.told(figures.recoveries(lines, attempts))}",
+        f"head or driver lost to trials training again: {figures.summary_of(figures.recoveries(lines, attempts))}",
         f"requests that failed all the same while PostgreSQL alone was killed: {figures.unmended(lines)}",
-        f"service killed to ready: {figures.told(figures.back(lines, 'service'))}",
-        f"PostgreSQL killed to answering: {figures.told(figures.back(lines, 'database'))}",
+        f"service killed to ready: {figures.summary_of(figures.back(lines, 'service'))}",
+        f"PostgreSQL killed to answering: {figures.summary_of(figures.back(lines, 'database'))}",
     ]
 
 

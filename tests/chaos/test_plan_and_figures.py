@@ -54,8 +54,8 @@ def test_history_file_round_trips(tmp_path: Path) -> None:
     assert [json.loads(line)["what"] for line in history.path.read_text().splitlines()] == ["ask", "ready"]
 
 
-def line(at: float, what: str, **told: object) -> Line:
-    return Line(at, what, told)
+def line(at: float, what: str, **facts: object) -> Line:
+    return Line(at, what, facts)
 
 
 def report(at: float, job: str, step: int) -> Line:
@@ -94,9 +94,9 @@ def test_overlapping_or_unrelated_fault_gives_no_recovery_of_its_own() -> None:
 
 
 def test_figures_are_shown_as_observed_values_or_as_not_seen() -> None:
-    assert figures.told([]) == "not seen"
+    assert figures.summary_of([]) == "not seen"
     observed = [float(seconds) for seconds in range(1, 21)]
-    assert figures.told(observed) == "median 10.5 s, 95 % 19.0 s, longest 20.0 s of 20"
+    assert figures.summary_of(observed) == "median 10.5 s, 95 % 19.0 s, longest 20.0 s of 20"
 
 
 def test_restart_time_counts_only_isolated_kills() -> None:
@@ -113,4 +113,4 @@ def test_requests_failing_while_only_the_database_is_down_are_counted() -> None:
     alone = line(20, "ready", part="database", seconds=5.0, killed=True, alone=True)
     failed = [line(at, "failed", status=503) for at in (14, 16, 22, 24)]
     assert figures.unmended([*failed, alone]) == 2
-    assert figures.unmended([*failed, line(20, "ready", **{**alone.told, "alone": False})]) == 0
+    assert figures.unmended([*failed, line(20, "ready", **{**alone.facts, "alone": False})]) == 0

@@ -30,7 +30,7 @@ def test_faults_of_a_seed_break_no_rule(tmp_path: Path) -> None:
         outcome = run(asked, history)
     finally:
         history.close()
-    print("\n".join(outcome.said))
+    print("\n".join(outcome.lines))
     assert outcome.broken == []
     assert outcome.process_faults >= 2
     assert outcome.jobs >= 1

@@ -34,7 +34,10 @@ def main(home: str, drain_s: str) -> None:
     listening.bind(("127.0.0.1", 0))
     print(listening.getsockname()[1], job, flush=True)
     server = GracefulServer(
-        app, leaving=app.state.leaving, end_streams=app.state.broadcaster.end, drain_s=float(drain_s)
+        app,
+        shutting_down=app.state.shutting_down,
+        end_streams=app.state.broadcaster.end,
+        drain_s=float(drain_s),
     )
     leading.start()
     server.run(sockets=[listening])

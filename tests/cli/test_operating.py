@@ -50,8 +50,8 @@ def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:
     assert "newer version" in result.stderr
 
 
-def parts(said: str) -> dict[str, dict[str, object]]:
-    return {finding["part"]: finding for finding in json.loads(said)["findings"]}
+def parts(output: str) -> dict[str, dict[str, object]]:
+    return {finding["part"]: finding for finding in json.loads(output)["findings"]}
 
 
 @pytest.mark.usefixtures("url")

@@ -21,7 +21,7 @@ def vision(rest: TestClient) -> None:
     rest.put("/v1/members/ada", json={"role": "submitter"}, headers=THERE)
 
 
-def asked(rest: TestClient, path: str) -> Any:
+def answer_of(rest: TestClient, path: str) -> Any:
     return rest.get(path, headers=THERE).json()
 
 
@@ -29,7 +29,7 @@ def asked(rest: TestClient, path: str) -> Any:
 def test_list_commands_equal_the_rest_response(tuner: Tuner, rest: TestClient, what: str) -> None:
     rest.post("/v1/keys", json={"user": "ada", "name": "listed"}, headers=THERE)
     listing = printed(tuner("--project", "vision", what, "list", "--json"))
-    assert listing == asked(rest, f"/v1/{what}")
+    assert listing == answer_of(rest, f"/v1/{what}")
     assert listing["items"]
     shown = tuner("--project", "vision", what, "list").stdout
     assert {"projects": "vision", "keys": "listed"}.get(what, "ada") in shown
@@ -39,7 +39,7 @@ def test_operator_works_in_the_given_project(
     tuner: Tuner, rest: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert printed(tuner("whoami", "--json"))["project"] == "default"
-    assert printed(tuner("--project", "vision", "whoami", "--json")) == asked(rest, "/v1/whoami")
+    assert printed(tuner("--project", "vision", "whoami", "--json")) == answer_of(rest, "/v1/whoami")
     assert "operator, operator of vision" in tuner("--project", "vision", "whoami").stdout
     refused = tuner("--project", "nowhere", "whoami")
     assert refused.exit_code == 1
@@ -61,7 +61,7 @@ def test_project_is_created_and_shown(tuner: Tuner, rest: TestClient) -> None:
 def test_members_are_added_changed_and_removed(tuner: Tuner, rest: TestClient) -> None:
     at = ("--project", "vision", "members")
     made = printed(tuner(*at, "set", "eve", "--role", "viewer", "--json"))
-    assert made in asked(rest, "/v1/members")["items"]
+    assert made in answer_of(rest, "/v1/members")["items"]
     assert printed(tuner(*at, "set", "eve", "--role", "admin", "--json"))["role"] == "admin"
     assert tuner(*at, "remove", "eve").exit_code == 0
     assert tuner(*at, "remove", "eve").exit_code == 1

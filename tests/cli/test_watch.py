@@ -67,8 +67,8 @@ def test_ended_job_is_shown_completely_on_a_terminal(client: Client, done: str) 
 
 
 def test_control_characters_in_a_failure_reason_are_removed(follower: JobFollower) -> None:
-    follower.take(Event(*job()))
-    follower.take(Event(*row(2, 2, state="failed", reason="\x1b]0;title\x07\x1b[2Jit raised")))
+    follower.add(Event(*job()))
+    follower.add(Event(*row(2, 2, state="failed", reason="\x1b]0;title\x07\x1b[2Jit raised")))
     file, written = io.StringIO(), list[str]()
     Console(file=file, force_terminal=True, width=80, height=24, color_system=None).print(
         watch._Screen(follower, "")
@@ -97,13 +97,13 @@ def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
 ) -> None:
     written: list[str] = []
     log = Log(follower, written.append, clock)
-    follower.take(Event(*report(7, 1, 0.1)))
+    follower.add(Event(*report(7, 1, 0.1)))
 
     def told(*events: tuple[str, Any], after_s: float = 1.0) -> list[str]:
         del written[:]
         clock.at += after_s
         for kind, data in events:
-            log.add(follower.take(Event(kind, data)))
+            log.add(follower.add(Event(kind, data)))
         log.tick()
         return [line[10:] for line in written]
 
@@ -142,15 +142,15 @@ def test_screen_notes_since_when_the_service_does_not_answer(follower: JobFollow
 def test_running_time_advances_between_events_only_while_the_job_runs(
     follower: JobFollower, clock: Hands
 ) -> None:
-    follower.take(Event(*spend(0.1)))
-    follower.take(Event(*job()))
+    follower.add(Event(*spend(0.1)))
+    follower.add(Event(*job()))
     clock.at = 90.0
     view = follower.view()
     assert view.running_s == 150.0
     assert view.usd_per_hour == pytest.approx(0.1 / 150 * 3600)
     assert view.limit is not None
     assert (view.limit.limit, view.ends_at) == ("wall clock", "12:07")
-    follower.take(Event(*job("paused")))
+    follower.add(Event(*job("paused")))
     clock.at = 900.0
     assert (follower.view().running_s, follower.view().usd_per_hour) == (60.0, None)
 

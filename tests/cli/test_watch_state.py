@@ -68,13 +68,13 @@ def spend(usd: float = 0.125, held: float = 0.01) -> EventData:
 def seen(*events: EventData, facts: StaticFacts = FACTS) -> JobState:
     job_state = JobState(facts)
     for kind, data in events:
-        job_state.take(kind, data)
+        job_state.add(kind, data)
     return job_state
 
 
 def told(*events: EventData) -> list[str]:
     job_state = JobState(FACTS)
-    return [happening.text for kind, data in events for happening in job_state.take(kind, data)]
+    return [happening.text for kind, data in events for happening in job_state.add(kind, data)]
 
 
 METRICS = st.one_of(st.none(), st.floats(-1e6, 1e6))
@@ -111,8 +111,8 @@ def test_repeated_and_reordered_events_give_the_same_state(
 def test_restarted_stream_reports_nothing_twice(events: list[EventData], back: int) -> None:
     job_state = JobState(FACTS)
     for kind, data in events:
-        job_state.take(kind, data)
-    assert [happening for kind, data in events[-back:] for happening in job_state.take(kind, data)] == []
+        job_state.add(kind, data)
+    assert [happening for kind, data in events[-back:] for happening in job_state.add(kind, data)] == []
 
 
 def test_leaders_are_ranked_by_their_best_reported_value() -> None:

@@ -33,22 +33,22 @@ class Awaited:
         return isinstance(other, Awaited) and self._inner == other._inner
 
 
-def _now(found: Any) -> Any:
-    if isinstance(found, AsyncIterator):
-        return iter([_shown(item) for item in asyncio.run(_all(found))])
-    return _shown(asyncio.run(_one(found))) if asyncio.iscoroutine(found) else _shown(found)
+def _now(result: Any) -> Any:
+    if isinstance(result, AsyncIterator):
+        return iter([_shown(item) for item in asyncio.run(_all(result))])
+    return _shown(asyncio.run(_one(result))) if asyncio.iscoroutine(result) else _shown(result)
 
 
-async def _all(found: AsyncIterator[Any]) -> list[Any]:
-    return [item async for item in found]
+async def _all(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
 
 
-async def _one(found: Any) -> Any:
-    return await found
+async def _one(answer: Any) -> Any:
+    return await answer
 
 
-def _shown(found: Any) -> Any:
-    return Awaited(found) if isinstance(found, AsyncJob) else found
+def _shown(answer: Any) -> Any:
+    return Awaited(answer) if isinstance(answer, AsyncJob) else answer
 
 
 class Application(httpx2.AsyncBaseTransport):

@@ -281,7 +281,7 @@ def test_event_frames_are_parsed_as_the_standard_defines() -> None:
         "data: {}",
     ]
     reader = EventReader()
-    assert [event for line in lines if (event := reader.take(line))] == [Event("job", {"a": 1}, 4)]
+    assert [event for line in lines if (event := reader.add_line(line))] == [Event("job", {"a": 1}, 4)]
 
 
 # Settings

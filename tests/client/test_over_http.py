@@ -35,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _tell(self) -> None:
         after = self.headers.get("Last-Event-ID")
-        self.server.told.append(after)
+        self.server.last_event_ids.append(after)
         left = [event for event in EVENTS if event[2] is None or event[2] > int(after or 0)]
         hangs = self.server.hangs.pop(0) if self.server.hangs else None
         if hangs == "headers":
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send_checkpoint(self) -> None:
         """Send the tar file from the requested offset, and break after a third of it."""
         tar, asked = self.server.tar, self.headers.get("Range")
-        self.server.told.append(asked)
+        self.server.last_event_ids.append(asked)
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
         assert asked is None or self.headers["If-Range"] == '"tag"'
         self.send_response(206 if asked else 200)
@@ -79,7 +79,7 @@ class Service(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.told = list[str | None]()
+        self.last_event_ids = list[str | None]()
         self.tar = b""
         self.hangs = list[str]()  # positions at which the next streams stop sending
         self.over = Event()
@@ -106,7 +106,7 @@ def client(service: Service, request: pytest.FixtureRequest, monkeypatch: pytest
 def test_stream_broken_within_a_frame_resumes_without_a_gap(client: Both, service: Service) -> None:
     events = list(client.events("job_1"))
     assert [(event.type, event.data, event.id) for event in events] == EVENTS
-    assert service.told == [None, "3", "5"]
+    assert service.last_event_ids == [None, "3", "5"]
 
 
 def test_silent_stream_is_reported_and_resumed(
@@ -118,7 +118,7 @@ def test_silent_stream_is_reported_and_resumed(
     began = datetime.now().astimezone()
     events = list(client.events("job_1", on_connection=notices.append, on_silence=notices.append))
     assert [(event.type, event.data, event.id) for event in events] == EVENTS
-    assert service.told == [None, "3", "3", "5"]
+    assert service.last_event_ids == [None, "3", "3", "5"]
     assert [notice for notice in notices if isinstance(notice, bool)] == [
         True,
         False,
@@ -141,4 +141,4 @@ def test_broken_download_resumes_at_the_same_byte(client: Both, service: Service
     assert (tmp_path / "model" / "state.pt").read_bytes() == b"weights" * 10_000
     assert (checkpoint.step, checkpoint.size_bytes) == (3, 70_000)
     third = len(service.tar) // 3 + 1
-    assert service.told == [None, f"bytes={third}-", f"bytes={2 * third}-"]
+    assert service.last_event_ids == [None, f"bytes={third}-", f"bytes={2 * third}-"]

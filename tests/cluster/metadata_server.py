@@ -145,7 +145,7 @@ class MetadataServer(Generic[CloudT]):
             self._failures.clear()
             self.mended.set()
 
-    def asked(self, part: str, method: str = "GET") -> int:
+    def request_count(self, part: str, method: str = "GET") -> int:
         """Return the number of requests of this method whose path contains `part`."""
         return sum(
             part in received_request.path and received_request.method == method

@@ -63,7 +63,7 @@ def test_machine_facts_reach_the_workers_of_the_node(tmp_path: Path) -> None:
     assert board.described("a") == {}
     board.describe("a", AWS_SAID)
     assert board.described("a") == AWS_SAID
-    assert board.standing("a") is None
+    assert board.earliest_notice("a") is None
     (tmp_path / "boards_machines" / "a").write_text("[]")
     assert board.described("a") == {}
 

@@ -125,7 +125,7 @@ def test_pod_notice_reaches_one_node_and_machine_notice_reaches_all(
     workers.
     """
     monkeypatch.setattr(module, "RETRY_S", 0.0)
-    head = LocalHead(tmp_path).found()
+    head = LocalHead(tmp_path).running()
     assert head is not None
     it_is_kept_by_whoever_keeps_the_head(tmp_path, head, server, cluster)
     spot, other = cluster.nodes
@@ -136,18 +136,18 @@ def test_pod_notice_reaches_one_node_and_machine_notice_reaches_all(
         return node.state == "gone"
 
     until(lambda: gone(spot))
-    notice = board.standing(spot.node_id)
+    notice = board.earliest_notice(spot.node_id)
     assert notice is not None
     assert notice.id == "signal/SIGTERM"
     assert other.state == "alive"
-    assert board.standing(other.node_id) is None
+    assert board.earliest_notice(other.node_id) is None
     server.cloud.interrupt(at=in_two_minutes())
     until(lambda: gone(other))
     (head_id,) = [
         path.name for path in board_paths(tmp_path) if path.name not in (spot.node_id, other.node_id)
     ]
     for node_id in (other.node_id, head_id):
-        notice = board.standing(node_id)
+        notice = board.earliest_notice(node_id)
         assert notice is not None
         assert notice.id == "aws/instance-action"
 

@@ -33,13 +33,13 @@ class Cluster:
     here: list[str] = field(default_factory=lambda: ["head", "a"])
     drained: list[tuple[str, str]] = field(default_factory=list)
     down: bool = False
-    asked: int = 0
+    queries: int = 0
 
     def node(self, node_id: str) -> RayNode:
         return RayNode(node_id, node_id == "head", self.folder)
 
     def nodes_here(self) -> dict[str, RayNode]:
-        self.asked += 1
+        self.queries += 1
         self._answer()
         return {node_id: self.node(node_id) for node_id in self.here}
 
@@ -53,13 +53,13 @@ class Cluster:
 
     def seen(self, node_id: str) -> str | None:
         """Return the id of the notice that the node's workers see, or None."""
-        standing = self.node(node_id).boards.standing(node_id)
+        standing = self.node(node_id).boards.earliest_notice(node_id)
         return None if standing is None else standing.id
 
     def looked(self, times: int = 2) -> None:
         """Wait until the machine's nodes were queried `times` more times."""
-        before = self.asked
-        until(lambda: self.asked >= before + times)
+        before = self.queries
+        until(lambda: self.queries >= before + times)
 
     def _answer(self) -> None:
         if self.down:

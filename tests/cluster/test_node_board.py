@@ -21,38 +21,38 @@ def board(tmp_path: Path) -> NodeBoard:
 
 
 def test_notice_is_seen_only_on_its_node_until_withdrawn(board: NodeBoard) -> None:
-    assert board.standing("a") is None
+    assert board.earliest_notice("a") is None
     board.announce("a", GOES)
-    assert board.standing("a") == GOES
-    assert board.standing("b") is None
+    assert board.earliest_notice("a") == GOES
+    assert board.earliest_notice("b") is None
     board.withdraw("a", GOES.id)
     board.withdraw("a", GOES.id)
     board.withdraw("b", GOES.id)
-    assert board.standing("a") is None
+    assert board.earliest_notice("a") is None
 
 
 def test_earlier_notice_counts_and_the_other_remains_after_withdrawal(board: NodeBoard) -> None:
     board.announce("a", GOES)
     board.announce("a", SOONER)
-    assert board.standing("a") == SOONER
+    assert board.earliest_notice("a") == SOONER
     board.withdraw("a", SOONER.id)
-    assert board.standing("a") == GOES
+    assert board.earliest_notice("a") == GOES
 
 
 def test_earlier_deadline_replaces_the_previous_deadline(board: NodeBoard) -> None:
     board.announce("a", GOES)
     board.announce("a", replace(GOES, deadline=Instant(LATER - 30 * NS)))
-    assert board.standing("a") == replace(GOES, deadline=Instant(LATER - 30 * NS))
+    assert board.earliest_notice("a") == replace(GOES, deadline=Instant(LATER - 30 * NS))
 
 
 def test_repeated_notice_does_not_extend_the_deadline(board: NodeBoard) -> None:
     """A restarted watcher posts the notice with a later deadline if the cloud gives no time."""
     board.announce("a", GOES)
     board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS), text="again"))
-    assert board.standing("a") == GOES
+    assert board.earliest_notice("a") == GOES
     board.withdraw("a", GOES.id)
     board.announce("a", replace(GOES, deadline=Instant(LATER + 30 * NS)))
-    assert board.standing("a") == replace(GOES, deadline=Instant(LATER + 30 * NS))
+    assert board.earliest_notice("a") == replace(GOES, deadline=Instant(LATER + 30 * NS))
 
 
 def test_invalid_files_on_the_board_are_ignored(board: NodeBoard, tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_invalid_files_on_the_board_are_ignored(board: NodeBoard, tmp_path: Path
     (folder / "a directory").mkdir(parents=True)
     for name, text in {"x": "{", "y": "[]", "z": '{"id": 1}', ".draft": "", "w": "\0" * 9}.items():
         (folder / name).write_text(text)
-    assert board.standing("a") is None
+    assert board.earliest_notice("a") is None
     board.announce("a", GOES)
-    assert board.standing("a") == GOES
+    assert board.earliest_notice("a") == GOES
 
 
 def _write(folder: Path, times: int) -> None:
@@ -78,7 +78,7 @@ def test_reader_sees_complete_notice_during_concurrent_writes(tmp_path: Path) ->
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
-        assert board.standing("a") is not None
+        assert board.earliest_notice("a") is not None
     for writer in writers:
         writer.join()
     assert sorted(path.name[0] != "." for path in (tmp_path / "a").iterdir()) == [True]

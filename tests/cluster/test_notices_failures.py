@@ -82,7 +82,7 @@ def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name
         MetadataServer(make()) as server,
         watching(server, cloud, recorder, gcp_hang_s=0, **patience) as watcher,
     ):
-        until(lambda: server.asked(part) >= 2)
+        until(lambda: server.request_count(part) >= 2)
         server.fail(part, how)
         looks_again(server, part, 1)  # Earlier requests have been answered or have timed out.
         until(troubled(watcher, name))
@@ -98,7 +98,7 @@ def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name
         until(lambda: not watcher.state[name])
         looks_again(server, part)
         assert recorder.calls == [call]
-        assert server.asked("elsewhere") == 0
+        assert server.request_count("elsewhere") == 0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_aws_notices_are_not_requested_without_a_valid_token(failure: Failure) -
         server.fail("api/token", failure)
         with watching(server, "aws", recorder) as watcher:
             until(troubled(watcher, "AWS instance-action"))
-            assert server.asked("instance-action") == 0
+            assert server.request_count("instance-action") == 0
             server.mend()
             recorder.waits_for("+aws/instance-action")
 
@@ -134,7 +134,7 @@ def test_azure_first_answer_has_a_longer_timeout() -> None:
         server.fail("scheduledevents", hangs, times=1)
         patience = {"answer_s": 0.5, "azure_first_answer_s": 300.0}
         with watching(server, "azure", recorder, **patience) as watcher:
-            until(lambda: server.asked("scheduledevents") == 1)
+            until(lambda: server.request_count("scheduledevents") == 1)
             time.sleep(0.7)
             assert not troubled(watcher, "Azure scheduled events")()
             server.mend()
@@ -148,7 +148,7 @@ def test_azure_machine_name_is_requested_again_after_failure() -> None:
         server.fail("compute/name", says(b"<html>"), times=3)
         with watching(server, "azure", recorder):
             until(lambda: bool(recorder.calls))
-        assert server.asked("compute/name") == 4
+        assert server.request_count("compute/name") == 4
 
 
 def test_unreadable_event_does_not_withdraw_a_notice() -> None:

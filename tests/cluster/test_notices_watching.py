@@ -35,12 +35,12 @@ def test_aws_token_is_kept_and_renewed_after_expiry() -> None:
     recorder = RecordedCalls()
     with MetadataServer(Aws()) as server, watching(server, "aws", recorder):
         looks_again(server, ACTION)
-        assert server.asked("token", "PUT") == 1
+        assert server.request_count("token", "PUT") == 1
         server.cloud.expire_tokens()
         server.cloud.interrupt()
         recorder.waits_for("+aws/instance-action")
         looks_again(server, ACTION)
-        assert server.asked("token", "PUT") == 2
+        assert server.request_count("token", "PUT") == 2
 
 
 def test_only_a_closer_deadline_is_reported_again() -> None:
@@ -72,9 +72,9 @@ def test_repeated_google_value_is_reported_once() -> None:
         server.cloud.preempt()
         recorder.waits_for("+gcp/preempted")
         for _ in range(3):
-            before = server.asked("preempted")
+            before = server.request_count("preempted")
             server.cloud.preempt()
-            until(lambda before=before: server.asked("preempted") > before)  # type: ignore[misc]
+            until(lambda before=before: server.request_count("preempted") > before)  # type: ignore[misc]
         looks_again(server, "preempted", 2)
         assert recorder.calls == ["+gcp/preempted"]
 
@@ -127,7 +127,7 @@ def test_azure_event_of_another_machine_is_not_reported() -> None:
         assert recorder.calls == []
         server.cloud.schedule("both", "Reboot", machines=("worker_4", "worker_3"))
         recorder.waits_for("+azure/both")
-        assert server.asked("compute/name") == 1
+        assert server.request_count("compute/name") == 1
 
 
 def test_simultaneous_notices_are_reported_and_withdrawn_separately() -> None:

@@ -20,7 +20,7 @@ class Refuses(drain.Gcs):
         return drain.RayNode(node_id, is_head=False, session_dir=self.folder)
 
     def drain(self, node_id: str, notice: Notice) -> None:
-        hanging = self.node(node_id).boards.standing(node_id)
+        hanging = self.node(node_id).boards.earliest_notice(node_id)
         assert hanging is not None
         assert hanging == notice
         raise Conflict("not now")
@@ -33,4 +33,6 @@ def test_notice_is_withdrawn_if_ray_refuses_to_drain(tmp_path: Path, monkeypatch
     monkeypatch.setattr(LocalHead, "found", lambda _: Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1"))
     with pytest.raises(Conflict, match="not now"):
         preemption.announce(LocalHead(tmp_path), ALIVE, 3600 * NS)
-    assert drain.RayNode("", is_head=False, session_dir=tmp_path).boards.standing(ALIVE.node_id) is None
+    assert (
+        drain.RayNode("", is_head=False, session_dir=tmp_path).boards.earliest_notice(ALIVE.node_id) is None
+    )

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.system, pytest.mark.extended]
 def operator(on_spot: OnSpot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHead:
     """Run commands as the operator of a cluster that this home did not start; return its head."""
     head = LocalHead(on_spot.home)
-    running_head = head.found()
+    running_head = head.running()
     assert running_head is not None
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "ours"))
     monkeypatch.setenv("TUNER_RAY_ADDRESS", running_head.dashboard_url)
@@ -49,9 +49,9 @@ def test_preempt_notifies_one_node_and_it_ends(on_spot: OnSpot, operator: LocalH
     assert code == 0, output
     assert "has been told" in output
     board = NodeBoard(operator.temp_dir / "session_latest" / "tuner_notices")
-    notice = board.standing(spot.node_id)
+    notice = board.earliest_notice(spot.node_id)
     assert notice is not None
     assert notice.id.startswith("operator/")
     until(lambda: spot not in on_spot.cluster.nodes())
     assert other in on_spot.cluster.nodes()
-    assert board.standing(other.node_id) is None
+    assert board.earliest_notice(other.node_id) is None

@@ -86,5 +86,5 @@ def watching(
 
 def looks_again(server: MetadataServer[Any], part: str, times: int = 3) -> None:
     """Wait for `times` more requests, after which the watcher must have handled all earlier answers."""
-    before = server.asked(part)
-    until(lambda: server.asked(part) >= before + times)
+    before = server.request_count(part)
+    until(lambda: server.request_count(part) >= before + times)

@@ -135,12 +135,12 @@ def test_damaged_checkpoints_are_forgotten(journal: Journal) -> None:
     for trial, step in [(FIRST, 5), (FIRST, 9), (FIRST, 11), (SECOND, 9)]:
         put_checkpoint(journal, trial, step)
     with journal.transaction() as tx:
-        tx.forget_checkpoints(FIRST, above=5)
+        tx.forget_checkpoints(FIRST, after_step=5)
         tx.put_checkpoint(CheckpointRow(FIRST, 9, 2, "s3://again", 10, 0.5, AT))
     assert journal.newest_checkpoints() == {FIRST: 9, SECOND: 9}
-    forget_checkpoints(journal, FIRST, above=8)
+    forget_checkpoints(journal, FIRST, after_step=8)
     assert journal.newest_checkpoints() == {FIRST: 5, SECOND: 9}
-    forget_checkpoints(journal, FIRST, above=0)
+    forget_checkpoints(journal, FIRST, after_step=0)
     assert journal.newest_checkpoints() == {SECOND: 9}
 
 

@@ -69,12 +69,12 @@ def bill(database: Database, job: str) -> dict[CostKind, Cost]:
     return {kind: amount for kind, amount in sums.items() if not amount.nothing}
 
 
-def check_alike(database: Database, told: SimulatedRun, kept: SimulatedRun) -> None:
-    assert told.restarts == kept.restarts > 0
-    assert outcome(kept) == outcome(told)
-    assert list(kept.journal.events()) == list(told.journal.events())
-    assert kept.journal.account() == told.journal.account()
-    assert bill(database, kept.loop_config.job) == bill_in_memory(told.journal)
+def check_alike(database: Database, simulated: SimulatedRun, kept: SimulatedRun) -> None:
+    assert simulated.restarts == kept.restarts > 0
+    assert outcome(kept) == outcome(simulated)
+    assert list(kept.journal.events()) == list(simulated.journal.events())
+    assert kept.journal.account() == simulated.journal.account()
+    assert bill(database, kept.loop_config.job) == bill_in_memory(simulated.journal)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

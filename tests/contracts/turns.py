@@ -78,9 +78,9 @@ def put_checkpoint(journal: Journal, trial: str, step: int, uri: str = "s3://a")
         tx.put_checkpoint(CheckpointRow(trial, step, 1, uri, 10, 0.5, AT))
 
 
-def forget_checkpoints(journal: Journal, trial: str, *, above: int) -> None:
+def forget_checkpoints(journal: Journal, trial: str, *, after_step: int) -> None:
     with journal.transaction() as tx:
-        tx.forget_checkpoints(trial, above=above)
+        tx.forget_checkpoints(trial, after_step=after_step)
 
 
 def put_job(journal: Journal, state: JobState) -> None:

@@ -36,18 +36,18 @@ def scratch(cloud: str, folder: Path, *, there: bool = False) -> Scratch:
     return checkout
 
 
-def program(found: Scratch, cloud: str, *, there: bool) -> None:
+def program(scratch: Scratch, cloud: str, *, there: bool) -> None:
     missing = () if there else tuple((words, 1, "") for words in ASKS)
-    found.stand_in(PROGRAMS[cloud], SAYS + missing)
+    scratch.stand_in(PROGRAMS[cloud], SAYS + missing)
 
 
-def up(found: Scratch, cloud: str, env: dict[str, str] | None = None) -> None:
-    found.run(f"deploy/ray-{cloud}/up.sh", *WORDS[cloud], env=env)
+def up(scratch: Scratch, cloud: str, env: dict[str, str] | None = None) -> None:
+    scratch.run(f"deploy/ray-{cloud}/up.sh", *WORDS[cloud], env=env)
 
 
-def made(found: Scratch, cloud: str) -> dict[str, Any]:
+def made(scratch: Scratch, cloud: str) -> dict[str, Any]:
     """Return the cluster file that Ray gets."""
-    return dict(yaml.safe_load((found.checkout / f"deploy/ray-{cloud}/.cluster.yaml").read_text()))
+    return dict(yaml.safe_load((scratch.checkout / f"deploy/ray-{cloud}/.cluster.yaml").read_text()))
 
 
 @cache

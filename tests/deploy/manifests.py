@@ -50,11 +50,15 @@ def the(kind: str, name: str, among: list[Manifest]) -> Manifest:
     return manifest
 
 
-def template_of(one: Manifest) -> dict[str, Any] | None:
+def template_of(manifest: Manifest) -> dict[str, Any] | None:
     """Return the template of the pods that the manifest creates, or None if it creates none."""
-    if one["kind"] == "CronJob":
-        return dict(one["spec"]["jobTemplate"]["spec"]["template"])
-    return dict(one["spec"]["template"]) if one["kind"] in ("Deployment", "StatefulSet", "Job") else None
+    if manifest["kind"] == "CronJob":
+        return dict(manifest["spec"]["jobTemplate"]["spec"]["template"])
+    return (
+        dict(manifest["spec"]["template"])
+        if manifest["kind"] in ("Deployment", "StatefulSet", "Job")
+        else None
+    )
 
 
 def templates(among: list[Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -82,53 +86,58 @@ def groups(cluster: Manifest) -> list[dict[str, Any]]:
     return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
 
 
-def check(one: Manifest, version: str) -> None:
+def check(manifest: Manifest, version: str) -> None:
     """Check a manifest strictly against the published schema of its kind.
 
     Raises:
         ValueError: The manifest does not fit the schema. Kubernetes' own kinds raise the error of kubernetes_validate.
     """
-    if one["apiVersion"].startswith("monitoring.coreos.com/"):
-        by_the_prometheus_operator(one)
-    elif one["kind"] == "RayCluster":
-        by_kuberay(one, version)
+    if manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+        by_the_prometheus_operator(manifest)
+    elif manifest["kind"] == "RayCluster":
+        by_kuberay(manifest, version)
     else:
-        kubernetes_validate.validate(one, version, strict=True)
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def by_the_prometheus_operator(one: Manifest) -> None:
+def by_the_prometheus_operator(manifest: Manifest) -> None:
     """Check a manifest with models generated from the operator's custom resource definitions.
 
     The models silently drop unknown keys, so the check compares the keys before and after.
     """
     from cloudcoil.models.prometheus_operator import v1
 
-    kind = getattr(v1, one["kind"])
-    read = kind.model_validate(one).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    if left := set(words(one)) - set(words(read)):
-        raise ValueError(f"a {one['kind']} has no {', '.join(sorted(left))}")
+    kind = getattr(v1, manifest["kind"])
+    read = kind.model_validate(manifest).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if left := set(words(manifest)) - set(words(read)):
+        raise ValueError(f"a {manifest['kind']} has no {', '.join(sorted(left))}")
 
 
-def words(found: Any, path: str = "") -> Iterator[str]:
+def words(node: Any, path: str = "") -> Iterator[str]:
     """Yield the paths of all keys."""
-    pairs = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in pairs:
         yield f"{path}/{key}"
         yield from words(value, f"{path}/{key}")
 
 
-def by_kuberay(one: Manifest, version: str) -> None:
+def by_kuberay(manifest: Manifest, version: str) -> None:
     """Check a manifest of KubeRay, which publishes no package of its schema.
 
     KubeRay's own fields are checked with the schema below, and its pod templates with the schema of Kubernetes.
     """
-    for error in jsonschema.Draft202012Validator(RAY_CLUSTER).iter_errors(one):
+    for error in jsonschema.Draft202012Validator(RAY_CLUSTER).iter_errors(manifest):
         raise ValueError(f"{error.json_path}: {error.message}")
-    options = one["spec"].get("autoscalerOptions", {})
+    options = manifest["spec"].get("autoscalerOptions", {})
     beside = {name: value for name, value in options.items() if name not in OF_THE_AUTOSCALER}
     autoscaler = {"spec": {"containers": [{"name": "autoscaler", **beside}]}}
-    for template in (autoscaler, *(group["template"] for group in groups(one))):
-        made = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": one["metadata"], "template": template}
+    for template in (autoscaler, *(group["template"] for group in groups(manifest))):
+        made = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": manifest["metadata"],
+            "template": template,
+        }
         kubernetes_validate.validate(made, version, strict=True)
 
 

@@ -71,7 +71,7 @@ def project(**values: str) -> Project:
 
 
 @pytest.fixture
-def found(folder: Folder) -> dict[str, Part]:
+def all_parts(folder: Folder) -> dict[str, Part]:
     return {part.name: part for part in parts.parts_of(project(), folder)}
 
 
@@ -80,48 +80,48 @@ def with_names(word: str, address: str) -> str:
 
 
 def test_every_part_runs_its_compose_command_at_its_own_address(
-    found: dict[str, Part], services: dict[str, Any]
+    all_parts: dict[str, Part], services: dict[str, Any]
 ) -> None:
-    assert {part.service for part in found.values()} == set(services) - {"grafana"}
-    assert [name for name in found if name.startswith("tuner")] == ["tuner-1", "tuner-2"]
-    assert len({part.address for part in found.values()}) == len(found)
+    assert {part.service for part in all_parts.values()} == set(services) - {"grafana"}
+    assert [name for name in all_parts if name.startswith("tuner")] == ["tuner-1", "tuner-2"]
+    assert len({part.address for part in all_parts.values()}) == len(all_parts)
     for name in ("ray-head", "worker", "spot-worker", "bucket", "migrate"):
-        words = [with_names(word, found[name].address) for word in found[name].words]
+        words = [with_names(word, all_parts[name].address) for word in all_parts[name].words]
         given = services[name]["command"]
         assert words[: len(given)] == given, "what one machine needs comes behind"
-    for part in found.values():
+    for part in all_parts.values():
         assert set(services[part.service].get("depends_on", {})) == set(part.needs)
 
 
 def test_every_part_has_the_environment_of_its_compose_service(
-    found: dict[str, Part], services: dict[str, Any]
+    all_parts: dict[str, Part], services: dict[str, Any]
 ) -> None:
-    for part in found.values():
+    for part in all_parts.values():
         for key, text in services[part.service].get("environment", {}).items():
             is_a_place = text.startswith("/") or any(f"{name}:" in text for name in services)
             assert is_a_place or part.environment[key] == text, (part.name, key)
 
 
 def test_host_names_become_addresses_and_paths_become_local_folders(
-    found: dict[str, Part], folder: Folder
+    all_parts: dict[str, Part], folder: Folder
 ) -> None:
-    env = found["tuner-2"].environment
+    env = all_parts["tuner-2"].environment
     assert env["TUNER_RAY_ADDRESS"] == "http://127.91.7.41:8265"
-    assert env["AWS_ENDPOINT_URL"] == found["spot-worker"].environment["AWS_ENDPOINT_URL"]
+    assert env["AWS_ENDPOINT_URL"] == all_parts["spot-worker"].environment["AWS_ENDPOINT_URL"]
     assert env["AWS_ENDPOINT_URL"] == "http://127.91.7.81:9000"
     assert env["TUNER_HOST"] == "127.91.7.12"
-    assert env["TUNER_HOME"] != found["tuner-1"].environment["TUNER_HOME"]
+    assert env["TUNER_HOME"] != all_parts["tuner-1"].environment["TUNER_HOME"]
     assert env["TUNER_DATABASE_URL_FILE"] == str(folder.secrets / "database_url")
-    assert found["tuner-2"].probe == Answers("http://127.91.7.12:8000/healthz")
-    assert isinstance(found["database"].probe, Succeeds)
+    assert all_parts["tuner-2"].probe == Answers("http://127.91.7.12:8000/healthz")
+    assert isinstance(all_parts["database"].probe, Succeeds)
     assert project().at_addresses(SECRETS["TUNER_DATABASE_URL"]) == (
         "postgresql://tuner:33@127.91.7.71:5432/tuner"
     )
 
 
-def test_restarted_ray_node_gets_new_ports(found: dict[str, Part]) -> None:
+def test_restarted_ray_node_gets_new_ports(all_parts: dict[str, Part]) -> None:
     """The ports of the previous start may have been the reason that it failed."""
-    worker = found["worker"]
+    worker = all_parts["worker"]
     assert worker.anew is not None
     again = worker.anew()
     assert again.words != worker.words
@@ -174,14 +174,14 @@ def test_network_outside_loopback_is_refused(network: str) -> None:
     assert not list(checks.faults_of_network(NETWORK))
 
 
-def test_port_in_use_is_reported_with_the_option_that_changes_it(found: dict[str, Part]) -> None:
+def test_port_in_use_is_reported_with_the_option_that_changes_it(all_parts: dict[str, Part]) -> None:
     with socket.socket() as taken, socket.socket() as ray:
-        taken.bind((found["storage"].address, 9000))
+        taken.bind((all_parts["storage"].address, 9000))
         ray.bind(("0.0.0.0", 0))
         for listener in (taken, ray):
             listener.listen()
         port = ray.getsockname()[1]
-        faults = list(checks.faults_of_places([found["storage"]], port))
+        faults = list(checks.faults_of_places([all_parts["storage"]], port))
     assert ["127.91.7.81:9000 (Address already in use)" in fault for fault in faults] == [True, False]
     assert f"port {port}" in faults[1]
     assert "--network" in faults[0]

@@ -77,13 +77,13 @@ def machines_may_use_the_bucket_and_only_the_head_makes_others(calls: list[list[
 
 
 def settings_that_nobody_else_reads(
-    found: Scratch, cloud: str, cluster: dict[str, Any]
+    scratch: Scratch, cloud: str, cluster: dict[str, Any]
 ) -> tuple[Settings, str]:
     """Return the settings and the token that the machines get."""
     mounts = cluster["file_mounts"]
-    assert mounts["~/tuner"] == str(found.checkout)
+    assert mounts["~/tuner"] == str(scratch.checkout)
     assert mounts["~/.ray/auth_token"] == "~/.ray/auth_token"
-    env, token = Path(mounts["~/tuner.env"]), found.home / ".ray/auth_token"
+    env, token = Path(mounts["~/tuner.env"]), scratch.home / ".ray/auth_token"
     for path in (env, token):
         assert path.stat().st_mode & 0o777 == 0o600, path
     # Read the file as ray-node.sh does.

@@ -90,23 +90,27 @@ ENDS = st.lists(
 
 @given(ENDS, st.integers(0, 30))
 def test_most_informative_trials_are_unique_ordered_and_fill_the_limit(
-    ends: list[tuple[float, float, int]], limit: int
+    last_points: list[tuple[float, float, int]], limit: int
 ) -> None:
-    indices = most_informative(ends, limit)
+    indices = most_informative(last_points, limit)
     assert indices == sorted(set(indices))
-    assert len(indices) == min(limit, len(ends))
+    assert len(indices) == min(limit, len(last_points))
 
 
 @given(ENDS, st.integers(2, 30))
 def test_omitted_trials_are_neither_better_nor_trained_longer(
-    ends: list[tuple[float, float, int]], limit: int
+    last_points: list[tuple[float, float, int]], limit: int
 ) -> None:
-    indices = most_informative(ends, limit)
-    left = [ends[i] for i in range(len(ends)) if i not in indices]
-    ranked = sorted(indices, key=lambda i: (ends[i][0], -ends[i][1]))
+    indices = most_informative(last_points, limit)
+    left = [last_points[i] for i in range(len(last_points)) if i not in indices]
+    ranked = sorted(indices, key=lambda i: (last_points[i][0], -last_points[i][1]))
     best, rest = ranked[: limit - limit // 2], ranked[limit - limit // 2 :]
-    assert all((violation, -score) >= (ends[i][0], -ends[i][1]) for violation, score, _ in left for i in best)
-    assert all(steps <= max(ends[i][2] for i in indices) for *_, steps in left)
+    assert all(
+        (violation, -score) >= (last_points[i][0], -last_points[i][1])
+        for violation, score, _ in left
+        for i in best
+    )
+    assert all(steps <= max(last_points[i][2] for i in indices) for *_, steps in left)
     assert not left or len(rest) == limit // 2
 
 

@@ -6,14 +6,14 @@ from typing import Any, Self
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.training.variants import BATCHES, Latency, Variant
+from tuner.training.variants import BATCHES, BatchLatency, Variant
 from tuner.worker.export import ExportResult
 from tuner.worker.self_test import SelfTestActorLost
 
 
 def variant(format: Any, metric: float = 0.9, per_second: float = 1000.0) -> Variant:
     """Return a delivered variant."""
-    latency = tuple(Latency(batch, 1.0, 2.0, per_second * batch**0.5) for batch in BATCHES)
+    latency = tuple(BatchLatency(batch, 1.0, 2.0, per_second * batch**0.5) for batch in BATCHES)
     file = f"{format}/model.{'pt2' if format == 'torch' else 'onnx'}"
     return Variant(format, file, 1000, metric, 0.9 - metric, 1e-6, 3.0, latency, 1.5)
 

@@ -8,7 +8,7 @@ from tuner.domain.cost import CostKind, Meter
 from tuner.domain.objective import Constraint
 from tuner.domain.time import NS, Instant
 from tuner.driver.loop import Loop
-from tuner.driver.messages import Progress, Saved, StepReport
+from tuner.driver.messages import Saved, StepReport, WorkerMessage
 from tuner.driver.ports import Assignment
 from tuner.driver.recovery import recover
 from tuner.simulator.journal import MemoryJournal
@@ -60,12 +60,12 @@ class Job:
             meter = Meter({"setup": NS, "train": number * NS})
             report = StepReport(step, self.metrics, True, meter, Instant(1))
             saved = Saved(step, f"memory://{step}", 1, 0.1)
-            self.loop.progress(Progress(self.trial, attempt, "running", meter, (report,), (saved,)))
-        self.loop.progress(Progress(self.trial, attempt, "preempted", meter, saved_step=steps[-1]))
+            self.loop.progress(WorkerMessage(self.trial, attempt, "running", meter, (report,), (saved,)))
+        self.loop.progress(WorkerMessage(self.trial, attempt, "preempted", meter, saved_step=steps[-1]))
 
     def tells(self, kind: CostKind, seconds: range, *, outage: range | None = None) -> None:
         """Report once per second the time that attempt 2 has spent in `kind`, and how much of it was an outage."""
         for each, second in enumerate(seconds):
             outage_ns = (outage[min(each, len(outage) - 1)] if outage else 0) * NS
             meter = Meter({kind: second * NS})
-            self.loop.progress(Progress(self.trial, 2, "running", meter, outage_ns=outage_ns))
+            self.loop.progress(WorkerMessage(self.trial, 2, "running", meter, outage_ns=outage_ns))

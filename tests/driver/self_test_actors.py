@@ -15,13 +15,13 @@ class FakeActors:
 
     there: list[Offer]
     verdicts: list[Verdict | type[SelfTestActorLost] | None] = field(default_factory=list)
-    asked: list[Offer] = field(default_factory=list)
+    requested_offers: list[Offer] = field(default_factory=list)
     orders: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0
     takes_ns: int = NS
 
     def __call__(self, offer: Offer, size: Resources) -> Any:
-        self.asked.append(offer)
+        self.requested_offers.append(offer)
         return SelfTestActor(self, offer)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tuner.cluster import nodes as its
 from tuner.domain.cost import Meter
 from tuner.driver import ray_machines
-from tuner.driver.messages import Progress
+from tuner.driver.messages import WorkerMessage
 
 NODE = {"NodeID": "n1", "Labels": {its.MARKET: "spot"}, "Resources": {"CPU": 4.0, "GPU": 1.0}}
 
@@ -20,8 +20,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return nodes
 
 
-def word(attempt: int, **facts: str) -> Progress:
-    return Progress("t", attempt, "running", Meter(), node="n1", machine=facts)
+def word(attempt: int, **facts: str) -> WorkerMessage:
+    return WorkerMessage("t", attempt, "running", Meter(), node="n1", machine=facts)
 
 
 @pytest.mark.usefixtures("seen")

@@ -13,7 +13,7 @@ from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.driver.deadlines import Deadlines
 from tuner.driver.loop import SILENT_NS
-from tuner.driver.messages import Progress
+from tuner.driver.messages import WorkerMessage
 from tuner.simulator.worker import SimulatedClock
 
 HOUR_NS = 3600 * NS
@@ -54,7 +54,7 @@ def test_clock_adjustment_does_not_change_the_bill(by_ns: int) -> None:
     clock = job.loop._clock
     assert isinstance(clock, SimulatedClock)
     job.loop.node_assigned(job.trial, 2)
-    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": NS})))
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": NS})))
     before = job.journal.account().posted
     clock.offset_ns += by_ns
     after(clock, 2 * NS)
@@ -83,7 +83,7 @@ def test_changed_wall_clock_limit_counts_from_job_start() -> None:
     for limit_ns in (60 * NS, 120 * NS):
         job.loop.budget_changed(replace(budget, wall_clock_ns=limit_ns))
         job.loop.tick()
-        assert job.loop._hours.wall_clock_ns() == limit_ns - 50 * NS
+        assert job.loop._deadlines.wall_clock_ns() == limit_ns - 50 * NS
         assert job.loop.state.ending is None
     after(clock, 69 * NS)
     job.loop.tick()
@@ -122,13 +122,13 @@ def test_worker_is_overdue_if_silent_after_lease_end_or_stop() -> None:
     assert isinstance(clock, SimulatedClock)
     assert job.loop.overdue() == [], "it has no machine"
     job.loop.node_assigned(job.trial, 2)
-    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": NS})))
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": NS})))
     lease_ns = job.loop.leases[job.trial].lease_ns
     after(clock, lease_ns - NS + SILENT_NS)
     assert job.loop.overdue() == []
     after(clock, 1)
     assert job.loop.overdue() == [(job.trial, 2)]
-    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": 2 * NS})))
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": 2 * NS})))
     assert job.loop.overdue() == []
     job.loop.handle_event(ev.ControlRequested(clock.now(), "cancel"))
     assert job.world.stopped == [job.trial]

@@ -10,7 +10,7 @@ import pytest
 
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.driver.fallback import FULL_NS, SERIES_LENGTH, SpotWithFallback
 from tuner.driver.placement import AllowedPlaces, Place, TrialSnapshot
@@ -19,9 +19,9 @@ MARKET = "ray.io/market-type"
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=((MARKET, "spot"),))
 DEAR = Offer("l", Price(60_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "l")))
 DEMAND = Offer("m", Price(100_000), 1, 0, labels=((MARKET, "!spot"),))
-SPOT_MACHINE = Machine({MARKET: "spot"}, 1, 0)
-DEAR_MACHINE = Machine({MARKET: "spot", "instance-type": "l"}, 1, 0)
-DEMAND_MACHINE = Machine({MARKET: "on-demand"}, 1, 0)
+SPOT_MACHINE = WorkerMachine({MARKET: "spot"}, 1, 0)
+DEAR_MACHINE = WorkerMachine({MARKET: "spot", "instance-type": "l"}, 1, 0)
+DEMAND_MACHINE = WorkerMachine({MARKET: "on-demand"}, 1, 0)
 WAIT_NS = 60 * NS
 
 
@@ -29,7 +29,7 @@ WAIT_NS = 60 * NS
 class Cluster:
     """A trial on machines that come and go. `trial.at` is its place, as the job's loop would record it."""
 
-    machines: list[Machine]
+    machines: list[WorkerMachine]
     offers: tuple[Offer, ...] = (DEMAND, SPOT)
     trial: TrialSnapshot = field(
         default_factory=lambda: TrialSnapshot(trial="trial_00000", changeover_ns=5 * NS)
@@ -364,7 +364,7 @@ def test_machines_are_compared_by_the_price_of_a_trials_share(
 
 def test_record_of_an_offer_does_not_affect_offers_with_other_labels() -> None:
     first, second = (replace(SPOT, labels=(*SPOT.labels, ("zone", zone))) for zone in "ab")
-    machines = [Machine(dict(offer.labels), 1, 0) for offer in (first, second)]
+    machines = [WorkerMachine(dict(offer.labels), 1, 0) for offer in (first, second)]
     cluster = Cluster([*machines, DEMAND_MACHINE], (DEMAND, first, second))
     assert cluster.begins() == first
     cluster.placement.paid(Place(first, first.rate(Resources())), 3600 * NS, gained_ns=0, now=Instant(0))

@@ -7,7 +7,7 @@ import pytest
 from tests.driver.looping import Job
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS, Instant
-from tuner.driver.messages import Progress, SavedPart, StepReport, Trouble
+from tuner.driver.messages import SavedPart, StepReport, Trouble, WorkerMessage
 
 
 def test_damaged_checkpoint_is_not_restored_again() -> None:
@@ -16,7 +16,7 @@ def test_damaged_checkpoint_is_not_restored_again() -> None:
     job.trains(2, 5, 9)
     assert job.journal.newest_checkpoints() == {job.trial: 9}
     assert job.world.begun[job.trial].restore_step == 9
-    job.loop.progress(Progress(job.trial, 3, "running", Meter(), from_step=5))
+    job.loop.progress(WorkerMessage(job.trial, 3, "running", Meter(), from_step=5))
     assert job.journal.newest_checkpoints() == {job.trial: 5}
     job.trains(3, 6)
     assert job.journal.newest_checkpoints() == {job.trial: 6}
@@ -25,7 +25,7 @@ def test_damaged_checkpoint_is_not_restored_again() -> None:
 
 def test_trial_that_restarts_from_scratch_has_no_checkpoint() -> None:
     job = Job()
-    job.loop.progress(Progress(job.trial, 2, "running", Meter(), from_step=0))
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter(), from_step=0))
     assert job.journal.newest_checkpoints() == {}
 
 
@@ -35,13 +35,13 @@ def test_attempt_refused_by_leaving_worker_restarts_immediately() -> None:
     trial = job.loop.state.trial(job.trial)
     before = trial.preemptions, trial.preemptions_without_progress
     for attempt in range(2, 7):
-        refused = Progress(
+        refused = WorkerMessage(
             job.trial,
             attempt,
             "paused",
             Meter({"idle": NS}),
             trouble=Trouble("notice", "", "goes"),
-            leaving=True,
+            has_notice=True,
         )
         job.loop.progress(refused)
         begun = job.world.begun[job.trial]
@@ -54,7 +54,7 @@ def test_training_saved_in_the_middle_of_a_step_is_neither_lost_nor_free() -> No
     job = Job()
     meter = Meter({"restore": NS, "train": 5 * NS})
     report = StepReport(2, {"acc": 0.5}, True, Meter({"train": 2 * NS}), Instant(1))
-    job.loop.progress(Progress(job.trial, 2, "preempted", meter, (report,), part=SavedPart(2, 4 * NS)))
+    job.loop.progress(WorkerMessage(job.trial, 2, "preempted", meter, (report,), part=SavedPart(2, 4 * NS)))
     with job.journal.transaction() as tx:
         posted = tx.posted(job.trial, 2)
     rate = job.loop.state.rate
@@ -65,7 +65,7 @@ def test_training_saved_in_the_middle_of_a_step_is_neither_lost_nor_free() -> No
     assert job.journal.newest_checkpoints() == {job.trial: 1}
     report = StepReport(3, {"acc": 0.5}, True, Meter({"train": NS}), Instant(2))
     job.loop.progress(
-        Progress(job.trial, 3, "running", report.meter, (report,), from_step=2, carried_ns=2 * NS)
+        WorkerMessage(job.trial, 3, "running", report.meter, (report,), from_step=2, carried_ns=2 * NS)
     )
     with job.journal.transaction() as tx:
         reached = tx.reached(job.trial, 3)
@@ -81,7 +81,7 @@ def test_preemption_after_a_save_in_the_middle_of_a_step_has_brought_progress() 
     trial, meter = job.loop.state.trial(job.trial), Meter({"restore": NS, "train": NS})
     counts = []
     for attempt, part in ((2, None), (3, SavedPart(1, NS)), (4, SavedPart(1, NS)), (5, None)):
-        job.loop.progress(Progress(job.trial, attempt, "preempted", meter, part=part))
+        job.loop.progress(WorkerMessage(job.trial, attempt, "preempted", meter, part=part))
         counts.append(trial.preemptions_without_progress)
     assert counts == [1, 0, 0, 1]
 
@@ -89,5 +89,7 @@ def test_preemption_after_a_save_in_the_middle_of_a_step_has_brought_progress() 
 def test_driver_that_died_continues_from_a_checkpoint_it_did_not_record() -> None:
     job = Job()
     report = StepReport(3, {"acc": 0.5}, True, Meter({"train": NS}), Instant(2))
-    job.loop.progress(Progress(job.trial, 2, "running", report.meter, (report,), from_step=2, carried_ns=NS))
+    job.loop.progress(
+        WorkerMessage(job.trial, 2, "running", report.meter, (report,), from_step=2, carried_ns=NS)
+    )
     assert job.loop.leases[job.trial].from_step == job.loop.saved[job.trial] == 2

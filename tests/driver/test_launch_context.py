@@ -25,7 +25,7 @@ def test_interrupted_read_of_control_request_is_retried_once(
 
     monkeypatch.setattr(jobs, "control", cut)
     if answers:
-        assert LaunchContext(database, JOB, 1).control().wish is None
+        assert LaunchContext(database, JOB, 1).control().request is None
     else:
         with pytest.raises(Unavailable):
             LaunchContext(database, JOB, 1).control()

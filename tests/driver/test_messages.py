@@ -6,12 +6,12 @@ import pytest
 
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
-from tuner.driver.messages import NAME_CHARS, NAMES_KEPT, Progress, StepReport, end_of
+from tuner.driver.messages import NAME_CHARS, NAMES_KEPT, StepReport, WorkerMessage, end_of
 
 REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
 
 
-def parse(**more: object) -> Progress:
+def parse(**more: object) -> WorkerMessage:
     fields = {
         "trial": "trial_00000",
         "attempt": 1,
@@ -20,7 +20,7 @@ def parse(**more: object) -> Progress:
         "reports": [],
         "checkpoints": [],
     }
-    return Progress.parse({**fields, **more})
+    return WorkerMessage.parse({**fields, **more})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ for a hang.
 from tests.driver.looping import Job
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS, Instant
-from tuner.driver.messages import Progress, StepReport
+from tuner.driver.messages import StepReport, WorkerMessage
 
 
 def test_worker_waiting_for_storage_is_not_considered_hung() -> None:
@@ -29,7 +29,7 @@ def test_outage_before_a_report_does_not_extend_the_limit_after_it() -> None:
     for second in range(130):
         meter = Meter({"restore": 300 * NS, "train": NS, "checkpoint": second * NS})
         reports = () if second else (StepReport(2, job.metrics, True, meter, Instant(1)),)
-        job.loop.progress(Progress(job.trial, 2, "running", meter, reports, outage_ns=299 * NS))
+        job.loop.progress(WorkerMessage(job.trial, 2, "running", meter, reports, outage_ns=299 * NS))
     assert job.world.stopped == [job.trial]
 
 

@@ -6,35 +6,35 @@ from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
-from tuner.driver.messages import MOST_LOST, Progress, Trouble, WorkerState, cause_of, end_of, event_of
+from tuner.driver.messages import MOST_LOST, Trouble, WorkerMessage, WorkerState, cause_of, end_of, event_of
 
 AT = Instant(5)
 
 
-def said(state: WorkerState, kind: str = "", *, leaving: bool = False) -> Progress:
+def message(state: WorkerState, kind: str = "", *, has_notice: bool = False) -> WorkerMessage:
     trouble = Trouble(kind, "E", "said") if kind else None
-    return Progress("t", 1, state, Meter(), trouble=trouble, leaving=leaving)
+    return WorkerMessage("t", 1, state, Meter(), trouble=trouble, has_notice=has_notice)
 
 
 @pytest.mark.parametrize(
     ("progress", "end"),
     [
-        (said("paused"), "paused"),
-        (said("finished"), "completed"),
-        (said("ended"), "completed"),
-        (said("stopped"), "stopped"),
-        (said("preempted"), "preempted"),
-        (said("failed"), "failed"),
-        (said("failed", "raised"), "failed"),
-        (said("failed", "raised", leaving=True), "failed"),
-        (said("failed", "storage"), "lost"),
-        (said("failed", "storage", leaving=True), "preempted"),
-        (said("failed", "killed"), "failed"),
-        (said("failed", "killed", leaving=True), "preempted"),
-        (said("failed", "saving", leaving=True), "preempted"),
+        (message("paused"), "paused"),
+        (message("finished"), "completed"),
+        (message("ended"), "completed"),
+        (message("stopped"), "stopped"),
+        (message("preempted"), "preempted"),
+        (message("failed"), "failed"),
+        (message("failed", "raised"), "failed"),
+        (message("failed", "raised", has_notice=True), "failed"),
+        (message("failed", "storage"), "lost"),
+        (message("failed", "storage", has_notice=True), "preempted"),
+        (message("failed", "killed"), "failed"),
+        (message("failed", "killed", has_notice=True), "preempted"),
+        (message("failed", "saving", has_notice=True), "preempted"),
     ],
 )
-def test_last_message_of_worker_determines_attempt_outcome(progress: Progress, end: AttemptEnd) -> None:
+def test_last_message_of_worker_determines_attempt_outcome(progress: WorkerMessage, end: AttemptEnd) -> None:
     assert end_of(progress) == end
 
 

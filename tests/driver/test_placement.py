@@ -7,7 +7,7 @@ import pytest
 
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import (
     PATIENCE_NS,
@@ -23,13 +23,15 @@ MARKET = "ray.io/market-type"
 SPOT = Offer("m7i", Price(16_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "m7i")))
 OTHER_SPOT = Offer("m5", Price(17_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "m5")))
 DEMAND = Offer("m7i", Price(50_000), 1, 0, labels=((MARKET, "!spot"), ("instance-type", "m7i")))
-SPOT_MACHINE = Machine({MARKET: "spot", "instance-type": "m7i"}, 1, 0)
-OTHER_SPOT_MACHINE = Machine({MARKET: "spot", "instance-type": "m5"}, 1, 0)
-DEMAND_MACHINE = Machine({MARKET: "on-demand", "instance-type": "m7i"}, 1, 0)
+SPOT_MACHINE = WorkerMachine({MARKET: "spot", "instance-type": "m7i"}, 1, 0)
+OTHER_SPOT_MACHINE = WorkerMachine({MARKET: "spot", "instance-type": "m5"}, 1, 0)
+DEMAND_MACHINE = WorkerMachine({MARKET: "on-demand", "instance-type": "m7i"}, 1, 0)
 TRIAL = "trial_00000"
 
 
-def placement(*machines: Machine, offers: tuple[Offer, ...] = (DEMAND, OTHER_SPOT, SPOT)) -> CheapestFree:
+def placement(
+    *machines: WorkerMachine, offers: tuple[Offer, ...] = (DEMAND, OTHER_SPOT, SPOT)
+) -> CheapestFree:
     return CheapestFree(AllowedPlaces(offers, Resources(), lambda: machines))
 
 
@@ -45,8 +47,8 @@ def place(offer: Offer) -> Place:
     return Place(offer, offer.rate(Resources()))
 
 
-def first(found: CheapestFree, **occupied: Offer) -> Offer | None:
-    return found.choose(begins(Counter(occupied.values())))[0].offer
+def first(placement: CheapestFree, **occupied: Offer) -> Offer | None:
+    return placement.choose(begins(Counter(occupied.values())))[0].offer
 
 
 def test_cheapest_available_offer_comes_first_then_others_by_price() -> None:
@@ -72,27 +74,27 @@ def test_attempt_waits_for_cheapest_offer_if_none_is_free() -> None:
 
 def test_one_machine_holds_as_many_trials_as_fit() -> None:
     wanted, large = Resources(cpus=2, gpus=0.5), Offer("g6", Price(1), 4, 1, labels=((MARKET, "spot"),))
-    there = CheapestFree(AllowedPlaces([large], wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    there = CheapestFree(AllowedPlaces([large], wanted, lambda: [WorkerMachine({MARKET: "spot"}, 4, 1)]))
     either = [large, replace(large, labels=())]
-    other = CheapestFree(AllowedPlaces(either, wanted, lambda: [Machine({MARKET: "spot"}, 4, 1)]))
+    other = CheapestFree(AllowedPlaces(either, wanted, lambda: [WorkerMachine({MARKET: "spot"}, 4, 1)]))
     assert there.relocation(waits(there.choose(begins())[0], 0, {large: 1})) is None
     assert other.choose(begins({large: 1}))[0].offer == large
     assert other.choose(begins({large: 2}))[0].offer != large
-    assert Machine({}, 4, 1).fits(Resources(cpus=2, gpus=0.5)) == 2
-    assert Machine({}, 4, 1).fits(Resources(cpus=3)) == 1
-    assert Machine({}, 4, 0).fits(Resources(cpus=1, gpus=1)) == 0
+    assert WorkerMachine({}, 4, 1).fits(Resources(cpus=2, gpus=0.5)) == 2
+    assert WorkerMachine({}, 4, 1).fits(Resources(cpus=3)) == 1
+    assert WorkerMachine({}, 4, 0).fits(Resources(cpus=1, gpus=1)) == 0
 
 
 def test_trial_needs_room_on_all_its_nodes() -> None:
     wanted, offer = Resources(cpus=2, nodes=2), Offer("m6", Price(1), 4, 0)
-    machines = [Machine({}, 4, 0)]
+    machines = [WorkerMachine({}, 4, 0)]
     places = AllowedPlaces((offer,), wanted, lambda: machines)
     place = places.of(offer)
     assert place.rate.price == Price(1)
     assert places.room(place, {}) == 1
-    machines.append(Machine({}, 2, 0))
+    machines.append(WorkerMachine({}, 2, 0))
     assert places.room(place, {}) == 1
-    machines.append(Machine({}, 2, 0))
+    machines.append(WorkerMachine({}, 2, 0))
     assert places.room(place, {}) == 2
 
 
@@ -123,7 +125,7 @@ def test_running_attempt_is_not_moved() -> None:
 
 
 def test_attempt_results_do_not_change_the_order_of_offers() -> None:
-    policy = placement(Machine({}, 4, 0))
+    policy = placement(WorkerMachine({}, 4, 0))
     before = list(policy.choose(begins()))
     policy.paid(before[0], 3600 * NS, gained_ns=0, now=Instant(3600 * NS))
     assert list(policy.choose(begins())) == before

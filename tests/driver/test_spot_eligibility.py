@@ -55,8 +55,8 @@ def gate(
     return SpotEligibility(database, row, 1, may_continue, -1.0, start_actor=actors)
 
 
-def refusal(found: SpotEligibility) -> str | None:
-    return found.refusal(died_at=None)
+def refusal(eligibility: SpotEligibility) -> str | None:
+    return eligibility.refusal(died_at=None)
 
 
 def markets(database: Database) -> list[str]:
@@ -77,14 +77,14 @@ def begin_a_trial(database: Database) -> None:
 def test_self_test_runs_on_demand_if_available(database: Database) -> None:
     actors = FakeActors([DEMAND, SPOT], [Verdict(True)])
     assert refusal(gate(database, actors)) is None
-    assert actors.asked == [DEMAND]
+    assert actors.requested_offers == [DEMAND]
     assert (account(database).posted.usd, account(database).held.usd) == (DEMAND.price.of(NS), Money(0))
 
 
 def test_self_test_runs_on_spot_if_on_demand_is_unavailable(database: Database) -> None:
     actors = FakeActors([SPOT], [Verdict(True)])
     assert refusal(gate(database, actors)) is None
-    assert actors.asked == [DEMAND, SPOT]
+    assert actors.requested_offers == [DEMAND, SPOT]
     assert account(database).posted.usd == SPOT.price.of(NS)
 
 
@@ -101,7 +101,7 @@ def test_wait_for_a_machine_is_free_and_unbounded_while_job_runs(
 
     patient = gate(database, actors, may_continue=may_continue)
     assert refusal(patient) is None
-    assert len(actors.asked) == actors.left > 20
+    assert len(actors.requested_offers) == actors.left > 20
 
 
 def test_start_timeout_grows_until_a_slow_process_starts(
@@ -123,7 +123,7 @@ def test_wait_for_a_machine_ends_when_the_job_stops(database: Database) -> None:
     looks = iter([True] * 100)
     actors = FakeActors([])
     assert refusal(gate(database, actors, may_continue=lambda: next(looks, False))) is None
-    assert len(actors.asked) == actors.left
+    assert len(actors.requested_offers) == actors.left
     assert not actors.orders
 
 
@@ -172,7 +172,7 @@ def test_inconclusive_self_test_restricts_job_to_on_demand_permanently(
     assert refusal(gate(database, actors)) is None
     assert markets(database) == ["on_demand"]
     assert refusal(gate(database, actors)) is None
-    assert len(actors.asked) == 1
+    assert len(actors.requested_offers) == 1
 
 
 def test_spot_only_job_is_refused_after_inconclusive_self_test(database: Database) -> None:
@@ -192,7 +192,7 @@ def test_job_that_began_a_trial_is_not_tested_again(database: Database, verdict:
     assert refusal(gate(database, actors)) is None
     begin_a_trial(database)
     assert refusal(gate(database, actors)) is None
-    assert len(actors.asked) == 1
+    assert len(actors.requested_offers) == 1
 
 
 def test_control_request_ends_the_self_test_and_its_time_is_posted(database: Database) -> None:
@@ -205,11 +205,11 @@ def test_control_request_ends_the_self_test_and_its_time_is_posted(database: Dat
 
 
 @pytest.mark.parametrize(
-    ("wall_clock_s", "wish", "may_continue"),
+    ("wall_clock_s", "action", "may_continue"),
     [(None, None, True), (60, None, True), (9, None, False), (60, "pause", False)],
 )
 def test_self_test_and_its_wait_count_toward_the_wall_clock(
-    database: Database, wall_clock_s: int | None, wish: Any, may_continue: bool
+    database: Database, wall_clock_s: int | None, action: Any, may_continue: bool
 ) -> None:
     """The job has run for ten seconds, two of them before its last pause."""
     limit = None if wall_clock_s is None else wall_clock_s * NS
@@ -218,7 +218,7 @@ def test_self_test_and_its_wait_count_toward_the_wall_clock(
     with database.write() as db:
         for state, at_s in (("running", -30), ("paused", -28), ("running", -8)):
             jobs.move(db, JOB, state, None, at=Instant(now + at_s * NS))  # type: ignore[arg-type]
-        jobs.set_wish(db, JOB, wish)
+        jobs.set_control_request(db, JOB, action)
     assert LaunchContext(database, JOB, 1).may_begin() is may_continue
 
 

@@ -13,11 +13,11 @@ from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
 from tuner.domain.objective import Constraint
 from tuner.domain.offer import Offer
-from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
+from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
 from tuner.driver.loop import Loop
-from tuner.driver.messages import Progress, StepReport
+from tuner.driver.messages import StepReport, WorkerMessage
 from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import LoopConfig
 from tuner.driver.recovery import recover
@@ -37,10 +37,10 @@ def ended(job: Job, attempt: int) -> tuple[str | None, str | None]:
 
 def test_messages_of_other_attempts_and_stale_messages_are_ignored() -> None:
     job = Job()
-    job.loop.progress(Progress(job.trial, 2, "running", Meter({"restore": 3 * NS})))
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": 3 * NS})))
     before = job.journal.account(), len(job.journal.events()), job.loop.leases[job.trial].meter
-    job.loop.progress(Progress(job.trial, 1, "failed", Meter({"restore": 4 * NS})))
-    job.loop.progress(Progress(job.trial, 2, "failed", Meter({"restore": 2 * NS})))
+    job.loop.progress(WorkerMessage(job.trial, 1, "failed", Meter({"restore": 4 * NS})))
+    job.loop.progress(WorkerMessage(job.trial, 2, "failed", Meter({"restore": 2 * NS})))
     job.loop.lost(job.trial, 1, "gone")
     assert job.loop.node_assigned(job.trial, 1) == 0
     assert not job.loop.relocate(job.trial, 2)
@@ -62,7 +62,7 @@ def test_repeated_report_counts_as_one_step() -> None:
     meter = Meter({"restore": NS, "train": NS})
     report = StepReport(2, {"acc": 0.5}, True, meter, Instant(1))
     for _ in range(2):
-        job.loop.progress(Progress(job.trial, 2, "running", meter, (report,)))
+        job.loop.progress(WorkerMessage(job.trial, 2, "running", meter, (report,)))
     assert job.loop.state.trial(job.trial).steps == 2
     assert job.loop.state.steps == 2
 
@@ -89,7 +89,7 @@ def test_hung_trial_fails_regardless_of_worker_outcome() -> None:
         assert job.world.stopped == [job.trial]
         job.tells("restore", range(130, 140))
         assert job.world.stopped == [job.trial], "once is enough"
-        job.loop.progress(Progress(job.trial, 2, state, Meter({"restore": 140 * NS})))  # type: ignore[arg-type]
+        job.loop.progress(WorkerMessage(job.trial, 2, state, Meter({"restore": 140 * NS})))  # type: ignore[arg-type]
         assert job.loop.state.trial(job.trial).status == "failed"
         assert "it may hang" in job.loop.state.trial(job.trial).reason
 
@@ -105,14 +105,14 @@ def test_hung_attempt_whose_worker_vanishes_is_lost() -> None:
 def test_cause_of_preemption_records_whether_there_was_a_notice() -> None:
     for leaving, cause in ((True, "notice"), (False, "no_notice")):
         job = Job()
-        job.loop.progress(Progress(job.trial, 2, "preempted", Meter(), leaving=leaving))
+        job.loop.progress(WorkerMessage(job.trial, 2, "preempted", Meter(), has_notice=leaving))
         assert ended(job, 2) == ("preempted", cause)
 
 
 def test_machine_usage_is_recorded_when_attempt_ends() -> None:
     job = Job()
     used = Usage(wall_ns=5, cpu_ns=4, facts={})
-    job.loop.progress(Progress(job.trial, 2, "paused", Meter({"restore": NS}), usage=used))
+    job.loop.progress(WorkerMessage(job.trial, 2, "paused", Meter({"restore": NS}), usage=used))
     assert job.journal.tables.usages[job.trial, 2] == used
 
 
@@ -122,7 +122,7 @@ def test_finished_job_ends_only_once() -> None:
     assert job.loop.end is None
     job.loop.handle_event(ev.WallClockEnded(Instant(9)))
     job.loop.tick()
-    job.loop.progress(Progress(job.trial, 2, "paused", Meter()))
+    job.loop.progress(WorkerMessage(job.trial, 2, "paused", Meter()))
     assert job.loop.end is not None
     job.loop.tick()
 
@@ -224,7 +224,7 @@ def test_warm_started_trial_resumes_from_checkpoint_and_is_billed_from_there() -
         journal=journal,
         world=world,
         clock=clock,
-        warm_starts=WarmStarts({0: WarmStart("job_9", "trial_00007", config, rows, kept)}),
+        warm_starts=WarmStarts({0: WarmStartTrial("job_9", "trial_00007", config, rows, kept)}),
     )
     recover(loop, died_at=None, now=clock.now())
     loop.start(ev.ControlRequested(clock.now(), "resume"))

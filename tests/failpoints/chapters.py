@@ -175,13 +175,13 @@ def mirrored(life: Life) -> None:
     mirror = Mirror()
     mirror_thread = follower(life.service, lambda: mirror)
     mirror_thread.one_pass()
-    assert mirror.told == {job: "succeeded"}
+    assert mirror.states == {job: "succeeded"}
     mirror_thread._release()
 
 
 def forgetful(life: Life) -> None:
     """The trainable fails the restore self-test."""
-    life.service.cluster.found = NODES
+    life.service.cluster.fake_nodes = NODES
     job = life.submit("forgets", usd=SPOT_USD, resources=SPOT)
     life.verdicts[job] = Verdict(False, "it forgets")
     life.finish()
@@ -190,7 +190,7 @@ def forgetful(life: Life) -> None:
 
 def slow(life: Life) -> None:
     """The trainable does not complete the restore self-test, but may pass it the next time."""
-    life.service.cluster.found = NODES
+    life.service.cluster.fake_nodes = NODES
     job = life.submit("slow", usd=SPOT_USD, resources=SPOT)
     life.verdicts[job] = Verdict(False, "it was not through", lasting=False)
     life.finish()
@@ -249,13 +249,13 @@ class Mirror:
     """A mirror that keeps the last state reported for each job."""
 
     def __init__(self) -> None:
-        self.told: dict[str, str] = {}
+        self.states: dict[str, str] = {}
 
     def positions(self) -> dict[str, Any]:
         return {}
 
     def write(self, changes: Any) -> bool:
-        self.told[changes.job.id] = changes.job.state
+        self.states[changes.job.id] = changes.job.state
         return True
 
     def close(self) -> None:

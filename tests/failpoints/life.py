@@ -264,7 +264,7 @@ class Life:
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
         """Continue the run. The driver first checks for a control request."""
-        control_request = self.row(run.loop_config.job).wish
+        control_request = self.row(run.loop_config.job).control_request
         if run.loop.end is None and control_request in ("pause", "cancel"):
             run.loop.handle_event(ControlRequested(run.clock.now(), control_request))
         done = 0

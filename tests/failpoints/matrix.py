@@ -42,14 +42,14 @@ TURNS = 6
 
 
 @dataclass
-class Told:
+class ProcessMessages:
     """The exit status of a process, and the messages it sent until it ended."""
 
     status: int
-    words: list[list[Any]] = field(default_factory=list)
+    messages: list[list[Any]] = field(default_factory=list)
 
     def of(self, kind: str) -> list[list[Any]]:
-        return [rest for name, *rest in self.words if name == kind]
+        return [rest for name, *rest in self.messages if name == kind]
 
 
 class Databases:
@@ -92,7 +92,9 @@ class Databases:
             db.execute(statement)
 
 
-def process(chapter: str, url: str, home: Path, failpoint: str, earlier: Earlier, late_s: int) -> Told:
+def process(
+    chapter: str, url: str, home: Path, failpoint: str, earlier: Earlier, late_s: int
+) -> ProcessMessages:
     """Run a chapter in a forked process, and return what it sent."""
     reads, writes = os.pipe()
     pid = os.fork()
@@ -103,7 +105,7 @@ def process(chapter: str, url: str, home: Path, failpoint: str, earlier: Earlier
     with os.fdopen(reads) as lines:
         words = [json.loads(line) for line in lines]
     _, status = os.waitpid(pid, 0)
-    return Told(os.waitstatus_to_exitcode(status), words)
+    return ProcessMessages(os.waitstatus_to_exitcode(status), words)
 
 
 def _child(
@@ -142,7 +144,7 @@ def calm(databases: Databases, chapter: str) -> tuple[Counter[str], list[str]]:
         CHAPTERS[chapter](life)
         life.tell_all()
         life.service.database.dispose()
-        wrong = outside.look(url, words).wrong
+        wrong = outside.check(url, words).wrong
     return Counter(name for kind, name, *_ in words if kind == "passed"), wrong
 
 
@@ -167,11 +169,11 @@ def story(databases: Databases, chapter: str, failpoint: str) -> dict[str, Any]:
             {step: name for step, name in first.of("ack")}, [name for (name,) in first.of("submitted")]
         )
         second = process(chapter, url, home, "", earlier, LATER_S)
-        seen = outside.look(url, [*first.words, *second.words])
+        seen = outside.check(url, [*first.messages, *second.messages])
     statuses = [first.status, second.status]
     is_right = statuses == [STATUS, 0] and not seen.wrong
     return {
-        "figures": Counter(crashes=statuses.count(STATUS), **seen.figures),
+        "figures": Counter(crashes=statuses.count(STATUS), **seen.counts),
         "wrong": [] if is_right else [f"{chapter} {failpoint}: {statuses}: {seen.wrong}"],
     }
 

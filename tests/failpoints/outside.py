@@ -14,18 +14,18 @@ FINAL = ("succeeded", "cancelled", "failed")
 
 
 @dataclass
-class Found:
+class CheckResult:
     """The result of the check. `wrong` describes each error and is empty if all is correct."""
 
-    figures: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
     def add(self, figure: str, what: str, count: int = 1) -> None:
-        self.figures[figure] += count
+        self.counts[figure] += count
         self.wrong.append(what)
 
 
-def look(url: str, words: Iterable[list[Any]]) -> Found:
+def check(url: str, words: Iterable[list[Any]]) -> CheckResult:
     messages = defaultdict(list)
     for kind, *rest in words:
         messages[kind].append(rest)
@@ -35,7 +35,7 @@ def look(url: str, words: Iterable[list[Any]]) -> Found:
         def rows(table: str, columns: str) -> list[Any]:
             return list(db.execute(text(f"SELECT {columns} FROM {table} ORDER BY {columns.split(', ')[0]}")))
 
-        result = Found()
+        result = CheckResult()
         _jobs(result, messages, rows("jobs", "id, state"))
         kept = rows("reports", "job, trial, step, value, usd")
         _reports(result, messages, kept)
@@ -57,42 +57,44 @@ def look(url: str, words: Iterable[list[Any]]) -> Found:
     return result
 
 
-def _jobs(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
-    asked = Counter(name for step, name in told["ack"] if step.startswith("submit "))
+def _jobs(result: CheckResult, messages: dict[str, list[Any]], kept: list[Any]) -> None:
+    asked = Counter(name for step, name in messages["ack"] if step.startswith("submit "))
     there = Counter(row.id for row in kept)
-    found.figures["jobs"] += len(there)
+    result.counts["jobs"] += len(there)
     for name in asked - there:
-        found.add("lost", f"the acknowledged job {name} is lost")
+        result.add("lost", f"the acknowledged job {name} is lost")
     for name in there - asked:
-        found.add("doubled", f"nobody was told of the job {name}")
+        result.add("doubled", f"nobody was told of the job {name}")
     for row in kept:
         if row.state not in FINAL:
-            found.add("not_ended", f"{row.id} is {row.state}")
+            result.add("not_ended", f"{row.id} is {row.state}")
 
 
-def _reports(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
+def _reports(result: CheckResult, messages: dict[str, list[Any]], kept: list[Any]) -> None:
     there = {(row.job, row.trial, row.step): (row.value, row.usd) for row in kept}
-    found.figures["reports"] += len(there)
-    for job, trial, step, value, usd in told["report"]:
+    result.counts["reports"] += len(there)
+    for job, trial, step, value, usd in messages["report"]:
         if there.get((job, trial, step)) != (value, usd):
-            found.add(
+            result.add(
                 "lost",
                 f"{job} {trial} step {step}: {value}, {usd} was told, kept is {there.get((job, trial, step))}",
             )
-    reported_counts = Counter(tuple(report[:3]) for report in told["report"])
+    reported_counts = Counter(tuple(report[:3]) for report in messages["report"])
     for where, times in reported_counts.items():
         if times > 1:
-            found.add("doubled", f"the report {where} was taken {times} times")
+            result.add("doubled", f"the report {where} was taken {times} times")
 
 
-def _money(found: Found, told: dict[str, list[Any]], entries: list[Any], accounts: dict[str, Any]) -> None:
+def _money(
+    result: CheckResult, messages: dict[str, list[Any]], entries: list[Any], accounts: dict[str, Any]
+) -> None:
     """Check the entries, oldest first.
 
     A job never spends more than the client allowed, and no part of a hold is posted or released twice. At the end,
     a job has spent at most its limit, which is lower for a restored job.
     """
     allowed: dict[str, int] = defaultdict(int)
-    for job, usd in told["budget"]:
+    for job, usd in messages["budget"]:
         allowed[job] = max(allowed[job], usd)
     holds: dict[tuple[Any, ...], int] = defaultdict(int)
     posted: dict[str, int] = defaultdict(int)
@@ -106,18 +108,18 @@ def _money(found: Found, told: dict[str, list[Any]], entries: list[Any], account
             posted[row.job] += row.usd
         over = posted[row.job] + held[row.job] - allowed[row.job]
         if over > 0 and row.job in allowed:
-            found.add("over_micro_usd", f"{row.job} is over by {over} at entry {row.seq}", over)
+            result.add("over_micro_usd", f"{row.job} is over by {over} at entry {row.seq}", over)
         if holds[where] < 0:
-            found.add("doubled", f"more than was held is posted or released of {where}")
+            result.add("doubled", f"more than was held is posted or released of {where}")
     for job, account in accounts.items():
         if (account.posted_usd, account.held_usd) != (posted[job], held[job]) or held[job]:
-            found.wrong.append(f"the account {account} is not {posted[job]} posted and nothing held")
+            result.wrong.append(f"the account {account} is not {posted[job]} posted and nothing held")
         if posted[job] > account.limit_usd:
-            found.add("over_micro_usd", f"{job} is over its limit", posted[job] - account.limit_usd)
+            result.add("over_micro_usd", f"{job} is over its limit", posted[job] - account.limit_usd)
 
 
-def _best(found: Found, told: dict[str, list[Any]], kept: list[Any]) -> None:
-    for job, metric in told["best"]:
+def _best(result: CheckResult, messages: dict[str, list[Any]], kept: list[Any]) -> None:
+    for job, metric in messages["best"]:
         values = [row.value for row in kept if row.job == job and row.value is not None]
         if metric != (max(values) if values else None):
-            found.wrong.append(f"the best of {job} is {metric}, not {max(values, default=None)}")
+            result.wrong.append(f"the best of {job} is {metric}, not {max(values, default=None)}")

@@ -81,7 +81,7 @@ class Worker:
     """One worker for all attacks, as a real one is used for attempt after attempt."""
 
     def __init__(self, folder: Path) -> None:
-        self.found: list[dict[str, Any]] = []
+        self.attacks: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.worker_program", str(folder)],
             stdin=subprocess.PIPE,
@@ -96,15 +96,15 @@ class Worker:
         self._process.stdin.write(f"{attack}\n")
         self._process.stdin.flush()
         outcome: dict[str, Any] = json.loads(self._process.stdout.readline())
-        self.found.append(outcome)
+        self.attacks.append(outcome)
         return outcome
 
-    def figures(self) -> str:
+    def summary(self) -> str:
         """Describe the extremes of all attacks so far."""
-        late_s = max(outcome["lived_s"] for outcome in self.found) - LEASE_S
-        unbilled_s = max(min(outcome["lived_s"], LEASE_S) - outcome["billed_s"] for outcome in self.found)
+        late_s = max(outcome["lived_s"] for outcome in self.attacks) - LEASE_S
+        unbilled_s = max(min(outcome["lived_s"], LEASE_S) - outcome["billed_s"] for outcome in self.attacks)
         return (
-            f"{len(self.found)} attacks on one worker: processes ended at most {late_s:.2f} s after a lease of {LEASE_S} s; "
+            f"{len(self.attacks)} attacks on one worker: processes ended at most {late_s:.2f} s after a lease of {LEASE_S} s; "
             f"at most {unbilled_s:.2f} s of a lease was not billed"
         )
 
@@ -117,7 +117,7 @@ class Worker:
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     attacked = Worker(tmp_path_factory.mktemp("hostile"))
     yield attacked
-    print(f"\n{attacked.figures()}")
+    print(f"\n{attacked.summary()}")
     attacked.close()
 
 

@@ -38,11 +38,11 @@ def ended(served: Served, job: JobFacts) -> JobFacts:
     return ended_job
 
 
-def ran_s(found: JobFacts) -> float:
+def ran_s(job: JobFacts) -> float:
     """Return for how long an ended job ran."""
-    assert found.started_at is not None
-    assert found.ended_at is not None
-    return (datetime.fromisoformat(found.ended_at) - datetime.fromisoformat(found.started_at)).total_seconds()
+    assert job.started_at is not None
+    assert job.ended_at is not None
+    return (datetime.fromisoformat(job.ended_at) - datetime.fromisoformat(job.started_at)).total_seconds()
 
 
 def check_nothing_runs(served: Served) -> None:

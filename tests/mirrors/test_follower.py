@@ -10,7 +10,7 @@ from tests.fakes import FakeService
 from tuner.domain.money import FREE
 from tuner.domain.time import NS, Instant
 from tuner.mirrors.follower import MirrorThread
-from tuner.mirrors.record import JobChanges, MirroredJob, Position
+from tuner.mirrors.record import MirroredChanges, MirroredJob, Position
 from tuner.service import mirroring
 from tuner.service.mirroring import TURN_NS, LeasedTurn
 
@@ -24,9 +24,9 @@ class Lively:
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
         return {job: Position(seq, "running") for job, seq in self.seqs.items()}
 
-    def changes(self, job: str, after: Position | None) -> JobChanges:
+    def changes(self, job: str, after: Position | None) -> MirroredChanges:
         self.seqs["a"] += 1
-        return JobChanges(_job(job), [], Position(self.seqs[job], "running"))
+        return MirroredChanges(_job(job), [], Position(self.seqs[job], "running"))
 
 
 class Held:
@@ -39,7 +39,7 @@ class Held:
     def positions(self) -> dict[str, Position]:
         return {}
 
-    def write(self, changes: JobChanges) -> bool:
+    def write(self, changes: MirroredChanges) -> bool:
         if self.left == 0:
             raise RuntimeError("too many portions")
         self.left -= 1

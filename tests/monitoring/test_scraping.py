@@ -30,14 +30,14 @@ TIMEOUT_S = 240.0
 LISTENS = re.compile(r'msg="Listening on" address=(\S+)')
 
 
-def until(said: str, condition: Callable[[], Any]) -> Any:
+def until(what: str, condition: Callable[[], Any]) -> Any:
     """Return the condition's value once it is true. The limit is only for hangs."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if result := condition():
             return result
         time.sleep(0.1)
-    raise AssertionError(f"not within {TIMEOUT_S:.0f} s: {said}")
+    raise AssertionError(f"not within {TIMEOUT_S:.0f} s: {what}")
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
             process.terminate()
 
 
-def asked(url: str, path: str, **query: str) -> Any:
+def query_prometheus(url: str, path: str, **query: str) -> Any:
     try:
         with urllib.request.urlopen(
             f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=60
@@ -104,7 +104,7 @@ def scraped(url: str, metric: str) -> float | None:
 
 
 def value(url: str, query: str) -> float | None:
-    answer = asked(url, "query", query=query)
+    answer = query_prometheus(url, "query", query=query)
     return float(answer["result"][0]["value"][1]) if answer and answer["result"] else None
 
 
@@ -132,7 +132,7 @@ def test_prometheus_scrapes_the_service_and_an_alert_fires(fed: FakeService, tmp
         assert scraped(url, "tuner_ledger_violations") == 0
         assert scraped(url, "tuner_storage_up") == 1
         assert scraped(url, 'tuner_budget_spent_usd{budget="lab"}') == pytest.approx(spent)
-        types = asked(url, "metadata")
+        types = query_prometheus(url, "metadata")
         assert types["tuner_spend_usd"][0]["type"] == types["tuner_steps"][0]["type"] == "counter"
         until(
             "a rule is recorded",
@@ -149,12 +149,12 @@ def test_prometheus_scrapes_the_service_and_an_alert_fires(fed: FakeService, tmp
 
 
 def healths(url: str) -> set[str]:
-    groups = (asked(url, "rules") or {"groups": []})["groups"]
+    groups = (query_prometheus(url, "rules") or {"groups": []})["groups"]
     return {rule["health"] for group in groups for rule in group["rules"]}
 
 
 def firing(url: str, name: str) -> list[dict[str, Any]]:
-    answer = asked(url, "alerts") or {"alerts": []}
+    answer = query_prometheus(url, "alerts") or {"alerts": []}
     return [
         alert
         for alert in answer["alerts"]

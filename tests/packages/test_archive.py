@@ -174,7 +174,7 @@ names = st.lists(parts, min_size=1, max_size=4).map("/".join)
 @examples(150)
 @given(st.lists(names, max_size=4), st.sampled_from([0, 0o120777, 0o100644, 0o040755, 0o020666]))
 def test_files_with_arbitrary_names_are_written_inside_and_listed(
-    tmp_path_factory: pytest.TempPathFactory, found: list[str], mode: int
+    tmp_path_factory: pytest.TempPathFactory, members: list[str], mode: int
 ) -> None:
     root = tmp_path_factory.mktemp("names")
     into = root / "deep" / "er" / "into"
@@ -182,7 +182,7 @@ def test_files_with_arbitrary_names_are_written_inside_and_listed(
     data = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(data, "w") as packed:
         warnings.simplefilter("ignore")
-        for name in ["mine.py", *found]:
+        for name in ["mine.py", *members]:
             try:
                 info = zipfile.ZipInfo(name)
                 info.external_attr = mode << 16

@@ -52,7 +52,7 @@ CATALOGUE = Catalogue((BIG, SMALL, TINY, LEAN), "made up")
 OFFER = Offer("p.big", price("4.00"), 8, 1, region="us-east-1")
 
 
-def piece(
+def measured_attempt(
     number: int = 0,
     attempt: int = 1,
     *,
@@ -92,8 +92,8 @@ def spec(
     )
 
 
-def evidence(*pieces: MeasuredAttempt, job: JobSpec | None = None, **more: Any) -> JobEvidence:
-    spent = spent_on(pieces)
+def evidence(*attempts: MeasuredAttempt, job: JobSpec | None = None, **more: Any) -> JobEvidence:
+    spent = spent_on(attempts)
     defaults: dict[str, Any] = {
         "offer": OFFER,
         "concurrency": 1,
@@ -101,7 +101,7 @@ def evidence(*pieces: MeasuredAttempt, job: JobSpec | None = None, **more: Any) 
         "catalogue": CATALOGUE,
         "demand": price("4.00"),
     }
-    return JobEvidence(spec=job or spec(), pieces=pieces, **{**defaults, **more})
+    return JobEvidence(spec=job or spec(), attempts=attempts, **{**defaults, **more})
 
 
 def gpu_usage(percent: int, *, used: int = 10 * GIB, samples: int = 100, **facts: Any) -> Usage:

@@ -26,8 +26,8 @@ def test_names_match_in_any_case_and_in_the_spelling_of_ray() -> None:
 
 
 @given(names, names)
-def test_relative_speed_lies_in_its_range_and_a_round_trip_never_gains(one: str, other: str) -> None:
-    there, back = relative_speed(one, other), relative_speed(other, one)
+def test_relative_speed_lies_in_its_range_and_a_round_trip_never_gains(name: str, other: str) -> None:
+    there, back = relative_speed(name, other), relative_speed(other, name)
     assert there is not None
     assert back is not None
     assert 0 < there[0] <= there[1] <= there[2]

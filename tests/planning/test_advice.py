@@ -19,7 +19,7 @@ from tests.planning.advising import (
     curve,
     evidence,
     gpu_usage,
-    piece,
+    measured_attempt,
     price,
     spec,
     usd,
@@ -62,7 +62,7 @@ def made(answer: AdviceFinding | None) -> AdviceFinding:
 
 
 def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
-    advice = made(gpu_underused(evidence(piece(train="8.00", usage=gpu_usage(20)))))
+    advice = made(gpu_underused(evidence(measured_attempt(train="8.00", usage=gpu_usage(20)))))
     assert advice.evidence["gpu_utilisation"] == Fraction(1, 5)
     # An L4 has 300/1555 of the bandwidth, and at least three quarters of that: 0.8 h + 0.2 h / 0.1447 for each hour, at $1.00.
     slower = Fraction(4, 5) + Fraction(1, 5) / (Fraction(300, 1555) * Fraction(3, 4))
@@ -78,13 +78,15 @@ def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
 
 def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:
     usage = gpu_usage(40, used=15 * GIB, batch_size=64)
-    advice = made(gpu_underused(evidence(piece(train="8.00", usage=usage), job=spec(cpus=4))))
+    advice = made(gpu_underused(evidence(measured_attempt(train="8.00", usage=usage), job=spec(cpus=4))))
     shared = next(c for c in (advice.change, *advice.alternatives) if c.setting == "resources.gpus")
     assert (shared.now, shared.then) == ("1", "0.5")
     assert any(c.then == "128" for c in advice.alternatives)
     full = gpu_usage(40, used=30 * GIB)
     machines = Catalogue((BIG, SMALL, TINY), "made up")
-    alone = gpu_underused(evidence(piece(train="8.00", usage=full), job=spec(cpus=4), catalogue=machines))
+    alone = gpu_underused(
+        evidence(measured_attempt(train="8.00", usage=full), job=spec(cpus=4), catalogue=machines)
+    )
     assert alone is None  # neither two trials per GPU nor a smaller GPU
 
 
@@ -94,33 +96,41 @@ def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:
     ids=["busy enough", "too few samples", "not measured", "nothing measured"],
 )
 def test_busy_or_unmeasured_gpu_gives_no_finding(usage: Usage | None) -> None:
-    assert gpu_underused(evidence(piece(train="8.00", usage=usage))) is None
+    assert gpu_underused(evidence(measured_attempt(train="8.00", usage=usage))) is None
 
 
 def test_unused_processors_are_advised_to_be_reduced() -> None:
     usage = Usage(wall_ns=100 * NS, cpu_ns=120 * NS)
     advice = made(
-        cpu_underused(evidence(piece(train="6.00", setup="2.00", usage=usage), job=spec(cpus=8, gpus=0)))
+        cpu_underused(
+            evidence(measured_attempt(train="6.00", setup="2.00", usage=usage), job=spec(cpus=8, gpus=0))
+        )
     )
     assert (advice.change.now, advice.change.then) == ("8", "1.5")
     assert advice.saves == Money(8_000_000 * 13 // 16)
-    assert cpu_underused(evidence(piece(train="8.00", usage=usage))) is None  # the GPU determines the price
+    assert (
+        cpu_underused(evidence(measured_attempt(train="8.00", usage=usage))) is None
+    )  # the GPU determines the price
     busy = Usage(wall_ns=100 * NS, cpu_ns=400 * NS)
-    assert cpu_underused(evidence(piece(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
+    assert (
+        cpu_underused(evidence(measured_attempt(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None
+    )
 
 
 def test_unused_memory_leads_to_a_machine_with_less_memory() -> None:
-    advice = made(memory_unused(evidence(piece(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB)))))
+    advice = made(
+        memory_unused(evidence(measured_attempt(train="8.00", usage=Usage(memory_peak_bytes=10 * GIB))))
+    )
     assert advice.change.then == "p.lean"
     assert advice.saves == usd("2.00")
     full = Usage(memory_peak_bytes=20 * GIB)
-    assert memory_unused(evidence(piece(train="8.00", usage=full))) is None
+    assert memory_unused(evidence(measured_attempt(train="8.00", usage=full))) is None
 
 
 @pytest.mark.parametrize(("wait", "saves"), [(30, "3.00"), (80, "2.00"), (20, None)])
 def test_waiting_for_data_advises_loader_workers(wait: int, saves: str | None) -> None:
     usage = Usage(data_wait_ns=wait * NS, compute_ns=(100 - wait) * NS, facts={"loader_workers": 0})
-    answer = input_bound(evidence(piece(train="10.00", usage=usage)))
+    answer = input_bound(evidence(measured_attempt(train="10.00", usage=usage)))
     assert (answer.saves if answer else None) == (usd(saves) if saves else None)
     if answer:
         assert answer.change.setting == "num_workers of the DataLoader"
@@ -130,7 +140,7 @@ def test_waiting_for_data_advises_loader_workers(wait: int, saves: str | None) -
 def test_busy_gpu_gives_no_finding_on_data_wait() -> None:
     known = gpu_usage(95)
     usage = Usage(known.wall_ns, gpu_samples=100, gpu_percent=9500, data_wait_ns=50 * NS, compute_ns=50 * NS)
-    assert input_bound(evidence(piece(train="10.00", usage=usage))) is None
+    assert input_bound(evidence(measured_attempt(train="10.00", usage=usage))) is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +153,7 @@ def test_busy_gpu_gives_no_finding_on_data_wait() -> None:
     ],
 )
 def test_fp32_is_reported_only_on_gpus_with_bf16(facts: dict[str, Any], is_found: bool) -> None:
-    answer = fp32_where_bf16(evidence(piece(train="8.00", usage=Usage(facts=facts))))
+    answer = fp32_where_bf16(evidence(measured_attempt(train="8.00", usage=Usage(facts=facts))))
     assert (answer is not None) == is_found
     if answer:
         assert answer.saves is None
@@ -151,49 +161,47 @@ def test_fp32_is_reported_only_on_gpus_with_bf16(facts: dict[str, Any], is_found
 
 
 def test_bf16_saves_half_of_the_busy_gpu_time() -> None:
-    case = evidence(piece(train="8.00", usage=gpu_usage(60, precision="fp32")))
+    case = evidence(measured_attempt(train="8.00", usage=gpu_usage(60, precision="fp32")))
     assert made(fp32_where_bf16(case)).saves == Money(8_000_000 * 3 // 10)
 
 
 def saved(saves: int, **bill: str) -> JobEvidence:
     fixed = spec(market="spot", interval_ns=NS)
-    return evidence(piece(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
+    return evidence(measured_attempt(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
 
 
 def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
-    from tuner.tuning.checkpointing import Exposure, Hazard
+    from tuner.tuning.checkpointing import Hazard, InterruptionRisk
 
-    exposures = {"spot": Exposure(preemption=Hazard.of_spot())}
+    exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
     dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
-    advice = made(checkpoint_interval(JobEvidence(**{**vars(dear), "exposures": exposures})))
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(dear), "risks": exposures})))
     assert advice.kind == "checkpoints_too_dear"
     assert advice.change.setting == "checkpoint.interval"
     assert advice.saves is not None
     assert usd("1.00") < advice.saves <= usd("2.00")
     rare = saved(2, train="8.00", lost="1.00", checkpoint="0.01")
-    advice = made(checkpoint_interval(JobEvidence(**{**vars(rare), "exposures": exposures})))
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(rare), "risks": exposures})))
     assert advice.kind == "checkpoints_too_rare"
     assert advice.saves is not None
     assert usd("0") < advice.saves <= usd("1.00")
     never = made(
-        checkpoint_interval(
-            JobEvidence(**{**vars(saved(0, train="8.00", lost="8.00")), "exposures": exposures})
-        )
+        checkpoint_interval(JobEvidence(**{**vars(saved(0, train="8.00", lost="8.00")), "risks": exposures}))
     )
     assert "SpotSafe" in never.change.how
     fine = saved(20, train="8.00", lost="0.10", checkpoint="0.01")
-    assert checkpoint_interval(JobEvidence(**{**vars(fine), "exposures": exposures})) is None
+    assert checkpoint_interval(JobEvidence(**{**vars(fine), "risks": exposures})) is None
 
 
 def test_repeated_setup_is_reported() -> None:
-    pieces = [piece(n, setup="0.30", train="1.00") for n in range(10)]
+    pieces = [measured_attempt(n, setup="0.30", train="1.00") for n in range(10)]
     advice = made(setup_dear(evidence(*pieces, concurrency=2)))
     assert advice.saves == usd("2.40")
-    assert setup_dear(evidence(*[piece(n, setup="0.10", train="1.00") for n in range(10)])) is None
+    assert setup_dear(evidence(*[measured_attempt(n, setup="0.10", train="1.00") for n in range(10)])) is None
 
 
 def test_budget_spent_mostly_on_setup_advises_a_larger_budget() -> None:
-    pieces = piece(0, setup="0.30"), piece(1, setup="0.20")
+    pieces = measured_attempt(0, setup="0.30"), measured_attempt(1, setup="0.20")
     job = replace(spec(), budget=Budget(usd=usd("0.60")))
     advice = made(setup_dear(evidence(*pieces, job=job, concurrency=2)))
     assert (advice.change.setting, advice.change.then, advice.saves) == ("budget.usd", "6", None)
@@ -202,70 +210,79 @@ def test_budget_spent_mostly_on_setup_advises_a_larger_budget() -> None:
 
 def test_job_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
     job = replace(spec(), budget=Budget(usd=usd("2.00")))
-    assert setup_dear(evidence(piece(0, setup="0.30"), piece(1, setup="0.20"), job=job)) is None
+    assert (
+        setup_dear(evidence(measured_attempt(0, setup="0.30"), measured_attempt(1, setup="0.20"), job=job))
+        is None
+    )
 
 
 def test_idle_machines_are_reported() -> None:
-    assert made(idle_dear(evidence(piece(idle="1.00", train="4.00")))).saves == usd("1.00")
-    assert idle_dear(evidence(piece(idle="0.40", train="4.00"))) is None
+    assert made(idle_dear(evidence(measured_attempt(idle="1.00", train="4.00")))).saves == usd("1.00")
+    assert idle_dear(evidence(measured_attempt(idle="0.40", train="4.00"))) is None
 
 
 def test_cheaper_spot_machines_are_advised() -> None:
-    paid = evidence(piece(train="10.00"), spot=price("1.40"), self_test=(True, ""))
+    paid = evidence(measured_attempt(train="10.00"), spot=price("1.40"), self_test=(True, ""))
     advice = made(spot_unused(paid))
     overhead = advice.evidence["interruption_overhead"]
     assert isinstance(overhead, Fraction)
     assert advice.saves is not None
     assert abs(advice.saves.usd - (10 - 3.5 * (1 + float(overhead)))) < 2e-6
     assert advice.confidence == "medium"
-    assert made(spot_unused(evidence(piece(train="10.00"), spot=price("1.40")))).confidence == "low"
+    assert (
+        made(spot_unused(evidence(measured_attempt(train="10.00"), spot=price("1.40")))).confidence == "low"
+    )
     failed = made(
-        spot_unused(evidence(piece(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets")))
+        spot_unused(
+            evidence(measured_attempt(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets"))
+        )
     )
     assert "it forgets" in failed.change.how
-    assert spot_unused(evidence(piece(train="10.00"))) is None  # the price is unknown
-    assert spot_unused(evidence(piece(train="10.00"), spot=price("3.999"))) is None
+    assert spot_unused(evidence(measured_attempt(train="10.00"))) is None  # the price is unknown
+    assert spot_unused(evidence(measured_attempt(train="10.00"), spot=price("3.999"))) is None
 
 
 def test_preemptions_costing_more_than_spot_saved_are_reported() -> None:
-    first = piece(0, 1, hourly="3.00", market="spot", end="preempted", train="1.00", lost="3.00")
-    again = piece(0, 2, hourly="3.00", market="spot", setup="1.00", train="1.00")
+    first = measured_attempt(0, 1, hourly="3.00", market="spot", end="preempted", train="1.00", lost="3.00")
+    again = measured_attempt(0, 2, hourly="3.00", market="spot", setup="1.00", train="1.00")
     advice = made(interruptions_dear(evidence(first, again, job=spec(market="spot"))))
     assert advice.evidence["interruptions_usd"] == usd("4.00")
     assert advice.saves == Money(6_000_000 - 2 * -(-4_000_000 // 3))
-    little = piece(0, 1, hourly="1.40", market="spot", end="preempted", train="5.00", lost="0.10")
+    little = measured_attempt(0, 1, hourly="1.40", market="spot", end="preempted", train="5.00", lost="0.10")
     assert interruptions_dear(evidence(little, job=spec(market="spot"))) is None
 
 
 def test_traffic_between_regions_is_reported() -> None:
     usage = Usage(saved_bytes=50 * 10**9)
     apart = JobRegions("us-east-1", "eu-west-1", usd("0.02"), "a list")
-    advice = made(regions_apart(evidence(piece(train="1.00", usage=usage), places=apart)))
+    advice = made(regions_apart(evidence(measured_attempt(train="1.00", usage=usage), places=apart)))
     assert advice.saves == usd("1.00")
     unpriced = JobRegions("us-east-1", "eu-west-1")
-    assert made(regions_apart(evidence(piece(usage=usage), places=unpriced))).saves is None
+    assert made(regions_apart(evidence(measured_attempt(usage=usage), places=unpriced))).saves is None
     for places in (
         JobRegions("us-east-1", "us-east-1"),
         JobRegions(None, "us-east-1"),
         JobRegions("us-east-1"),
     ):
-        assert regions_apart(evidence(piece(usage=usage), places=places)) is None
+        assert regions_apart(evidence(measured_attempt(usage=usage), places=places)) is None
 
 
 def test_datasets_from_another_region_are_reported() -> None:
     usage = Usage(data_read_bytes=60 * 10**9, data_bucket_bytes=50 * 10**9)
     apart = JobRegions("us-east-1", data="eu-west-1", data_usd_per_gb=usd("0.02"))
-    advice = made(data_apart(evidence(piece(train="1.00", usage=usage), places=apart)))
+    advice = made(data_apart(evidence(measured_attempt(train="1.00", usage=usage), places=apart)))
     assert (advice.saves, advice.change.then) == (usd("1.00"), "eu-west-1")
     unpriced = JobRegions("us-east-1", data="eu-west-1")
-    assert made(data_apart(evidence(piece(usage=usage), places=unpriced))).saves is None
+    assert made(data_apart(evidence(measured_attempt(usage=usage), places=unpriced))).saves is None
     for places in (
         JobRegions("us-east-1", data="US-east-1"),
         JobRegions(data="us-east-1"),
         JobRegions("us-east-1"),
     ):
-        assert data_apart(evidence(piece(usage=usage), places=places)) is None
-    unknown = not_measured(evidence(piece(usage=usage), places=JobRegions("us-east-1", "us-east-1")))
+        assert data_apart(evidence(measured_attempt(usage=usage), places=places)) is None
+    unknown = not_measured(
+        evidence(measured_attempt(usage=usage), places=JobRegions("us-east-1", "us-east-1"))
+    )
     assert "datasets from another region" in {missing.what for missing in unknown}
 
 
@@ -283,23 +300,33 @@ def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
 
 
 def test_min_fidelity_that_does_not_predict_the_end_is_reported() -> None:
-    advice = made(min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)))))
+    advice = made(
+        min_fidelity_misleads(evidence(measured_attempt(train="500.00"), curves=tuple(ranked(100.0))))
+    )
     assert (advice.change.now, advice.change.then) == ("1", "3")
     assert advice.evidence["trials_cut"] == 20
     assert advice.saves is not None
     assert advice.saves <= usd("20")
-    assert min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(0.01)))) is None
-    assert min_fidelity_misleads(evidence(piece(train="500.00"), curves=tuple(ranked(100.0)[:9]))) is None
+    assert (
+        min_fidelity_misleads(evidence(measured_attempt(train="500.00"), curves=tuple(ranked(0.01)))) is None
+    )
+    assert (
+        min_fidelity_misleads(evidence(measured_attempt(train="500.00"), curves=tuple(ranked(100.0)[:9])))
+        is None
+    )
 
 
 def test_trials_stopped_later_than_necessary_are_reported() -> None:
     job = spec(fidelity=spec().fidelity.__class__(min=3, max=9))
     curves = [*ranked(0.01), *(curve({1: 0.1, 3: 0.1}) for _ in range(4))]
-    advice = made(pruned_too_late(evidence(piece(train="500.00"), job=job, curves=tuple(curves))))
+    advice = made(pruned_too_late(evidence(measured_attempt(train="500.00"), job=job, curves=tuple(curves))))
     assert (advice.change.setting, advice.change.then) == ("fidelity.min", "1")
     assert advice.saves == usd("8")
-    assert pruned_too_late(evidence(piece(train="500.00"), job=job, curves=tuple(ranked(100.0)))) is None
-    whole = evidence(piece(train="500.00"), job=spec(scheduler="none"), curves=tuple(ranked(0.01)))
+    assert (
+        pruned_too_late(evidence(measured_attempt(train="500.00"), job=job, curves=tuple(ranked(100.0))))
+        is None
+    )
+    whole = evidence(measured_attempt(train="500.00"), job=spec(scheduler="none"), curves=tuple(ranked(0.01)))
     advice = made(pruned_too_late(whole))
     assert advice.change.setting == "algorithm.scheduler"
     assert advice.saves == usd(str(26 * 8))  # 26 of 40 trials (all but the best 14) skip steps 2 to 9
@@ -345,7 +372,7 @@ USAGES = st.builds(
 )
 DOLLARS = st.integers(0, 10**7).map(lambda micro: str(Money(micro)).removeprefix("$"))
 PIECES = st.builds(
-    piece,
+    measured_attempt,
     st.integers(0, 3),
     st.integers(1, 3),
     market=st.sampled_from(["on_demand", "spot"]),
@@ -422,7 +449,7 @@ def test_job_without_measurements_gives_no_findings_but_lists_missing_data(job: 
 @given(st.integers(0, 40), st.integers(0, 9))
 def test_saving_grows_with_gpu_idleness(percent: int, more: int) -> None:
     def saves(busy: int) -> Money:
-        answer = gpu_underused(evidence(piece(train="8.00", usage=gpu_usage(busy))))
+        answer = gpu_underused(evidence(measured_attempt(train="8.00", usage=gpu_usage(busy))))
         return answer.saves or Money(0) if answer else Money(0)
 
     assert saves(percent) >= saves(percent + more)
@@ -432,12 +459,12 @@ def test_saving_grows_with_gpu_idleness(percent: int, more: int) -> None:
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_saving_grows_with_idle_spend(micro: int, more: int) -> None:
     def saves(idled: int) -> Money:
-        answer = idle_dear(evidence(piece(train="1.00", idle=str(Money(idled)).removeprefix("$"))))
+        answer = idle_dear(evidence(measured_attempt(train="1.00", idle=str(Money(idled)).removeprefix("$"))))
         return answer.saves or Money(0) if answer else Money(0)
 
     assert saves(micro) <= saves(micro + more)
 
 
 def test_piece_duration_is_its_cost_divided_by_its_price() -> None:
-    assert piece(train="4.00").ns("train") == HOUR
-    assert piece(train="4.00", hourly="0").ns("train") == 0
+    assert measured_attempt(train="4.00").ns("train") == HOUR
+    assert measured_attempt(train="4.00", hourly="0").ns("train") == 0

@@ -77,14 +77,18 @@ def test_fractional_gpu_has_a_fraction_of_the_memory() -> None:
 
 
 @examples(30)
-@given(one=st.sampled_from(SHIPPED.listings), market=st.sampled_from([None, *MARKETS]), upper=st.booleans())
-def test_search_returns_all_matches_with_the_cheapest_first(one, market: Market | None, upper: bool) -> None:
-    region = one.region.upper() if upper else one.region
-    matches = SHIPPED.find(cloud=one.cloud, region=region, market=market)
+@given(
+    listing=st.sampled_from(SHIPPED.listings), market=st.sampled_from([None, *MARKETS]), upper=st.booleans()
+)
+def test_search_returns_all_matches_with_the_cheapest_first(
+    listing, market: Market | None, upper: bool
+) -> None:
+    region = listing.region.upper() if upper else listing.region
+    matches = SHIPPED.find(cloud=listing.cloud, region=region, market=market)
     wanted = {
         (each.cloud, each.region, each.zone, each.instance_type)
         for each in SHIPPED.listings
-        if (each.cloud, each.region) == (one.cloud, one.region)
+        if (each.cloud, each.region) == (listing.cloud, listing.region)
         and (market is None or each.price(market) is not None)
     }
     assert {(each.cloud, each.region, each.zone, each.instance_type) for each in matches} == wanted

@@ -39,8 +39,8 @@ def test_paces_that_depend_on_parameters_are_predicted() -> None:
     assert math.sqrt(sum(error * error for error in errors) / 20) < spread / 2
 
 
-def _mean_log(found: list[Config]) -> float:
-    return sum(math.log(pace_ns(config)) for config in found) / len(found)
+def _mean_log(configs: list[Config]) -> float:
+    return sum(math.log(pace_ns(config)) for config in configs) / len(configs)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,9 +50,9 @@ def test_random_paces_give_no_model(seed: int) -> None:
     assert fitted(SPACE, known, [round(1e9 * math.exp(rng.gauss(0, 0.7))) for _ in known]) is None
 
 
-def seen(found: list[Config], *, later: float = 1.0, further: int = 3) -> PaceEvidence:
+def seen(configs: list[Config], *, later: float = 1.0, further: int = 3) -> PaceEvidence:
     trials = []
-    for number, config in enumerate(found):
+    for number, config in enumerate(configs):
         early = pace_ns(config)
         later_ns = round(early * later) if number < further else None
         curve = ((1, 0.1 + number / 100), (2, 0.2 + number / 100))

@@ -79,8 +79,8 @@ def question(
     return planner.PlanQuestion(spec, known, (candidate,), 10 * NS, SpotLife(2 * 3600 * NS))
 
 
-def made(**asked: object) -> JobPlan:
-    return planner.plan(question(**asked), simulate)  # type: ignore[arg-type]
+def made(**changes: object) -> JobPlan:
+    return planner.plan(question(**changes), simulate)  # type: ignore[arg-type]
 
 
 @examples(4, gate=2, phases=[Phase.generate])

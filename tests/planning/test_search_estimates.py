@@ -52,24 +52,24 @@ def trials(draw: st.DrawFn, *, whole: bool = False) -> list[ReplayTrial]:
     return replay_trials
 
 
-def goal_of(found: list[ReplayTrial]) -> float:
-    return max(point.score for trial in found for point in trial.curve)
+def goal_of(trials: list[ReplayTrial]) -> float:
+    return max(point.score for trial in trials for point in trial.curve)
 
 
-def evidence(found: list[ReplayTrial], **changes: object) -> ReplayEvidence:
-    return replace(ReplayEvidence(found, goal_of(found), FIDELITY, False), **changes)  # type: ignore[arg-type]
+def evidence(trials: list[ReplayTrial], **changes: object) -> ReplayEvidence:
+    return replace(ReplayEvidence(trials, goal_of(trials), FIDELITY, False), **changes)  # type: ignore[arg-type]
 
 
-def paths(found: list[ReplayTrial]) -> list[Path]:
-    return Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found)).all
+def paths(trials: list[ReplayTrial]) -> list[Path]:
+    return Paths(trials, rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(trials)).all
 
 
 @examples(100, gate=40)
 @given(trials(), st.sampled_from(list(METHODS)), st.integers())
 def test_spend_lies_between_cheapest_successful_trial_and_all_trials(
-    found: list[ReplayTrial], method: Method, seed: int
+    trials: list[ReplayTrial], method: Method, seed: int
 ) -> None:
-    ways = paths(found)
+    ways = paths(trials)
     least = min(path.goal.cost for path in ways if path.goal is not None)
     most = sum(path.cost for path in ways)
     for spent in spending(method, ways, seed=seed, orders=5):
@@ -80,9 +80,9 @@ def test_spend_lies_between_cheapest_successful_trial_and_all_trials(
 @examples(100, gate=30)
 @given(trials(), st.integers())
 def test_estimates_are_repeatable_and_taken_from_simulated_spends(
-    found: list[ReplayTrial], seed: int
+    trials: list[ReplayTrial], seed: int
 ) -> None:
-    asked = evidence(found, seed=seed)
+    asked = evidence(trials, seed=seed)
     answered = estimates(asked)
     assert answered == estimates(asked)
     for estimate in answered:
@@ -90,7 +90,7 @@ def test_estimates_are_repeatable_and_taken_from_simulated_spends(
             money.micro_usd for money in (estimate.low, estimate.usd, estimate.high) if money is not None
         ]
         assert known == sorted(known)
-        assert set(known) <= set(spending(estimate.method, paths(found), seed=seed))
+        assert set(known) <= set(spending(estimate.method, paths(trials), seed=seed))
         assert (estimate.status == "unreached") == (estimate.usd is None)
 
 
@@ -111,12 +111,12 @@ def test_random_search_estimate_matches_its_average_spend(count: int, seed: int)
 
 @examples(100, gate=40)
 @given(trials(whole=True))
-def test_random_search_in_recorded_order_spends_the_recorded_amount(found: list[ReplayTrial]) -> None:
-    spent, goal = 0, goal_of(found)
-    for trial in found:
+def test_random_search_in_recorded_order_spends_the_recorded_amount(trials: list[ReplayTrial]) -> None:
+    spent, goal = 0, goal_of(trials)
+    for trial in trials:
         reached = next((point for point in trial.curve if point.score >= goal), None)
         if reached is not None:
-            assert random_search(paths(found)) == spent + reached.cost
+            assert random_search(paths(trials)) == spent + reached.cost
             return
         spent += trial.last.cost
 
@@ -124,12 +124,12 @@ def test_random_search_in_recorded_order_spends_the_recorded_amount(found: list[
 @examples(100, gate=40)
 @given(trials(whole=True), st.integers(1, LAST - 1))
 def test_trial_cut_short_is_extended_with_its_true_cost_and_rungs(
-    found: list[ReplayTrial], kept: int
+    trials: list[ReplayTrial], kept: int
 ) -> None:
-    cut = [ReplayTrial(trial.curve[:kept], trial.start) for trial in found]
-    together = Paths([*found, *cut], rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(found))
+    cut = [ReplayTrial(trial.curve[:kept], trial.start) for trial in trials]
+    together = Paths([*trials, *cut], rungs=FIDELITY.rungs(), last_step=LAST, goal=goal_of(trials))
     assert together.cut == len(cut)
-    for truth, taken in zip(together.all[: len(found)], together.all[len(found) :], strict=True):
+    for truth, taken in zip(together.all[: len(trials)], together.all[len(trials) :], strict=True):
         assert taken.cost == truth.cost
         assert len(taken.rungs) == len(truth.rungs)
         assert taken.goal is not None or truth.goal is None
@@ -151,7 +151,7 @@ def test_rung_cutoff_equals_the_numpy_percentile_exactly(scores: list[float]) ->
     assert cut == float(np.percentile(scores, (1 - 1 / REDUCTION_FACTOR) * 100))
 
 
-def rays_choice(found: list[ReplayTrial]) -> list[int]:
+def rays_choice(trials: list[ReplayTrial]) -> list[int]:
     """Return the step at which Ray Tune's own scheduler stops each trial, in the order of the trials."""
     from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler  # takes a second
 
@@ -159,7 +159,7 @@ def rays_choice(found: list[ReplayTrial]) -> list[int]:
         time_attr="step", metric="score", mode="max", max_t=LAST, grace_period=1, reduction_factor=3
     )
     ended = []
-    for number, trial in enumerate(found):
+    for number, trial in enumerate(trials):
         shown = SimpleNamespace(trial_id=str(number))
         scheduler.on_trial_add(None, shown)
         for point in trial.curve:
@@ -172,15 +172,17 @@ def rays_choice(found: list[ReplayTrial]) -> list[int]:
 
 @examples(100, gate=30)
 @given(trials(whole=True))
-def test_trials_stop_at_the_same_steps_as_in_ray_tune(found: list[ReplayTrial]) -> None:
-    expected = sum(trial.curve[step - 1].cost for trial, step in zip(found, rays_choice(found), strict=True))
-    never = Paths(found, rungs=FIDELITY.rungs(), last_step=LAST, goal=math.inf).all
+def test_trials_stop_at_the_same_steps_as_in_ray_tune(trials: list[ReplayTrial]) -> None:
+    expected = sum(
+        trial.curve[step - 1].cost for trial, step in zip(trials, rays_choice(trials), strict=True)
+    )
+    never = Paths(trials, rungs=FIDELITY.rungs(), last_step=LAST, goal=math.inf).all
     spent = [stopping_asha([*never, Path((), 0, ReplayPoint(1, 0, 0))])]
     assert spent == [expected]
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("replayed", "word"),
     [
         (None, "no trial has reported"),
         (evidence([seen([0.1] * LAST)] * (MIN_TRIALS - 1)), f"it takes {MIN_TRIALS}"),
@@ -188,8 +190,8 @@ def test_trials_stop_at_the_same_steps_as_in_ray_tune(found: list[ReplayTrial]) 
     ],
     ids=["no report", "few trials", "none finished"],
 )
-def test_insufficient_data_is_reported_with_its_reason(asked: ReplayEvidence | None, word: str) -> None:
-    for estimate in estimates(asked):
+def test_insufficient_data_is_reported_with_its_reason(replayed: ReplayEvidence | None, word: str) -> None:
+    for estimate in estimates(replayed):
         assert (estimate.status, estimate.usd, estimate.low, estimate.high) == (
             "not_enough_data",
             None,

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from tuner.domain.money import Price
-from tuner.planning.serving import Speed, pareto_front, serving_cost
+from tuner.planning.serving import ReplicaSpeed, pareto_front, serving_cost
 
-FAST = Speed(latency_s=0.01, per_second=100.0, best_per_second=400.0)
+FAST = ReplicaSpeed(latency_s=0.01, per_second=100.0, best_per_second=400.0)
 A_DOLLAR = Price.from_usd_per_hour(1)
 
 

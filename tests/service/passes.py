@@ -16,7 +16,7 @@ from tuner.store.launches import Launch
 
 def give_room(service: FakeService, cpus: float = 100) -> None:
     """Give the cluster room for many jobs of two trials at once."""
-    service.cluster.found = [Node("n1", cpus=cpus, gpus=0, memory_bytes=1)]
+    service.cluster.fake_nodes = [Node("n1", cpus=cpus, gpus=0, memory_bytes=1)]
 
 
 def submit(service: FakeService, client: TestClient, **more: Any) -> str:

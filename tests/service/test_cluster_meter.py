@@ -29,13 +29,13 @@ def watch(service: FakeService, *meters: ClusterMeter, times: int, seconds: floa
     for _ in range(times):
         service.now.pass_s(seconds)
         for meter in meters:
-            meter.look()
+            meter.measure()
 
 
 def begun(service: FakeService) -> ClusterMeter:
-    service.cluster.found = [HEAD, SPOT, DEMAND, DEAD]
+    service.cluster.fake_nodes = [HEAD, SPOT, DEMAND, DEAD]
     meter = ClusterMeter(service)
-    meter.look()
+    meter.measure()
     return meter
 
 
@@ -101,9 +101,9 @@ def test_idle_cost_of_an_unobserved_period_is_unknown(service: FakeService, clie
 
 
 def test_cluster_without_workers_reports_no_idle_cost(service: FakeService, client: TestClient) -> None:
-    service.cluster.found = [HEAD]
+    service.cluster.fake_nodes = [HEAD]
     meter = ClusterMeter(service)
-    meter.look()
+    meter.measure()
     watch(service, meter, times=5)
     answer = client.get("/v1/spend").json()
     assert (answer["cluster_idle_usd"], answer["cluster"]) == (None, None)
@@ -113,7 +113,7 @@ def test_removed_workers_cost_nothing_afterwards(service: FakeService, client: T
     service.now.at = 10**6 * HOUR_NS
     meter = begun(service)
     watch(service, meter, times=1)
-    service.cluster.found = [HEAD]
+    service.cluster.fake_nodes = [HEAD]
     watch(service, meter, times=130, seconds=30)
     answer = client.get("/v1/spend", params={"since": rfc3339(Instant((10**6 + 1) * HOUR_NS))}).json()
     assert answer["cluster_idle_usd"] == 0
@@ -134,7 +134,7 @@ def test_period_starting_mid_hour_has_no_unseen_time(service: FakeService) -> No
 def test_counting_continues_after_the_clock_is_set_back(service: FakeService) -> None:
     meter = begun(service)
     service.now.pass_s(24 * 3600)
-    meter.look()
+    meter.measure()
     service.now.pass_s(-24 * 3600)
     watch(service, meter, times=5)
     cost = measured(service)
@@ -185,9 +185,9 @@ def test_machine_with_a_running_attempt_is_not_idle(service: FakeService, client
 def test_time_on_unpriced_machine_is_reported_and_its_cost_is_unknown(
     service: FakeService, client: TestClient
 ) -> None:
-    service.cluster.found = [Node("g", 4, 1, 0, {"instance-type": "g6.xlarge", "region": "nowhere"})]
+    service.cluster.fake_nodes = [Node("g", 4, 1, 0, {"instance-type": "g6.xlarge", "region": "nowhere"})]
     meter = ClusterMeter(service)
-    meter.look()
+    meter.measure()
     watch(service, meter, times=3)
     cost = measured(service)
     assert (cost.kinds, cost.unpriced_ns) == ((), 15 * 10**9)

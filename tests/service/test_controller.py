@@ -68,7 +68,7 @@ def test_smaller_job_does_not_overtake_a_job_that_does_not_fit(
 def two_markets(service: FakeService, *, spot: int, on_demand: int) -> None:
     """Give the cluster nodes of two CPUs on both markets."""
     labels = {"ray.io/market-type": "spot", "usd-per-hour": "0.02"}
-    service.cluster.found = [
+    service.cluster.fake_nodes = [
         *(replace(fakes.SMALL, id=f"s{number}", labels=labels) for number in range(spot)),
         *(replace(fakes.SMALL, id=f"d{number}") for number in range(on_demand)),
     ]
@@ -102,7 +102,7 @@ def test_missing_spot_machines_do_not_block_on_demand_jobs(service: FakeService,
         on(service, client, "spot"),
         on(service, client, "on_demand"),
     )
-    del service.cluster.found[0]
+    del service.cluster.fake_nodes[0]
     one_pass(service)
     assert launched(service) == [running, demand]
     assert launch_of(service, waiting).state == "wanted"

@@ -47,7 +47,7 @@ def test_code_that_failed_the_self_test_is_refused_on_spot_until_it_changes(
 ) -> None:
     if elsewhere:
         monkeypatch.setattr("tuner.driver.spot_eligibility.code_of", lambda *_: "0" * 64)
-    service.cluster.found = [replace(fakes.SMALL, labels=LABELS)]
+    service.cluster.fake_nodes = [replace(fakes.SMALL, labels=LABELS)]
     job = fakes.submit(client, resources=WANTED)
     assert "it forgets" in str(judged(service, job, Verdict(False, "it forgets")))
     answer = client.post("/v1/jobs", json=fakes.body(resources=WANTED))
@@ -62,7 +62,7 @@ def test_code_that_passes_a_later_self_test_is_accepted_again(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code was fixed on the cluster alone, while jobs that were submitted earlier waited."""
-    service.cluster.found = [replace(fakes.SMALL, cpus=8, labels=LABELS)]
+    service.cluster.fake_nodes = [replace(fakes.SMALL, cpus=8, labels=LABELS)]
     first, second = (fakes.submit(client, resources=WANTED) for _ in range(2))
     for job, code, verdict in ((first, "0", Verdict(False, "it forgets")), (second, "1", Verdict(True))):
         digest = code * 64

@@ -59,7 +59,7 @@ def test_user_modules_are_listed_without_importing_them(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         ("def run(cfg): ...\ndef build(model, cfg): ...\n", ["run"]),
         ("def run(a, b=1): report(a)\n", ["run"]),
@@ -78,9 +78,9 @@ def test_user_modules_are_listed_without_importing_them(folder: Path) -> None:
         ("def train(config): ...\n#" + "x" * listing.FILE_BYTES_MAX, []),
     ],
 )
-def test_functions_and_names_that_count_as_trainables(folder: Path, source: str, found: list[str]) -> None:
+def test_functions_and_names_that_count_as_trainables(folder: Path, source: str, expected: list[str]) -> None:
     (folder / "own.py").write_text(source)
-    assert names("*") == [f"own:{name}" for name in found]
+    assert names("*") == [f"own:{name}" for name in expected]
     assert all(listed_trainable.search_space is None for listed_trainable in listed(("own",)).items)
 
 

@@ -19,7 +19,7 @@ RUNNING = 50
 
 
 @pytest.fixture
-def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def queried(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Fill the cluster with `RUNNING` jobs, and return the list that records which drivers Ray is asked for."""
     job = submit(service, client)
     fakes.begin(service, job)
@@ -36,20 +36,20 @@ def asked(service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPa
 
 
 def test_each_pass_queries_a_few_drivers_in_turn(
-    service: FakeService, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    service: FakeService, queried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock is fixed, so all passes run at the same instant."""
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: 100.0))
     controller = Controller(service)
     controller.one_pass()
-    assert len(asked) == ASK_AT_ONCE
-    while len(asked) < RUNNING:
+    assert len(queried) == ASK_AT_ONCE
+    while len(queried) < RUNNING:
         controller.one_pass()
-    assert len(set(asked)) == len(asked) == RUNNING
+    assert len(set(queried)) == len(queried) == RUNNING
 
 
 def test_silent_driver_is_queried_first(
-    service: FakeService, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    service: FakeService, queried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passes, "ASK_EVERY_S", 0.0)
     controller = Controller(service)
@@ -60,14 +60,14 @@ def test_silent_driver_is_queried_first(
             if launch.job != "job_copy30":
                 launches.record_heartbeat(db, launch.job, launch.epoch, service.now())
     for _ in range(3):
-        del asked[:]
+        del queried[:]
         controller.one_pass()
-        assert asked[0] == "job_copy30-1"
-        assert len(asked) == ASK_AT_ONCE
+        assert queried[0] == "job_copy30-1"
+        assert len(queried) == ASK_AT_ONCE
 
 
 def test_running_job_is_read_once_while_others_wait_for_room(
-    service: FakeService, client: TestClient, asked: list[str]
+    service: FakeService, client: TestClient, queried: list[str]
 ) -> None:
     submit(service, client)
     controller, statements = Controller(service), list[str]()

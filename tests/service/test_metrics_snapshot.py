@@ -144,7 +144,7 @@ def running(
 
 
 @pytest.mark.parametrize(
-    ("one", "stalled"),
+    ("running", "stalled"),
     [
         (running(ago_s=600), 0),
         (running(ago_s=601), 1),
@@ -153,8 +153,8 @@ def running(
         (running(ago_s=None), 1),
     ],
 )
-def test_job_is_stalled_after_ten_minutes_and_five_steps(one: Running, stalled: int) -> None:
-    assert watched([one], {"a": Fraction(1)}, AT).stalled == stalled
+def test_job_is_stalled_after_ten_minutes_and_five_steps(running: Running, stalled: int) -> None:
+    assert watched([running], {"a": Fraction(1)}, AT).stalled == stalled
 
 
 def test_worst_figures_of_running_jobs_are_reported() -> None:
@@ -208,13 +208,13 @@ class TestAudit:
     def audited(self, service: FakeService) -> dict[str, str]:
         audit = Audit(service)
         for _ in range(3):
-            assert service.vitals.checked_at is None
+            assert service.health.checked_at is None
             audit.some()
-        assert service.vitals.checked_at == service.now()
-        assert service.vitals.counted("ledger_checks") == 121
+        assert service.health.checked_at == service.now()
+        assert service.health.counted("ledger_checks") == 121
         audit.some()
-        assert service.vitals.counted("ledger_checks") == 121, "a round a minute"
-        return service.vitals.violations
+        assert service.health.counted("ledger_checks") == 121, "a round a minute"
+        return service.health.violations
 
     def test_correct_ledger_has_no_violations(self, service: FakeService, job: str) -> None:
         assert self.audited(service) == {}
@@ -241,9 +241,9 @@ class TestAudit:
         assert violations[job].startswith(message)
 
     def test_violation_of_a_removed_budget_is_cleared(self, service: FakeService) -> None:
-        service.vitals.violations["budget gone"] = "more is posted and held than it allows"
+        service.health.violations["budget gone"] = "more is posted and held than it allows"
         Audit(service).some()
-        assert service.vitals.violations == {}
+        assert service.health.violations == {}
 
     def test_violation_is_cleared_once_fixed(self, service: FakeService, job: str) -> None:
         spoilt = update(accounts).where(accounts.c.job == job)
@@ -253,17 +253,17 @@ class TestAudit:
         with service.database.write() as db:
             db.execute(spoilt.values(posted_usd=accounts.c.posted_usd + 1))
         service.now.pass_s(61)
-        service.vitals.checked_at = Instant(0)
+        service.health.checked_at = Instant(0)
         audit = Audit(service)
         service.now.pass_s(61)
         for _ in range(3):
             audit.some()
-        assert service.vitals.violations == {}
+        assert service.health.violations == {}
 
 
 def test_probe_of_working_storage_leaves_no_objects(service: FakeService) -> None:
     StorageWatch(service).one_pass()
-    assert service.vitals.storage is True
+    assert service.health.storage is True
     assert [*Path(service.settings.storage).rglob("*")] == [Path(service.settings.storage) / ".probes"]
 
 
@@ -272,7 +272,7 @@ def test_failing_storage_is_reported_until_it_works_again(service: FakeService) 
     root.write_text("a file where the folder should be")
     watch = StorageWatch(service)
     watch.one_pass()
-    assert service.vitals.storage is False
+    assert service.health.storage is False
     root.unlink()
     watch.one_pass()
-    assert service.vitals.storage is True
+    assert service.health.storage is True

@@ -30,10 +30,10 @@ SPOT, DEMAND = node("s", market="spot", price="0.0162"), node("d", market="on-de
 
 
 def of(
-    found: list[Node], home: Path, prices: str = "", **wanted: Any
+    nodes: list[Node], home: Path, prices: str = "", **wanted: Any
 ) -> list[tuple[str, int, dict[str, str]]]:
     size = Resources(**wanted)
-    offers = offers_of(settings(home, prices), found, size)
+    offers = offers_of(settings(home, prices), nodes, size)
     return [(offer.market, offer.price.micro_usd_per_hour, dict(offer.labels)) for offer in offers]
 
 

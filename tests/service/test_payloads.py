@@ -299,9 +299,9 @@ def members(file: Path) -> dict[str, bytes]:
         return {name: packed.read(name) for name in packed.namelist()}
 
 
-def packed_again(file: Path, found: Mapping[str, bytes]) -> Path:
+def packed_again(file: Path, files: Mapping[str, bytes]) -> Path:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, data in found.items():
+        for name, data in files.items():
             packed.writestr(name, data)
     return file
 

@@ -55,7 +55,7 @@ def test_standby_service_is_ready_and_launches_nothing(
     assert service.cluster.submitted == [f"{job}-1"]
 
 
-def told(service: FakeService) -> str:
+def leader_metric(service: FakeService) -> str:
     text: str = fakes.client_of(service, own=True).get("/metrics").text
     return next(line for line in text.splitlines() if line.startswith("tuner_controller_leader "))
 
@@ -63,10 +63,13 @@ def told(service: FakeService) -> str:
 def test_metrics_show_which_service_leads(service: FakeService, other: FakeService) -> None:
     Controller(service).one_pass()
     Controller(other).one_pass()
-    assert (told(service), told(other)) == ("tuner_controller_leader 1.0", "tuner_controller_leader 0.0")
-    assert (service.vitals.controller_at, other.vitals.controller_at) == (service.now(), None)
+    assert (leader_metric(service), leader_metric(other)) == (
+        "tuner_controller_leader 1.0",
+        "tuner_controller_leader 0.0",
+    )
+    assert (service.health.controller_at, other.health.controller_at) == (service.now(), None)
     service.now.pass_s(LEASE_NS / 1e9)
-    assert told(service) == "tuner_controller_leader 0.0"
+    assert leader_metric(service) == "tuner_controller_leader 0.0"
 
 
 def test_requests_to_a_standby_service_take_effect(
@@ -156,8 +159,8 @@ def test_two_controllers_and_reconcilers_launch_each_job_once(
     made = [submit(service, client) for _ in range(4)]
     together = Barrier(2)
 
-    def serve(one: FakeService) -> None:
-        controller, reconciler = Controller(one), Reconciler(one)
+    def serve(replica: FakeService) -> None:
+        controller, reconciler = Controller(replica), Reconciler(replica)
         for _ in range(5):
             together.wait(120)
             controller.one_pass()
@@ -232,7 +235,7 @@ def test_job_shows_the_versions_of_its_driver(service: FakeService, client: Test
 def test_service_that_is_shutting_down_is_not_ready(service: FakeService) -> None:
     client = fakes.client_of(service, own=True, raises=False)
     assert client.get("/readyz").status_code == 200
-    client.app.state.leaving.set()  # type: ignore[attr-defined]
+    client.app.state.shutting_down.set()  # type: ignore[attr-defined]
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["detail"]) == (503, "this service is about to end")
     assert client.get("/v1/jobs").status_code == 200

@@ -17,7 +17,7 @@ HEAD = Node("head", 0, 0, 1 << 30, is_head=True)
 
 
 def growing(service: FakeService) -> FakeService:
-    service.cluster.found = [HEAD]
+    service.cluster.fake_nodes = [HEAD]
     return replace(service, settings=replace(service.settings, node_types=TYPES))
 
 

@@ -231,7 +231,7 @@ def test_storage_without_answer_does_not_stop_the_start(
 
 
 @pytest.mark.parametrize(
-    ("asked", "label"),
+    ("resources", "label"),
     [
         ({"market": "spot"}, "ray.io/market-type=spot"),
         ({"instance_type": "g6.xlarge"}, "instance-type=g6.xlarge"),
@@ -239,10 +239,10 @@ def test_storage_without_answer_does_not_stop_the_start(
     ],
 )
 def test_request_for_missing_labels_is_refused_with_the_label_to_set(
-    service: FakeService, client: TestClient, asked: dict[str, str], label: str
+    service: FakeService, client: TestClient, resources: dict[str, str], label: str
 ) -> None:
-    service.cluster.found = [Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)]
-    answer = client.post("/v1/jobs", json=fakes.body(resources=asked))
+    service.cluster.fake_nodes = [Node("n1", cpus=2, gpus=0, memory_bytes=8 << 30)]
+    answer = client.post("/v1/jobs", json=fakes.body(resources=resources))
     assert answer.status_code == 422
     assert f"`ray start --labels {label}`" in answer.json()["detail"]
 

@@ -13,7 +13,7 @@ from tests.fakes import FakeService, body
 from tests.service.passes import row_of
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.ids import trial_id
-from tuner.domain.records import WarmStart
+from tuner.domain.records import WarmStartTrial
 from tuner.driver.warm_start_copies import Copier, warm_starts_of
 from tuner.driver.warm_starts import BEFORE, WarmStarts
 from tuner.service.cluster import import_path
@@ -52,7 +52,9 @@ def warm(client: TestClient, *sources: str, **changes: Any) -> str:
     return fakes.submit(client, warm_start={"jobs": list(sources), "checkpoints": True}, **changes)
 
 
-def found(service: FakeService, job: str, *, code: str | None = CODE, limit: int = 10) -> list[WarmStart]:
+def matching_warm_starts(
+    service: FakeService, job: str, *, code: str | None = CODE, limit: int = 10
+) -> list[WarmStartTrial]:
     with service.database.read() as db:
         return find_warm_starts(db, job, jobs.get(db, job).spec, code=code or "", limit=limit)
 
@@ -61,7 +63,7 @@ def warm_starts(service: FakeService, job: str) -> WarmStarts:
     """Return the warm start's trials as if their checkpoints had been copied."""
     own = {
         n: replace(warm_start, checkpoint=replace(warm_start.checkpoint, trial=trial_id(n), attempt=BEFORE))
-        for n, warm_start in enumerate(found(service, job))
+        for n, warm_start in enumerate(matching_warm_starts(service, job))
     }
     return WarmStarts(own)
 
@@ -74,13 +76,13 @@ def trials(client: TestClient, job: str) -> list[dict[str, Any]]:
 def test_best_trials_with_checkpoints_are_continued(
     service: FakeService, client: TestClient, source: str
 ) -> None:
-    inherited = found(service, warm(client, source), limit=5)
+    inherited = matching_warm_starts(service, warm(client, source), limit=5)
     scores = [inherited_trial.reports[-1].value for inherited_trial in inherited]
     assert len(scores) == 5
     assert scores == sorted(scores, key=lambda value: -(value or 0))
     for warm_start in inherited:
         assert warm_start.reports[-1].step == warm_start.checkpoint.step
-    everyone = found(service, warm(client, source), limit=1000)
+    everyone = matching_warm_starts(service, warm(client, source), limit=1000)
     assert max(inherited_trial.reports[-1].value or 0 for inherited_trial in everyone) == scores[0]
     assert len({str(inherited_trial.config) for inherited_trial in everyone}) == len(everyone)
 
@@ -88,7 +90,7 @@ def test_best_trials_with_checkpoints_are_continued(
 def test_trials_of_other_code_are_not_continued(
     service: FakeService, client: TestClient, source: str
 ) -> None:
-    assert found(service, warm(client, source), code="other") == []
+    assert matching_warm_starts(service, warm(client, source), code="other") == []
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "asha_stopping", "none", "auto"])
@@ -161,7 +163,9 @@ def test_best_under_a_cost_limit_counts_the_spend_of_the_earlier_job(
     fakes.simulate(service, job, warm_starts=warm_starts(service, job), messages=3)
     theirs = client.get(f"/v1/jobs/{source}/best").json()
     mine = client.get(f"/v1/jobs/{job}/best").json()
-    kept = max(found(service, job), key=lambda warm_start: warm_start.reports[-1].value or 0).reports[-1]
+    kept = max(
+        matching_warm_starts(service, job), key=lambda warm_start: warm_start.reports[-1].value or 0
+    ).reports[-1]
     assert mine["metric"] >= (kept.value or 0)
     assert (mine["config"], mine["cost_usd"]) == (theirs["config"], theirs["cost_usd"])
     cheap = client.get(f"/v1/jobs/{job}/best?max_cost_usd={mine['cost_usd'] / 2:.6f}")
@@ -185,7 +189,7 @@ def test_rebuilt_job_makes_the_same_decisions_about_continued_trials(
 def test_target_already_reached_by_an_earlier_job_costs_nothing(
     service: FakeService, client: TestClient, source: str
 ) -> None:
-    reached = found(service, warm(client, source))[0].reports[-1].value
+    reached = matching_warm_starts(service, warm(client, source))[0].reports[-1].value
     job = warm(client, source, objective={"metric": "acc", "mode": "max", "target": reached})
     fakes.simulate(service, job, warm_starts=warm_starts(service, job))
     shown = client.get(f"/v1/jobs/{job}").json()
@@ -199,7 +203,7 @@ def store(tmp_path: Path, job: str) -> CheckpointStore:
     return CheckpointStore(str(tmp_path / "storage"), "default", job)
 
 
-def saved(tmp_path: Path, warm_start: WarmStart) -> None:
+def saved(tmp_path: Path, warm_start: WarmStartTrial) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
     (folder / "state").write_text(warm_start.trial)
@@ -211,7 +215,7 @@ def test_copied_checkpoint_stays_when_the_earlier_job_prunes_its_own(
     service: FakeService, client: TestClient, source: str, tmp_path: Path
 ) -> None:
     job = warm(client, source)
-    spec, inherited = row_of(service, job).spec, found(service, job)[:2]
+    spec, inherited = row_of(service, job).spec, matching_warm_starts(service, job)[:2]
     saved(tmp_path, inherited[0])  # the other trial's checkpoint is gone
     copier = Copier(str(tmp_path / "storage"), "default", job)
     for _ in range(2):  # once for the first driver, once for the driver that replaces it after its death
@@ -238,7 +242,7 @@ def test_grid_trials_are_continued_at_their_own_numbers(
         jobs.note_code(db, first, CODE)
     fakes.simulate(service, first)
     job = warm(client, first, **grid)
-    spec, inherited = row_of(service, job).spec, found(service, job)
+    spec, inherited = row_of(service, job).spec, matching_warm_starts(service, job)
     assert inherited
     for warm_start in inherited:
         saved(tmp_path, warm_start)

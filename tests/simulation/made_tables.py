@@ -34,8 +34,8 @@ def arrays(rows: int = 40, steps: int = 9, *, seed: int = 0, mean_s: float = 20.
     }
 
 
-def written(path: Path, found: dict[str, Any] | None = None) -> Path:
-    np.savez(path, **(found or arrays()))
+def written(path: Path, columns: dict[str, Any] | None = None) -> Path:
+    np.savez(path, **(columns or arrays()))
     return path
 
 

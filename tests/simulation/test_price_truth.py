@@ -10,7 +10,7 @@ from tests.simulation.test_simulated_jobs import PRICE, QuickCurves, check_books
 from tests.simulation.watched import run_metered, run_watched
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.driver.machine_check import MachineCheck, forbidden
 from tuner.driver.placement import AnyMachine
 from tuner.driver.ports import Assignment, LoopConfig
@@ -24,7 +24,7 @@ def offer(usd: str, market: str = "on_demand", kind: str = "m", region: str | No
 
 
 def run_of(
-    found: "dict[str, Offer | None]",
+    offers: "dict[str, Offer | None]",
     *,
     wanted: Resources = ASKED,
     usd: str = "0.003",
@@ -33,13 +33,13 @@ def run_of(
     concurrency: int = 2,
 ) -> SimulatedRun:
     """Run a job whose attempts each get one of these machines at random. A label tells the machines apart."""
-    rng, names = Random(f"machines/{seed}"), sorted(found)
+    rng, names = Random(f"machines/{seed}"), sorted(offers)
 
-    def machine(_: Assignment) -> Machine:
-        return Machine({"name": rng.choice(names)}, 1, 0)
+    def machine(_: Assignment) -> WorkerMachine:
+        return WorkerMachine({"name": rng.choice(names)}, 1, 0)
 
     dearest = max(
-        [PRICE, *(machine_offer.price for machine_offer in found.values() if machine_offer is not None)]
+        [PRICE, *(machine_offer.price for machine_offer in offers.values() if machine_offer is not None)]
     )
     return SimulatedRun(
         spec(usd, seed=seed),
@@ -48,7 +48,7 @@ def run_of(
         seed=seed,
         faults=faults or Faults(),
         placement=AnyMachine(Rate(PRICE)),
-        machine_check=MachineCheck(wanted, lambda it: found[it.labels["name"]]),
+        machine_check=MachineCheck(wanted, lambda it: offers[it.labels["name"]]),
         machine=machine,
     )
 
@@ -91,7 +91,7 @@ def test_budget_and_invariants_hold_on_unexpected_machines(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "why"),
+    ("offer", "wanted", "why"),
     [
         (offer("0.05"), Resources(market="spot"), "asked for spot and got a m on demand at \\$0.05"),
         (None, ASKED, "price of its machine is not known.*name=only"),
@@ -101,9 +101,9 @@ def test_budget_and_invariants_hold_on_unexpected_machines(seed: int) -> None:
     ],
 )
 def test_attempt_on_forbidden_machine_is_stopped_at_negligible_cost(
-    found: Offer | None, wanted: Resources, why: str
+    offer: Offer | None, wanted: Resources, why: str
 ) -> None:
-    run = run_of({"only": found}, wanted=wanted, concurrency=1)
+    run = run_of({"only": offer}, wanted=wanted, concurrency=1)
     run.run()
     tables = run.journal.tables
     assert not tables.reports
@@ -114,7 +114,7 @@ def test_attempt_on_forbidden_machine_is_stopped_at_negligible_cost(
         raise AssertionError(rows[0].reason)
     # A message takes 2 ms to arrive. That time is billed at the price that was found, or at the price of the
     # hold.
-    price = PRICE if found is None else found.price
+    price = PRICE if offer is None else offer.price
     for row in rows:
         assert sum(cost.usd.micro_usd for cost in row.costs.values()) <= price.of(10_000_000).micro_usd
     assert rows[0].market == "on_demand"

@@ -15,7 +15,7 @@ from tuner.domain.ids import trial_id
 from tuner.domain.job import Confirm, JobSpec, SamplerName, SchedulerName, StartPoint, TrialLimits
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Fidelity
-from tuner.domain.records import CheckpointRow, ReportRow, WarmStart
+from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.driver.replay import Difference, Fold, JobRecord, Replayed, check, compare
@@ -300,7 +300,7 @@ def test_without_a_sampler_only_its_answers_are_not_checked(run: SimulatedRun) -
 # Warm starts
 
 
-def warm_start(number: int, lr: float) -> WarmStart:
+def warm_start(number: int, lr: float) -> WarmStartTrial:
     """A trial of an earlier job with three steps."""
     config: Config = {"lr": lr, "width": 16}
     rows = tuple(
@@ -317,7 +317,7 @@ def warm_start(number: int, lr: float) -> WarmStart:
         for step in (1, 2, 3)
     )
     kept = CheckpointRow(trial_id(number), 3, 1, "memory", 1, 0.1, Instant(0))
-    return WarmStart("job_9", trial_id(number), config, rows, kept)
+    return WarmStartTrial("job_9", trial_id(number), config, rows, kept)
 
 
 def warm_run() -> tuple[SimulatedRun, dict[str, ev.Inherited]]:

@@ -54,9 +54,9 @@ def on_spot(trace: Path, *, seed: int = 0, notice_ns: int = 120 * NS, **more: An
     return recorded_spot(trace, seed=seed, notice_ns=notice_ns, **more)
 
 
-def run_of(found: RecordedTable, budget: float = 8, **more: Any) -> SimulatedRun:
+def run_of(recorded: RecordedTable, budget: float = 8, **more: Any) -> SimulatedRun:
     algorithm = Algorithm(more.pop("scheduler", "asha"), more.pop("sampler", "random"), more.pop("seed", 0))
-    return run_watched(table_run(found, budget_trainings=budget, algorithm=algorithm, **more))
+    return run_watched(table_run(recorded, budget_trainings=budget, algorithm=algorithm, **more))
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

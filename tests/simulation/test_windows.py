@@ -94,13 +94,13 @@ def test_step_longer_than_the_window_costs_only_its_first_night() -> None:
     assert run.journal.account().posted.usd <= run.loop_config.rate.price.of(41 * 10**9)
 
 
-@pytest.mark.parametrize("asked", ["pause", "cancel"])
-def test_control_request_while_window_closes_is_honoured(asked: str) -> None:
+@pytest.mark.parametrize("action", ["pause", "cancel"])
+def test_control_request_while_window_closes_is_honoured(action: str) -> None:
     run = SimulatedRun(replace(spec(), window=Window("22:13", "22:14")), loop_config(), Curves())
     while run.loop.state.exhausted_limit != "window":
         assert run.clock.run_next()
-    run.loop.handle_event(ev.ControlRequested(run.clock.now(), asked))  # type: ignore[arg-type]
+    run.loop.handle_event(ev.ControlRequested(run.clock.now(), action))  # type: ignore[arg-type]
     run.run()
     assert run.loop.end is not None
-    assert run.loop.end.state == {"pause": "paused", "cancel": "cancelled"}[asked]
+    assert run.loop.end.state == {"pause": "paused", "cancel": "cancelled"}[action]
     assert not run.loop.end.reopens

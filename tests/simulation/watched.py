@@ -1,6 +1,6 @@
 """Run simulations with every invariant checked after each transaction and turn."""
 
-from tuner.driver.messages import Progress
+from tuner.driver.messages import WorkerMessage
 from tuner.simulator.invariants import watch
 from tuner.simulator.world import SimulatedRun
 
@@ -17,7 +17,7 @@ def run_metered(run: SimulatedRun) -> dict[tuple[str, int], int]:
     metered: dict[tuple[str, int], int] = {}
     progress = run.loop.progress
 
-    def listen(message: Progress) -> None:
+    def listen(message: WorkerMessage) -> None:
         metered[message.trial, message.attempt] = message.meter.total_ns
         progress(message)
 

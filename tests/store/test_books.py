@@ -92,7 +92,7 @@ def test_noted_spend_fills_job_and_shared_budget_only_to_their_limits(
     with database.read() as db:
         assert ledger.account(db, JOB) == Account(cost(100, 10), posted=cost(own))
         shared_budget = shared_budgets.get(db, PROJECT, "all").budget
-        assert shared_budgets.standing(db, PROJECT, shared_budget, NOW).account.posted == cost(shared)
+        assert shared_budgets.period_at(db, PROJECT, shared_budget, NOW).account.posted == cost(shared)
         assert ledger.violations(db) == []
 
 
@@ -146,8 +146,8 @@ def test_changed_period_starts_counting_from_zero(database: Database) -> None:
     put(database, SharedBudget("all", usd=Money(50), period="day"), at=LATER)
     with database.read() as db:
         shared_budget = shared_budgets.get(db, PROJECT, "all").budget
-        assert shared_budgets.standing(db, PROJECT, shared_budget, LATER).account.posted == FREE
-        assert shared_budgets.standing(db, PROJECT, shared_budget, NOW).account.posted == FREE, (
+        assert shared_budgets.period_at(db, PROJECT, shared_budget, LATER).account.posted == FREE
+        assert shared_budgets.period_at(db, PROJECT, shared_budget, NOW).account.posted == FREE, (
             "counted from the change on"
         )
     check(database, LATER)

@@ -87,21 +87,21 @@ happenings = st.one_of(
 )
 
 
-def same(one: object, other: object) -> bool:
+def same(value: object, other: object) -> bool:
     """Return whether two values are equal, with equal types at every level. NaN equals NaN, and 0.0 does not
     equal -0.0.
     """
-    if isinstance(one, float) and isinstance(other, float):
-        return repr(one) == repr(other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if type(one) is not type(other):
+    if isinstance(value, float) and isinstance(other, float):
+        return repr(value) == repr(other)
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return list(value) == list(other) and all(same(value[key], other[key]) for key in value)
+    if type(value) is not type(other):
         return False
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if dataclasses.is_dataclass(one):
-        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
-    return one == other
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(same, value, other))
+    if dataclasses.is_dataclass(value):
+        return all(same(getattr(value, f.name), getattr(other, f.name)) for f in dataclasses.fields(value))
+    return value == other
 
 
 @given(specs | limits | happenings | offers)

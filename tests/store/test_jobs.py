@@ -128,11 +128,11 @@ def test_priority_is_kept_and_control_request_is_cleared_when_the_job_stops(data
     move(database, "running")
     with database.write() as db:
         jobs.set_priority(db, JOB, -3)
-        jobs.set_wish(db, JOB, "pause")
+        jobs.set_control_request(db, JOB, "pause")
     with database.read() as db:
         assert jobs.control(db, JOB) == jobs.Control("pause", budget(), 0, 2, 0)
     move(database, "paused")
-    assert (get(database).priority, get(database).wish) == (-3, None)
+    assert (get(database).priority, get(database).control_request) == (-3, None)
 
 
 def spend(database: Database, posted: Cost, held: Cost) -> None:

@@ -12,7 +12,7 @@ from tuner.database.tables import attempts, trials
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.store import jobs, launches
-from tuner.store.jobs import Wish
+from tuner.store.jobs import ControlAction
 from tuner.store.journal import end_open, nodes_assigned_at
 from tuner.store.launches import Launch
 
@@ -27,9 +27,9 @@ def launch(database: Database) -> Launch:
     return current
 
 
-def wish(database: Database, wished: Wish) -> None:
+def request_control(database: Database, action: ControlAction) -> None:
     with database.write() as db:
-        jobs.set_wish(db, JOB, wished)
+        jobs.set_control_request(db, JOB, action)
 
 
 def test_job_with_closed_window_is_relaunched_when_it_opens(database: Database) -> None:
@@ -39,12 +39,12 @@ def test_job_with_closed_window_is_relaunched_when_it_opens(database: Database) 
     assert (relaunched.state, relaunched.epoch, relaunched.not_before) == ("wanted", 2, OPENS)
 
 
-@pytest.mark.parametrize("wished", ["pause", "cancel"])
+@pytest.mark.parametrize("action", ["pause", "cancel"])
 def test_job_paused_or_cancelled_by_a_user_is_not_relaunched_for_its_window(
-    database: Database, wished: Wish
+    database: Database, action: ControlAction
 ) -> None:
     journal = running(database)
-    wish(database, wished)
+    request_control(database, action)
     with journal.transaction() as tx:
         tx.put_job("paused", None, at=AT, again_at=OPENS)
     assert launch(database).state == "ended"
@@ -52,7 +52,7 @@ def test_job_paused_or_cancelled_by_a_user_is_not_relaunched_for_its_window(
 
 def test_job_resumed_while_pausing_is_relaunched_at_once(database: Database) -> None:
     journal = running(database)
-    wish(database, "resume")
+    request_control(database, "resume")
     with journal.transaction() as tx:
         tx.put_job("paused", None, at=AT)
     relaunched = launch(database)

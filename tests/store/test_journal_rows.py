@@ -270,7 +270,7 @@ def test_job_with_a_requested_pause_stays_paused_after_an_unseen_top_up(
     journal: SqlJournal, database: Database
 ) -> None:
     with database.write() as db:
-        jobs.set_wish(db, JOB, "pause")
+        jobs.set_control_request(db, JOB, "pause")
         jobs.set_budget(db, JOB, budget(200))
     with journal.transaction() as tx:
         tx.put_job("paused", "budget_usd", at=AT)

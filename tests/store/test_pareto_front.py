@@ -60,7 +60,7 @@ LIMITS = [
 ]
 
 
-def job_with(database: Database, mode: Mode, found: list[Given], fidelity: Fidelity) -> str:
+def job_with(database: Database, mode: Mode, given_reports: list[Given], fidelity: Fidelity) -> str:
     """Create a job with these reports. If several reports are of the same trial and step, the first counts."""
     job = f"job_{next(NUMBERS):016d}"
     new = new_job(job)
@@ -70,7 +70,7 @@ def job_with(database: Database, mode: Mode, found: list[Given], fidelity: Fidel
     with journal.transaction() as tx:
         for number in range(5):
             tx.put_trial(f"trial_{number:05d}", "running", at=Instant(0), config={"lr": 0.1})
-        for report in found:
+        for report in given_reports:
             cost, trial = Cost(Money(report.usd), report.gpu_ms), f"trial_{report.trial:05d}"
             if tx.put_report(ReportRow(trial, 1, report.step, Instant(0), report.value, {}, cost, report.ns)):
                 tx.seq += 1
@@ -86,23 +86,23 @@ def recorded(db: Connection, job: str) -> list[Any]:
     return list(db.execute(select(reports).where(r.job == job, r.value.is_not(None))))
 
 
-def place(found: Any) -> tuple[str, int] | None:
-    return None if found is None else (found.trial, found.step)
+def place(report: Any) -> tuple[str, int] | None:
+    return None if report is None else (report.trial, report.step)
 
 
 @examples(60, gate=30)
-@given(found=REPORTS, mode=MODES, fidelity=FIDELITIES)
+@given(given_reports=REPORTS, mode=MODES, fidelity=FIDELITIES)
 def test_answers_equal_a_search_through_all_reports(
-    database: Database, found: list[Given], mode: Mode, fidelity: Fidelity
+    database: Database, given_reports: list[Given], mode: Mode, fidelity: Fidelity
 ) -> None:
-    check_answers(database, found, mode, fidelity)
+    check_answers(database, given_reports, mode, fidelity)
 
 
 def check_answers(
-    database: Database, found: list[Given], mode: Mode, fidelity: Fidelity = Fidelity()
+    database: Database, given_reports: list[Given], mode: Mode, fidelity: Fidelity = Fidelity()
 ) -> None:
     """Check all answers. With proxies, they are those of the reports of the highest stage."""
-    job = job_with(database, mode, found, fidelity)
+    job = job_with(database, mode, given_reports, fidelity)
     with database.read() as db:
         rows = recorded(db, job)
         highest = max((fidelity.stage(row.step) for row in rows), default=0)

@@ -135,11 +135,11 @@ def test_concurrent_services_migrate_an_empty_database_once(postgres_empty_url: 
 
 
 @examples(25, gate=8)
-@given(found=fronts.REPORTS, mode=fronts.MODES)
+@given(given_reports=fronts.REPORTS, mode=fronts.MODES)
 def test_answers_equal_a_search_through_all_reports(
-    database: Database, found: list[fronts.Given], mode: Mode
+    database: Database, given_reports: list[fronts.Given], mode: Mode
 ) -> None:
-    fronts.check_answers(database, found, mode)
+    fronts.check_answers(database, given_reports, mode)
 
 
 JOBS = range(70, 74)
@@ -165,7 +165,7 @@ def test_concurrent_jobs_never_exceed_a_shared_budget_that_changes(database: Dat
             writer.join()
     check_books(database)
     with database.read() as db:
-        held = shared_budgets.standing(db, PROJECT, SharedBudget("all", usd=Money(200)), Instant(0)).account
+        held = shared_budgets.period_at(db, PROJECT, SharedBudget("all", usd=Money(200)), Instant(0)).account
         own = [ledger.account(db, name) for name in names]
     assert held.limit.usd == Money(200)
     assert held.posted == sum((account.posted for account in own), Cost())
@@ -215,7 +215,7 @@ def test_budget_change_waits_for_a_settlement_in_progress(database: Database, bu
         begin()
     with database.write() as db:
         assert shared_budget_changes.violations(db, project, Instant(0)) == []
-        assert shared_budgets.standing(db, project, shared_budget, Instant(0)).account.posted == Cost(
+        assert shared_budgets.period_at(db, project, shared_budget, Instant(0)).account.posted == Cost(
             Money(3)
         )
         assert jobs.get(db, job).budget == budget(200)

@@ -114,7 +114,7 @@ def test_requested_pause_is_kept_when_the_budget_runs_out(database: Database) ->
     journal = running(database)
     put(database, ALL, at=NOW)
     with database.write() as db:
-        jobs.set_wish(db, JOB, "pause")
+        jobs.set_control_request(db, JOB, "pause")
     pause(journal)
     put(database, SharedBudget("all", usd=Money(10_000)), at=NOW)
     assert not goes_on(database, NOW + DAY_NS)

@@ -46,8 +46,8 @@ def place(database: Database, job: str, number: int, usd: int, gpu_ms: int = 0, 
         return ledger.place(db, PROJECT, job, at_time(hold(number, cost(usd, gpu_ms), job=job), at))
 
 
-def at_time(one: OpenHold, at: int) -> OpenHold:
-    return OpenHold(one.id, one.trial, one.attempt, one.slice, one.cost, Instant(at), Instant(at + NS))
+def at_time(hold: OpenHold, at: int) -> OpenHold:
+    return OpenHold(hold.id, hold.trial, hold.attempt, hold.slice, hold.cost, Instant(at), Instant(at + NS))
 
 
 def settle(database: Database, job: str, number: int, usd: int, at: int = NOW) -> None:
@@ -58,7 +58,7 @@ def settle(database: Database, job: str, number: int, usd: int, at: int = NOW) -
 
 def account(database: Database, name: str, at: int = NOW) -> Account:
     with database.read() as db:
-        return shared_budgets.standing(
+        return shared_budgets.period_at(
             db, PROJECT, shared_budgets.get(db, PROJECT, name).budget, Instant(at)
         ).account
 

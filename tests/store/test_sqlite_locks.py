@@ -108,13 +108,13 @@ def test_thread_that_waits_too_long_proceeds_without_the_lock(monkeypatch: pytes
     assert (lock._readers, lock._commits) == (0, 0)
 
 
-def holds(path: Path, how: str, told: Connection) -> None:
+def holds(path: Path, how: str, parent: Connection) -> None:
     """Lock the file in another process until the parent sends a message."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(how)
         db.execute("SELECT * FROM a").fetchall()
-        told.send("locked")
-        told.recv()
+        parent.send("locked")
+        parent.recv()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def watched(
     The node is named explicitly, because each node of this machine represents a machine of its own.
     """
     local = LocalHead(served.home)
-    head = local.found()
+    head = local.running()
     assert head is not None
     (node_id,) = [kept.node_id for kept in served.cluster.nodes() if kept.name == node]
     assert command[0].endswith("python")
@@ -72,7 +72,7 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
         spot = Gcp()
         spot.say("scheduling/preemptible", "TRUE")
         with MetadataServer(spot) as google, watched(on_spot, second, UNIT, "gcp", google) as unit:
-            until(lambda: google.asked("preempted") > 0, seconds=300)
+            until(lambda: google.request_count("preempted") > 0, seconds=300)
             at = now()
             google.cloud.preempt()
             on_spot.trains_on(job, since=at, but=second)
@@ -93,8 +93,8 @@ def nothing_is_a_notice_but_one(on_spot: OnSpot, job: str, aws: MetadataServer[A
     the end.
     """
     aws.fail(ACTION, says(b'{"action": "terminate", "time": "soon"}'), times=2)
-    until(lambda: aws.asked(ACTION) >= 3, seconds=300)
+    until(lambda: aws.request_count(ACTION) >= 3, seconds=300)
     aws.fail(ACTION, hangs)
-    asked = aws.asked(ACTION)
-    until(lambda: aws.asked(ACTION) > asked, seconds=300)
+    asked = aws.request_count(ACTION)
+    until(lambda: aws.request_count(ACTION) > asked, seconds=300)
     assert [attempt.end for _, attempt in on_spot.attempts(job)] == [None]

@@ -22,7 +22,7 @@ USER_CODE = Path(__file__).parent / "user_code"
 TIMEOUT_S = 300.0
 
 
-def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
+def until(what: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT_S) -> Any:
     """Return the condition's result as soon as it is true.
 
     The limit only catches hangs. The pause between checks grows from 0.05 to 0.4 s, so that polling does not
@@ -35,7 +35,7 @@ def until(said: str, condition: Callable[[], Any], *, timeout_s: float = TIMEOUT
             return result
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.2, 0.4)
-    raise AssertionError(f"not within {timeout_s:.0f} s: {said}")
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
 
 
 class Served:

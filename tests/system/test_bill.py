@@ -59,7 +59,7 @@ def _lives(process: psutil.Process) -> bool:
 def began(served: Served) -> float:
     """Return when Ray started the last worker, in Unix seconds."""
     local = LocalHead(served.home)
-    head = local.found()
+    head = local.running()
     assert head is not None
     dashboard = local.dashboard(head)
     answer = dashboard.json(dashboard.call("GET", f"/api/v0/tasks?{urlencode(WORKERS)}"))

@@ -39,8 +39,8 @@ def services(home: Path) -> Iterator[list[Served]]:
             service.kill_api()
 
 
-def leads(one: Served) -> bool:
-    return "tuner_controller_leader 1.0" in httpx2.get(f"{one.client.url}/metrics", timeout=30).text
+def leads(served: Served) -> bool:
+    return "tuner_controller_leader 1.0" in httpx2.get(f"{served.client.url}/metrics", timeout=30).text
 
 
 def launches(home: Path) -> dict[str, int]:

@@ -50,7 +50,7 @@ class Whole:
             "TUNER_SPOT_WAIT": "20",
         }
         self._process = self._start("up", "--network", network, "--ray-port", str(ray_port))
-        self.said: list[str] = []
+        self.output: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
 
     def _start(self, *words: str) -> "subprocess.Popen[str]":
@@ -61,18 +61,18 @@ class Whole:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.said.append(line.rstrip())
+            self.output.append(line.rstrip())
 
     def wait(self) -> "Whole":
         def up() -> bool:
-            assert self._process.poll() is None, "\n".join(self.said)
-            return any("Ctrl-C" in line for line in self.said)
+            assert self._process.poll() is None, "\n".join(self.output)
+            return any("Ctrl-C" in line for line in self.output)
 
         until("all is up", up, timeout_s=UP_LIMIT_S)
         return self
 
-    def told(self, name: str) -> str:
-        (line,) = [line for line in self.said if line.strip().startswith(name)]
+    def line_of(self, name: str) -> str:
+        (line,) = [line for line in self.output if line.strip().startswith(name)]
         return line.strip().removeprefix(name).strip()
 
     def do(self, *words: str) -> None:
@@ -138,11 +138,11 @@ class Watcher:
 def test_job_survives_the_loss_of_its_spot_worker_and_its_replica(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    took = re.search(r"all is up after ([\d.]+) s", "\n".join(whole.said))
+    took = re.search(r"all is up after ([\d.]+) s", "\n".join(whole.output))
     assert took
     print(f"the whole deployment is up after {took[1]} s")
-    key = Path(whole.told("key")).read_text().strip()
-    first_replica, two = (Client(url, key) for url in whole.told("REST and page").split(", "))
+    key = Path(whole.line_of("key")).read_text().strip()
+    first_replica, two = (Client(url, key) for url in whole.line_of("REST and page").split(", "))
     until("both replicas are ready", lambda: first_replica.is_ready() and two.is_ready())
     name = first_replica.submit(
         job(
@@ -164,7 +164,7 @@ def test_job_survives_the_loss_of_its_spot_worker_and_its_replica(
     lost = until("a trial trains on the spot worker", lambda: _trains(two, name, "spot"), timeout_s=LIMIT_S)
     whole.do("kill", "spot-worker")
     until("it goes on, on demand", lambda: _trains(two, name, "on_demand"), timeout_s=LIMIT_S)
-    scraping_is_well(whole.told("Prometheus"))
+    scraping_is_well(whole.line_of("Prometheus"))
     whole.do("kill", "tuner-1")
     assert not first_replica.is_ready()
     (tmp_path / "speed_up").touch()
@@ -238,15 +238,15 @@ def it_went_on_elsewhere(client: Client, name: str, lost: tuple[str, Attempt]) -
 def scraping_is_well(prometheus: str) -> None:
     """Check that Prometheus scrapes both replicas and evaluates every rule without an error."""
 
-    def asked(path: str) -> Any:
+    def query_prometheus(path: str) -> Any:
         with urllib.request.urlopen(f"{prometheus}/api/v1/{path}", timeout=60) as answer:
             return json.load(answer)["data"]
 
     def are_up() -> bool:
-        return [target["health"] for target in asked("targets")["activeTargets"]] == ["up", "up"]
+        return [target["health"] for target in query_prometheus("targets")["activeTargets"]] == ["up", "up"]
 
     def rules_are_ok() -> bool:
-        rules = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
+        rules = [rule for group in query_prometheus("rules")["groups"] for rule in group["rules"]]
         assert not [rule for rule in rules if rule["health"] == "err"], rules
         return len(rules) > 20 and all(rule["health"] == "ok" for rule in rules)
 

@@ -49,7 +49,7 @@ def write(root: Path, files: dict[str, str]) -> None:
         path.write_text(text)
 
 
-def said(problems: Iterable[Problem], root: Path) -> list[str]:
+def lines_of(problems: Iterable[Problem], root: Path) -> list[str]:
     return [f"{problem.path.relative_to(root)}:{problem.line}: {problem.message}" for problem in problems]
 
 
@@ -150,7 +150,7 @@ def test_links_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
     )
     other = "# A `code` and [a link](README.md)\n```text\n# no heading\n```\n"
     write(tmp_path, {"README.md": page, "other.md": other})
-    assert said(docs.links(tmp_path), tmp_path) == [
+    assert lines_of(docs.links(tmp_path), tmp_path) == [
         "README.md:5: the link leads nowhere: gone.md",
         "README.md:5: other.md has no heading for #no-heading",
         "README.md:7: README.md has no heading for #there",
@@ -161,7 +161,7 @@ def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
     listed = "| name |\n| --- |\n| `TUNER_OLD` |\n| `TUNER_HOME` |\n"
     read = 'get("TUNER_HOME")\nget("TUNER_NEW")\n'
     write(tmp_path, {"docs/settings.md": listed, "tuner/settings.py": read})
-    assert said(docs.settings(tmp_path), tmp_path) == [
+    assert lines_of(docs.settings(tmp_path), tmp_path) == [
         "docs/settings.md:3: no setting is called TUNER_OLD",
         "tuner/settings.py:2: TUNER_NEW is not listed in docs/settings.md",
     ]
@@ -169,7 +169,7 @@ def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
     row = next(number for number, line in enumerate(lines, 1) if "tuner_reconciler_failures_total" in line)
     del lines[row - 1]
     (tmp_path / "docs/metrics.md").write_text("\n".join(lines))
-    (problem_line,) = said(docs.metrics(tmp_path), tmp_path)
+    (problem_line,) = lines_of(docs.metrics(tmp_path), tmp_path)
     assert problem_line.startswith(f"docs/metrics.md:{row}: the table differs from the code")
 
 
@@ -177,7 +177,7 @@ def test_stale_reference_pages_are_reported(tmp_path: Path) -> None:
     write(tmp_path, {"docs/reference/cli.md": "a\nb\n", "docs/reference/rest.md": "a\nb\n"})
     generated = {"cli.md": "a\nb\n", "rest.md": "a\nc\n", "python.md": "a\n"}
     message = "the page differs from the code: run `make docs` and commit it"
-    assert said(docs.reference(tmp_path, generated), tmp_path) == [
+    assert lines_of(docs.reference(tmp_path, generated), tmp_path) == [
         f"docs/reference/rest.md:2: {message}",
         f"docs/reference/python.md:1: {message}",
     ]
@@ -229,7 +229,7 @@ CORE = [
 
 def test_missing_parts_of_the_core_are_reported(tmp_path: Path) -> None:
     broken_core(tmp_path)
-    assert said(core.check(tmp_path), tmp_path) == CORE
+    assert lines_of(core.check(tmp_path), tmp_path) == CORE
 
 
 def test_the_program_prints_problems_and_exits_with_1(
@@ -263,7 +263,7 @@ def test_mutants_that_cannot_be_planted_are_reported(tmp_path: Path) -> None:
             Mutant("gone", "f.py", "a = 1", "a = 2", "", ("t.py::test_a",)),
         ],
     )
-    assert said(problems, tmp_path) == [
+    assert lines_of(problems, tmp_path) == [
         "tools/planted.py:1: twice: 'b = 2' occurs 2 times in f.py, not once",
         "tools/planted.py:2: same: it does not change what f.py does",
         "tools/planted.py:3: broken: f.py does not compile with the mutant: invalid syntax",
@@ -290,7 +290,7 @@ def test_monitoring_that_names_missing_things_is_reported(tmp_path: Path) -> Non
         "deploy/grafana/dashboards/tuner.json": ("currencyUSD", "currencyEUR"),
     }
     write(tmp_path, {name: (ROOT / name).read_text().replace(*change, 1) for name, change in changes.items()})
-    reported = [line.partition(": ") for line in said(monitoring.check(tmp_path), tmp_path)]
+    reported = [line.partition(": ") for line in lines_of(monitoring.check(tmp_path), tmp_path)]
     assert [(place.partition(":")[0], message) for place, _, message in reported] == [
         ("deploy/prometheus/rules/alerts.yml", "there is no metric tuner_database_on"),
         ("docs/runbook.md", "there is no section on the alert TunerDown"),

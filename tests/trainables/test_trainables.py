@@ -150,7 +150,7 @@ def test_training_on_a_gpu_gives_the_same_metrics_as_on_the_cpu(
         on_gpu = run(module, 1, tmp_path, accumulate=2) + run(module, 2, tmp_path, accumulate=2)
     hook.remove()
     assert devices == {"cuda"}
-    assert measured.taken()["facts"]["device"] == "cuda"
+    assert measured.measurements()["facts"]["device"] == "cuda"
     for metrics, expected in zip(on_gpu, on_cpu, strict=True):
         assert metrics == pytest.approx(expected, rel=tolerance)
 

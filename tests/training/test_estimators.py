@@ -34,14 +34,14 @@ def trained(model: Any, times: int) -> Any:
     return model
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, numpy.ndarray):
-        return bool(one.dtype == other.dtype and (one == other).all())
-    return bool(one == other)
+def same(value: Any, other: Any) -> bool:
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(same(value[key], other[key]) for key in value)
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(map(same, value, other))
+    if isinstance(value, numpy.ndarray):
+        return bool(value.dtype == other.dtype and (value == other).all())
+    return bool(value == other)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_autocast_enters_contexts_for_cpu_and_cuda_if_cuda_is_initialized(
     with autocast(precision):
         pass
     assert contexts == [("cpu", dtype), ("cuda", dtype)]
-    assert measured.taken()["facts"]["device"] == "cuda"
+    assert measured.measurements()["facts"]["device"] == "cuda"
     contexts.clear()
     with autocast(precision, "cpu"):
         pass

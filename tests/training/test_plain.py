@@ -43,12 +43,12 @@ def saved_and_restored(state: Any, directory: Path) -> Any:
         return restored.state
 
 
-def same(one: Any, two: Any) -> bool:
-    if type(one) is not type(two):
+def same(value: Any, other: Any) -> bool:
+    if type(value) is not type(other):
         return False
-    if isinstance(one, numpy.ndarray | numpy.generic):
-        return (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
-    return bool(one == two)
+    if isinstance(value, numpy.ndarray | numpy.generic):
+        return (value.dtype, value.shape, value.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    return bool(value == other)
 
 
 VALUES = [

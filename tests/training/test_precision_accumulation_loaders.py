@@ -233,7 +233,7 @@ def test_batch_order_does_not_use_the_global_generator() -> None:
 
 
 def test_data_loader_and_precision_settings_are_measured() -> None:
-    assert measured.taken() == {}
+    assert measured.measurements() == {}
     loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3)
     with SpotSafe() as run:
         timed = run.data(loader)
@@ -241,13 +241,13 @@ def test_data_loader_and_precision_settings_are_measured() -> None:
         assert len(timed) == 2
     with autocast("bf16"):
         pass
-    noted = measured.taken()
+    noted = measured.measurements()
     assert noted["data_wait_ns"] > 0
     facts = {"loader_workers": 0, "batch_size": 3, "pin_memory": False, "precision": "bf16", "device": "cpu"}
     assert noted["facts"] == facts
     with pytest.raises(ValueError, match="fp8"):
         autocast("fp8")
-    assert measured.taken()["facts"]["precision"] == "bf16"
+    assert measured.measurements()["facts"]["precision"] == "bf16"
 
 
 def test_quantization_aware_layers_round_to_8_bits_and_keep_their_state() -> None:

@@ -28,14 +28,14 @@ def script(*arguments: object) -> tuple[int, list[Record]]:
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def told(directory: Path | None, **how: Any) -> tuple[list[Record], str]:
+def records_of(directory: Path | None, **how: Any) -> tuple[list[Record], str]:
     records: list[Record] = []
     last = fit(directory, tell=records.append, **how)
     return records, last
 
 
 def test_killed_script_resumes_bit_for_bit(tmp_path: Path) -> None:
-    records, last = told(None, optimizer="adamw", precision="fp16", steps=8)
+    records, last = records_of(None, optimizer="adamw", precision="fp16", steps=8)
     whole = [*records, {"digest": last, "ray": False}]
     killed, before = script("adamw", "fp16", tmp_path / "cut", 8, 5)
     assert killed == -signal.SIGKILL
@@ -48,9 +48,9 @@ def test_killed_script_resumes_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("optimizer", "precision"), KINDS)
 def test_run_that_ended_early_resumes_bit_for_bit(tmp_path: Path, optimizer: str, precision: str) -> None:
     how: dict[str, Any] = {"optimizer": optimizer, "precision": precision}
-    whole, last = told(None, steps=7, **how)
-    before, _ = told(tmp_path, steps=3, **how)
-    after, resumed_last = told(tmp_path, steps=7, **how)
+    whole, last = records_of(None, steps=7, **how)
+    before, _ = records_of(tmp_path, steps=3, **how)
+    after, resumed_last = records_of(tmp_path, steps=7, **how)
     assert [*before, *after] == whole
     assert resumed_last == last
 
@@ -61,17 +61,17 @@ def test_run_interrupted_at_any_step_resumes_bit_for_bit(tmp_path: Path, cut: in
         if step == cut:
             raise InterruptedError
 
-    whole, last = told(None, steps=7)
+    whole, last = records_of(None, steps=7)
     with pytest.raises(InterruptedError):
         fit(tmp_path, steps=7, before_step=lose_power)
-    after, resumed_last = told(tmp_path, steps=7)
+    after, resumed_last = records_of(tmp_path, steps=7)
     assert after == whole[cut:]
     assert resumed_last == last
 
 
 def test_different_training_gives_different_records(tmp_path: Path) -> None:
-    records, _ = told(None, steps=2)
-    other, _ = told(None, steps=2, optimizer="adamw")
+    records, _ = records_of(None, steps=2)
+    other, _ = records_of(None, steps=2, optimizer="adamw")
     assert records[0]["digest"] != other[0]["digest"]
     assert records[0]["draws"] != records[1]["draws"]
 

@@ -128,7 +128,7 @@ def test_batch_size_is_halved_until_it_fits_and_recorded(error: Exception) -> No
 
     assert fit_batch_size(step, 100) == (12, 9)
     assert tried == [(100, 1), (50, 2), (25, 4), (12, 9)]
-    assert measured.taken()["facts"]["fitted_batch_size"] == 12
+    assert measured.measurements()["facts"]["fitted_batch_size"] == 12
     with pytest.raises(type(error)):
         fit_batch_size(step, 100, smallest=25)
 

@@ -86,9 +86,9 @@ METRICS = [
 ]
 
 
-@pytest.mark.parametrize(("value", "told"), METRICS, ids=[repr(value) for value, _ in METRICS])
+@pytest.mark.parametrize(("value", "sent"), METRICS, ids=[repr(value) for value, _ in METRICS])
 def test_metrics_are_sent_as_plain_values_including_nan_and_infinity(
-    supervisor: Supervisor, value: object, told: object
+    supervisor: Supervisor, value: object, sent: object
 ) -> None:
     supervisor.begin(max_step=1)
     supervisor.answers("go")
@@ -96,8 +96,8 @@ def test_metrics_are_sent_as_plain_values_including_nan_and_infinity(
         for _ in run.steps():
             run.report(metric=value)
     (report,) = supervisor.heard("report")
-    assert report["metrics"] == {"metric": told}
-    assert type(report["metrics"]["metric"]) is type(told)
+    assert report["metrics"] == {"metric": sent}
+    assert type(report["metrics"]["metric"]) is type(sent)
     assert report["resumable"]
 
 

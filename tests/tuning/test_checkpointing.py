@@ -11,10 +11,10 @@ from tuner.tuning.checkpointing import (
     CRASH_MEAN_NS,
     HOUR_NS,
     SPOT_MEAN_NS,
-    Exposure,
     Hazard,
+    InterruptionRisk,
     Notices,
-    Saving,
+    SaveTimes,
     daly_ns,
     saves_on_notice,
     steps_between,
@@ -37,8 +37,8 @@ def young_ns(stall_ns: int, mean_ns: int) -> int:
     return math.isqrt(2 * stall_ns * mean_ns)
 
 
-def spot(mean_ns: int = SPOT_MEAN_NS, notice_ns: int | None = None) -> Exposure:
-    return Exposure(preemption=Hazard(mean_ns), notice_ns=notice_ns)
+def spot(mean_ns: int = SPOT_MEAN_NS, notice_ns: int | None = None) -> InterruptionRisk:
+    return InterruptionRisk(preemption=Hazard(mean_ns), notice_ns=notice_ns)
 
 
 @pytest.mark.parametrize(("mean_min", "published_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
@@ -69,8 +69,8 @@ def test_young_and_daly_agree_for_cheap_saves() -> None:
 def test_intervals_are_defined_for_all_inputs(
     step_ns: int, mean_ns: int, stall_ns: int, durable_ns: int, notice_ns: int | None, is_spot: bool
 ) -> None:
-    exposure = spot(mean_ns, notice_ns) if is_spot else Exposure(crash=Hazard(mean_ns))
-    assert steps_between(step_ns=step_ns, saving=Saving(stall_ns, durable_ns), exposure=exposure) >= 1
+    exposure = spot(mean_ns, notice_ns) if is_spot else InterruptionRisk(crash=Hazard(mean_ns))
+    assert steps_between(step_ns=step_ns, saving=SaveTimes(stall_ns, durable_ns), risk=exposure) >= 1
     assert 0 <= daly_ns(stall_ns, mean_ns) <= max(mean_ns, young_ns(stall_ns, mean_ns))
 
 
@@ -79,7 +79,7 @@ def test_longer_stalls_never_make_saves_more_frequent(
     step_ns: int, mean_ns: int, one_ns: int, other_ns: int
 ) -> None:
     few, many = (
-        steps_between(step_ns=step_ns, saving=Saving(stall_ns, 0), exposure=spot(mean_ns))
+        steps_between(step_ns=step_ns, saving=SaveTimes(stall_ns, 0), risk=spot(mean_ns))
         for stall_ns in sorted((one_ns, other_ns))
     )
     assert few <= many
@@ -90,7 +90,7 @@ def test_rarer_preemptions_never_make_saves_more_frequent(
     step_ns: int, stall_ns: int, one_ns: int, other_ns: int, notice_ns: int | None
 ) -> None:
     few, many = (
-        steps_between(step_ns=step_ns, saving=Saving(stall_ns, 0), exposure=spot(mean_ns, notice_ns))
+        steps_between(step_ns=step_ns, saving=SaveTimes(stall_ns, 0), risk=spot(mean_ns, notice_ns))
         for mean_ns in sorted((one_ns, other_ns))
     )
     assert few <= many
@@ -100,7 +100,7 @@ def test_rarer_preemptions_never_make_saves_more_frequent(
 def test_stalls_take_at_most_a_twentieth_and_saves_do_not_overlap(
     step_ns: int, mean_ns: int, stall_ns: int, durable_ns: int
 ) -> None:
-    steps = steps_between(step_ns=step_ns, saving=Saving(stall_ns, durable_ns), exposure=spot(mean_ns))
+    steps = steps_between(step_ns=step_ns, saving=SaveTimes(stall_ns, durable_ns), risk=spot(mean_ns))
     assert 20 * stall_ns <= steps * step_ns
     assert durable_ns <= steps * step_ns
 
@@ -110,7 +110,7 @@ def test_interval_of_cheap_saves_is_at_most_a_tenth_of_mean_time_between_losses(
     step_ns: int, mean_ns: int, stall_ns: int, notice_ns: int | None
 ) -> None:
     exposure = spot(mean_ns, notice_ns)
-    steps = steps_between(step_ns=step_ns, saving=Saving(stall_ns, 0), exposure=exposure)
+    steps = steps_between(step_ns=step_ns, saving=SaveTimes(stall_ns, 0), risk=exposure)
     forced = max(1, -(-20 * stall_ns // step_ns))
     assert steps <= max(forced, exposure.mean_ns // 10 // step_ns)
 
@@ -123,9 +123,9 @@ def test_notice_is_relied_on_only_if_step_and_save_fit_into_it() -> None:
 
 
 def test_saves_are_rarer_if_notices_are_long_enough() -> None:
-    saving = Saving(2 * NS, 20 * NS)
+    saving = SaveTimes(2 * NS, 20 * NS)
     noticed, unnoticed = (
-        steps_between(step_ns=NS, saving=saving, exposure=spot(notice_ns=notice_ns))
+        steps_between(step_ns=NS, saving=saving, risk=spot(notice_ns=notice_ns))
         for notice_ns in (120 * NS, None)
     )
     assert noticed == pytest.approx(
@@ -136,36 +136,36 @@ def test_saves_are_rarer_if_notices_are_long_enough() -> None:
 @pytest.mark.parametrize("step_s", [10, 15, 18, 20, 26, 30, 600])
 def test_every_step_is_saved_if_notice_is_too_short_for_step_and_save(step_s: int) -> None:
     """Saving every step means that no finished step is lost with the machine."""
-    saving, step_ns = Saving(NS // 10, NS // 2), step_s * NS
-    assert steps_between(step_ns=step_ns, saving=saving, exposure=spot(notice_ns=15 * NS)) == 1
-    assert steps_between(step_ns=9 * NS, saving=saving, exposure=spot(notice_ns=15 * NS)) > 1
+    saving, step_ns = SaveTimes(NS // 10, NS // 2), step_s * NS
+    assert steps_between(step_ns=step_ns, saving=saving, risk=spot(notice_ns=15 * NS)) == 1
+    assert steps_between(step_ns=9 * NS, saving=saving, risk=spot(notice_ns=15 * NS)) > 1
 
 
 def test_stall_and_overlap_limits_hold_with_short_notice() -> None:
-    for saving, steps in ((Saving(2 * NS, 3 * NS), 3), (Saving(NS // 2, 50 * NS), 4)):
-        assert steps_between(step_ns=15 * NS, saving=saving, exposure=spot(notice_ns=15 * NS)) == steps
+    for saving, steps in ((SaveTimes(2 * NS, 3 * NS), 3), (SaveTimes(NS // 2, 50 * NS), 4)):
+        assert steps_between(step_ns=15 * NS, saving=saving, risk=spot(notice_ns=15 * NS)) == steps
 
 
 def test_notice_counts_for_the_steps_that_fit_into_it() -> None:
     """Steps take 20, 40 and 80 s. A save takes 30 s and a reaction 5 s, so 20 s of the notice are left: enough
     for all, half, or a quarter of the steps.
     """
-    saving, mean = Saving(2 * NS, 30 * NS), SPOT_MEAN_NS
-    exposure = Exposure(
+    saving, mean = SaveTimes(2 * NS, 30 * NS), SPOT_MEAN_NS
+    exposure = InterruptionRisk(
         preemption=Hazard(mean), crash=Hazard(2**80), notice_ns=55 * NS, notices=Notices(2**60, missed=1)
     )
     unnotified = [mean / exposure.unsaved_mean_ns(step_s * NS, saving) for step_s in (20, 40, 80)]
     assert unnotified == pytest.approx([0, 0.5, 0.75], abs=1e-6)
-    nothing = exposure.unsaved_mean_ns(20 * NS, Saving(2 * NS, 50 * NS))
+    nothing = exposure.unsaved_mean_ns(20 * NS, SaveTimes(2 * NS, 50 * NS))
     assert nothing == exposure.mean_ns
 
 
 def test_missed_notices_shorten_the_interval() -> None:
-    saving, intervals = Saving(2 * NS, 20 * NS), []
+    saving, intervals = SaveTimes(2 * NS, 20 * NS), []
     for missed in range(20):
         notices = Notices(10 + missed, 1 + missed)
-        exposure = Exposure(preemption=Hazard(SPOT_MEAN_NS), notice_ns=120 * NS, notices=notices)
-        intervals.append(steps_between(step_ns=NS, saving=saving, exposure=exposure))
+        exposure = InterruptionRisk(preemption=Hazard(SPOT_MEAN_NS), notice_ns=120 * NS, notices=notices)
+        intervals.append(steps_between(step_ns=NS, saving=saving, risk=exposure))
     assert intervals == sorted(intervals, reverse=True)
     assert intervals[-1] < intervals[0] / 2
 
@@ -184,15 +184,15 @@ def test_observed_preemptions_outweigh_the_prior(events: int, mean_ns: int) -> N
 
 
 def test_on_demand_interval_depends_only_on_crashes() -> None:
-    saving = Saving(2 * NS, 20 * NS)
-    steps = steps_between(step_ns=NS, saving=saving, exposure=Exposure())
+    saving = SaveTimes(2 * NS, 20 * NS)
+    steps = steps_between(step_ns=NS, saving=saving, risk=InterruptionRisk())
     assert steps == pytest.approx(young_ns(2 * NS, CRASH_MEAN_NS) / NS, rel=0.01)
-    assert steps > 5 * steps_between(step_ns=NS, saving=saving, exposure=spot())
+    assert steps > 5 * steps_between(step_ns=NS, saving=saving, risk=spot())
 
 
 def test_slow_save_counts_immediately_and_fades_over_time() -> None:
-    saving = Saving(2 * NS, 20 * NS).after(10 * NS, 200 * NS)
-    assert saving == Saving(4 * NS, 200 * NS)
+    saving = SaveTimes(2 * NS, 20 * NS).after(10 * NS, 200 * NS)
+    assert saving == SaveTimes(4 * NS, 200 * NS)
     for _ in range(20):
         saving = saving.after(2 * NS, 20 * NS)
     assert saving.stall_ns == pytest.approx(2 * NS, rel=0.01)

@@ -13,7 +13,7 @@ from tests.strategies import examples, spaces
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 from tuner.tuning.samplers.curve_gp import CurveGP, log_expected_improvement
-from tuner.tuning.samplers.curves import FLOOR, Curves, Data
+from tuner.tuning.samplers.curves import FLOOR, Data, LevelScores
 from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.model import FIRST_RANDOM, ModelSampler
 from tuner.tuning.samplers.simple import RandomSampler
@@ -121,7 +121,7 @@ def test_log_expected_improvement_matches_scipy(u: float) -> None:
 
 
 def test_early_trial_is_ranked_with_the_gains_of_other_trials() -> None:
-    curves = Curves(UnitCube(PLANE), STEPS)
+    curves = LevelScores(UnitCube(PLANE), STEPS)
     for number in range(4):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
         for step, score in zip(STEPS, (0.2, 0.5, 0.6), strict=True):
@@ -132,7 +132,7 @@ def test_early_trial_is_ranked_with_the_gains_of_other_trials() -> None:
 
 
 def test_failed_trial_gets_the_floor_score_and_is_not_among_the_best() -> None:
-    curves = Curves(UnitCube(PLANE), STEPS)
+    curves = LevelScores(UnitCube(PLANE), STEPS)
     for number in range(3):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
         curves.tell(number, 4, number / 10, 10**9)
@@ -143,7 +143,7 @@ def test_failed_trial_gets_the_floor_score_and_is_not_among_the_best() -> None:
 
 
 def test_known_scores_are_bounded_and_keep_the_best() -> None:
-    curves = Curves(UnitCube(PLANE), STEPS)
+    curves = LevelScores(UnitCube(PLANE), STEPS)
     for number in range(50):
         curves.add(number, {"lr": 0.01, "width": 8 + number})
         curves.tell(number, 4, float(number), 10**9)
@@ -236,7 +236,7 @@ def test_sampler_still_suggests_after_all_trials_failed() -> None:
 def test_past_configuration_is_not_copied_twice() -> None:
     config: Config = {"lr": 0.01, "width": 32}
     curve = tuple((step, height(config, step), step * 10**9) for step in STEPS)
-    curves = Curves(UnitCube(PLANE), STEPS, [PastTrial(config, curve)])
+    curves = LevelScores(UnitCube(PLANE), STEPS, [PastTrial(config, curve)])
     assert curves.best_past(10) == [-1]
     curves.add(0, config)
     assert curves.best_past(10) == []
@@ -244,7 +244,7 @@ def test_past_configuration_is_not_copied_twice() -> None:
 
 def test_past_failed_configuration_is_not_copied() -> None:
     config: Config = {"lr": 0.01, "width": 32}
-    curves = Curves(UnitCube(PLANE), STEPS, [PastTrial(config, ((4, 100.0, 10**9),), failed=True)])
+    curves = LevelScores(UnitCube(PLANE), STEPS, [PastTrial(config, ((4, 100.0, 10**9),), failed=True)])
     assert curves.best_past(10) == []
     assert curves.known(9).y.tolist() == [FLOOR]
 

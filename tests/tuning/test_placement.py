@@ -69,9 +69,9 @@ FRESH = PlacementMemory(Instant(0), 800 * MINUTE)
 
 
 def chosen(
-    asked: PlacementRequest, seen: Observation, memory: PlacementMemory = FRESH
+    request: PlacementRequest, seen: Observation, memory: PlacementMemory = FRESH
 ) -> tuple[Offer | None, Why]:
-    choice = choose(asked, memory, seen)[1]
+    choice = choose(request, memory, seen)[1]
     return choice.offer, choice.why
 
 
@@ -274,10 +274,10 @@ def test_spot_is_retried_after_preemptions_fade() -> None:
     st.integers(0, 2**62),
 )
 def test_memory_is_bounded_and_prices_are_positive_integers(
-    told: list[tuple[Offer, int, int]], later: int
+    gains: list[tuple[Offer, int, int]], later: int
 ) -> None:
     memory = FRESH
-    for n, (offer, paid, gained) in enumerate(told):
+    for n, (offer, paid, gained) in enumerate(gains):
         memory = memory.after(
             offer, now=Instant(n * MINUTE), paid_ns=paid * MINUTE, gained_ns=gained * MINUTE
         )
@@ -347,7 +347,7 @@ class World:
             self._minute()
         return self.now
 
-    def _move(self, asked: PlacementRequest) -> None:
+    def _move(self, request: PlacementRequest) -> None:
         for _ in range(3):  # an attempt that ends at once is followed by another decision
             seen = replace(
                 observation(
@@ -356,7 +356,7 @@ class World:
                 changeover_ns=self.changeover * MINUTE,
                 unsaved_ns=self.unsaved * MINUTE // 100,
             )
-            self.memory, choice = choose(asked, self.memory, seen)
+            self.memory, choice = choose(request, self.memory, seen)
             self.visited.add(choice.why)
             if choice.offer is self.at:
                 return

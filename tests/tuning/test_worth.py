@@ -48,7 +48,7 @@ def test_job_ends_when_the_next_dollar_gains_less_than_it_is_worth(
     if ends:
         assert "is expected to gain 0.0206 points, and a point is worth $40" in str(last[-1])
         assert story.state.ending is not None
-        assert story.state.ending.found
+        assert story.state.ending.is_from_reports
 
 
 @pytest.mark.parametrize("violation", [0.0, 0.1])

@@ -27,7 +27,7 @@ def fill(url: str, home: Path) -> None:
         people(life)
         exported(life)
         life.ask("another member", "PUT", "/v1/members/grace", role="admin")
-        life.service.cluster.found = [fakes.SMALL]
+        life.service.cluster.fake_nodes = [fakes.SMALL]
         source = life.acks["submit hangs"]
         life.submit("learns", usd=0.0001, warm_start={"jobs": [source]}, tags={"team": "vision"})
         life.submit("student", usd=0.0001, teacher={"job": life.acks["submit first"]})

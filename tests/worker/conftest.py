@@ -36,13 +36,13 @@ def supervisor_of(node_board: NodeBoard) -> Iterator[Callable[[str], Supervisor]
     """
     made: dict[str, Supervisor] = {}
 
-    def found(module: str) -> Supervisor:
+    def get_supervisor(module: str) -> Supervisor:
         served = "tests.worker.preloaded" if module in PRELOADED else module
         if served not in made:
-            made[served] = Supervisor(f"{served}:train", notice=lambda: node_board.standing(NODE))
+            made[served] = Supervisor(f"{served}:train", notice=lambda: node_board.earliest_notice(NODE))
         return made[served]
 
-    yield found
+    yield get_supervisor
     for supervisor in made.values():
         supervisor.close()
 

@@ -18,7 +18,7 @@ from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.time import Instant
-from tuner.driver.messages import Progress, end_of
+from tuner.driver.messages import WorkerMessage, end_of
 from tuner.worker.supervisor import Supervisor
 
 EVERY_STEP = {"checkpoint_interval_ns": 0}
@@ -59,7 +59,7 @@ def gated(first: int, gate: Path) -> dict[str, Any]:
     return {"gated": first, "gate": str(gate)}
 
 
-def leaving(driver: Driver, is_it: bool = True) -> None:
+def await_notice(driver: Driver, is_it: bool = True) -> None:
     driver.until(lambda result: result["leaving"] == is_it)
 
 
@@ -75,11 +75,11 @@ def test_notice_finishes_and_saves_the_step_in_progress_without_driver_request(
     driver.begin(until=9, config=gated(step, gate))
     driver.until(lambda result: "train" in result["meter"] and len(driver.reports) == step - 1)
     node.goes(1000)
-    leaving(driver)
+    await_notice(driver)
     gate.touch()
     ended = driver.until_state("preempted")
     assert ended["saved_step"] == driver.reports[-1]["step"] == step
-    assert Progress.parse(ended).leaving
+    assert WorkerMessage.parse(ended).has_notice
     assert ended["error"]["message"] == "goes"
     node.stays()
     driver.run_to(9, restore=step)  # on another machine
@@ -98,7 +98,7 @@ def test_too_short_notice_loses_only_the_step_in_progress(
     driver.takes(2000)
     for number, seconds in enumerate(left_s):
         if number:
-            leaving(driver)
+            await_notice(driver)
         node.goes(seconds, name=f"notice {number % 2}")
     ended = driver.until_state("preempted")
     assert [report["step"] for report in driver.reports] == [1]
@@ -163,7 +163,7 @@ def test_running_save_is_awaited_if_the_step_cannot_finish(
     assert hangs.wait(240)
     driver.takes(2000)
     node.goes(1000)
-    leaving(driver)
+    await_notice(driver)
     goes_on.set()
     assert driver.until_state("preempted")["saved_step"] == 1
 
@@ -177,7 +177,7 @@ def test_running_save_does_not_prevent_the_final_save(
     driver.reported(1)
     assert hangs.wait(240)
     node.goes(1000)
-    leaving(driver)
+    await_notice(driver)
     goes_on.set()
     ended = driver.until_state("preempted")
     assert ended["saved_step"] == driver.reports[-1]["step"] > 1
@@ -233,11 +233,11 @@ def test_child_killed_after_a_notice_counts_as_preempted(drive: Any, node: Node)
     driver.begin(until=9, config={"step_s": 1000})
     trains(driver)
     node.goes(1000)
-    leaving(driver)
+    await_notice(driver)
     os.kill(driver.supervisor.pid, signal.SIGTERM)
     ended = driver.until_state("failed")
     assert ended["error"]["kind"] == "killed"
-    assert end_of(Progress.parse(ended)) == "preempted"
+    assert end_of(WorkerMessage.parse(ended)) == "preempted"
 
 
 def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> None:
@@ -245,9 +245,9 @@ def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> N
     driver.begin(until=4, config=gated(2, gate))
     driver.reported(1)
     node.goes(1000)
-    leaving(driver)
+    await_notice(driver)
     node.stays()
-    leaving(driver, False)
+    await_notice(driver, False)
     gate.touch()
     waiting = driver.until_state("waiting")
     assert not waiting["leaving"]
@@ -317,7 +317,7 @@ def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) 
     ended = driver.until_state("paused")
     assert ended["reports"] == []
     assert ended["leaving"], "so that the worker is given nothing more"
-    assert end_of(Progress.parse(ended)) == "paused"
+    assert end_of(WorkerMessage.parse(ended)) == "paused"
     assert not set(ended["meter"]) & {"train", "restore"}
     with pytest.raises(RuntimeError, match="no attempt"):
         driver.supervisor.step()
@@ -330,7 +330,7 @@ def test_worker_started_during_a_notice_reports_preemption(
 ) -> None:
     """This happens on the head, for example, which is never drained."""
     entry = "tests.worker.plain_cases:counts"
-    born = Supervisor(entry, notice=lambda: node_board.standing(NODE))
+    born = Supervisor(entry, notice=lambda: node_board.earliest_notice(NODE))
     try:
         driver = Driver(tmp_path / "storage", entry, born)
         node.goes(1000)

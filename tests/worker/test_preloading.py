@@ -9,7 +9,7 @@ import pytest
 
 from tests.data_server import data_server
 from tuner.domain.usage import Usage
-from tuner.driver.messages import Progress
+from tuner.driver.messages import WorkerMessage
 from tuner.worker.fork_server import needs_dynamo
 
 OPTIMISES = "import torch\n\ndef train(config):\n    torch.optim.SGD([torch.zeros(1)], 0.1)\n"
@@ -98,7 +98,7 @@ def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
         used = list[Usage]()
         for _ in range(2):
             driver.run_to(1, config=constants)
-            used.append(Progress.parse(driver.end("stop")).usage or Usage())
+            used.append(WorkerMessage.parse(driver.end("stop")).usage or Usage())
     assert [report["metrics"]["text"] for report in driver.reports] == ["the data"] * 2
     assert not any(report["metrics"]["in_this_process"] for report in driver.reports)
     assert [(usage.data_read_bytes, usage.data_bucket_bytes) for usage in used] == [(8, 0), (None, None)]

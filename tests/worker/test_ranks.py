@@ -12,7 +12,7 @@ import torch
 from tests import frameworks
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.job import program_config
-from tuner.driver.messages import Progress, end_of
+from tuner.driver.messages import WorkerMessage, end_of
 from tuner.training.checkpoint import read_parts
 from tuner.worker.child import NotTrainable, load
 from tuner.worker.process_tree import descendants
@@ -164,7 +164,7 @@ def test_attempt_is_begun_again_if_its_port_is_taken(drive: Any) -> None:
     driver.begin(**TWO)
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "port"
-    assert end_of(Progress.parse(failed)) == "lost"
+    assert end_of(WorkerMessage.parse(failed)) == "lost"
 
 
 @pytest.mark.parametrize("fsdp", [False, True])

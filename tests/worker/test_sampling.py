@@ -19,7 +19,7 @@ from tests.strategies import examples
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS
 from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
-from tuner.driver.messages import Progress
+from tuner.driver.messages import WorkerMessage
 from tuner.worker import process_tree, sampling
 from tuner.worker.metering import Gpus, UsageMeter
 from tuner.worker.process_tree import ResourceUse
@@ -27,7 +27,7 @@ from tuner.worker.process_tree import ResourceUse
 
 def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
     driver.begin(until=until, config=config)
-    usage = Progress.parse(driver.until_state("waiting")).usage
+    usage = WorkerMessage.parse(driver.until_state("waiting")).usage
     driver.end("stop")
     assert usage is not None
     return usage
@@ -59,7 +59,7 @@ def test_data_wait_is_measured_separately_from_computation(drive: Any) -> None:
 def test_saves_are_counted(drive: Any) -> None:
     driver = drive("counts")
     driver.run_to(1)
-    usage = Progress.parse(driver.end("pause")).usage
+    usage = WorkerMessage.parse(driver.end("pause")).usage
     assert usage is not None
     assert usage.saves == 1
     assert usage.saved_bytes
@@ -82,7 +82,7 @@ def test_delayed_sample_does_not_postpone_later_samples(
         return []
 
     monkeypatch.setattr(sampling, "descendants", slow)
-    sampling.look(attempt, [2**22 + 5])
+    sampling.sample_usage(attempt, [2**22 + 5])
     assert attempt.use.look_ns < 0.1 * NS / 2
     assert attempt.use.reading() is None, "the usage of a process that has ended is unknown"
 
@@ -153,7 +153,7 @@ class Nvml(ModuleType):
 
 
 @pytest.mark.parametrize(
-    ("visible", "percent", "asked"),
+    ("visible", "percent", "expected"),
     [
         (None, 50, [0, 1]),
         ("1", 80, [1]),
@@ -161,7 +161,7 @@ class Nvml(ModuleType):
     ],
 )
 def test_only_visible_gpus_are_sampled(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, percent: int, asked: list[Any]
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, percent: int, expected: list[Any]
 ) -> None:
     nvml = Nvml([20, 80])
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
@@ -170,7 +170,7 @@ def test_only_visible_gpus_are_sampled(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     sample = Gpus().sample()
     assert sample is not None
-    assert nvml.named == asked
+    assert nvml.named == expected
     assert sample.percent == percent
     assert sample.used_bytes == 11 << 30
     assert sample.facts == {
@@ -195,7 +195,7 @@ def test_usage_is_recorded_when_the_attempt_is_billed() -> None:
     job, usage = Job(), Usage(wall_ns=NS, cpu_ns=NS // 2)
     meter = Meter({"setup": NS, "train": NS})
     for state, reported_usage in (("running", None), ("running", usage), ("preempted", usage)):
-        job.loop.progress(Progress(job.trial, 2, state, meter, usage=reported_usage))  # type: ignore[arg-type]
+        job.loop.progress(WorkerMessage(job.trial, 2, state, meter, usage=reported_usage))  # type: ignore[arg-type]
     assert job.journal.tables.usages == {(job.trial, 2): usage}
 
 
@@ -231,8 +231,8 @@ def test_cpu_time_never_decreases_and_counts_from_the_first_sample(looks: list[t
         max_leaves=10,
     )
 )
-def test_arbitrary_usage_message_parses_to_valid_usage_or_none(told: Any) -> None:
-    usage = Usage.parse(told)
+def test_arbitrary_usage_message_parses_to_valid_usage_or_none(message: Any) -> None:
+    usage = Usage.parse(message)
     if usage is not None:
         assert all(value is None or 0 <= value < 2**63 for value in (getattr(usage, name) for name in COUNTS))
         json.dumps(dict(usage.facts), allow_nan=False).encode()

@@ -5,20 +5,20 @@ interval.
 import pytest
 
 from tuner.domain.time import NS
-from tuner.driver.placement import NOTICE_NS, exposure
+from tuner.driver.placement import NOTICE_NS, interruption_risk
 from tuner.store.evidence import Losses
 from tuner.tuning.checkpointing import (
     CRASH_MEAN_NS,
     HOUR_NS,
     SPOT_MEAN_NS,
-    Exposure,
     Hazard,
-    Saving,
+    InterruptionRisk,
+    SaveTimes,
     steps_between,
 )
 from tuner.worker.saves import LEAST_NS, Saves
 
-SPOT = Exposure(preemption=Hazard.of_spot())
+SPOT = InterruptionRisk(preemption=Hazard.of_spot())
 STEP_NS, STALL_NS, DURABLE_NS = 10 * NS, NS // 2, 2 * NS
 
 
@@ -28,7 +28,7 @@ class Run:
     """
 
     def __init__(
-        self, exposed: Exposure, *, interval_ns: int | None = None, stall_ns: int = STALL_NS
+        self, exposed: InterruptionRisk, *, interval_ns: int | None = None, stall_ns: int = STALL_NS
     ) -> None:
         self.saves = Saves(exposed, interval_ns, 0)
         self.now = self.stalled = self.trained = 0
@@ -62,14 +62,16 @@ class Run:
 
 @pytest.mark.parametrize("stall_ns", [LEAST_NS, STALL_NS, 5 * NS])
 @pytest.mark.parametrize(
-    "exposed", [SPOT, Exposure(), Exposure(preemption=Hazard.of_spot(), notice_ns=NOTICE_NS)]
+    "exposed", [SPOT, InterruptionRisk(), InterruptionRisk(preemption=Hazard.of_spot(), notice_ns=NOTICE_NS)]
 )
-def test_save_interval_follows_the_rule_for_measured_save_times(exposed: Exposure, stall_ns: int) -> None:
+def test_save_interval_follows_the_rule_for_measured_save_times(
+    exposed: InterruptionRisk, stall_ns: int
+) -> None:
     run = Run(exposed, stall_ns=stall_ns)
     while len(run.saved) < 4:
         run.step()
-    saving = Saving(stall_ns, stall_ns + DURABLE_NS)
-    wanted = steps_between(step_ns=STEP_NS, saving=saving, exposure=exposed)
+    saving = SaveTimes(stall_ns, stall_ns + DURABLE_NS)
+    wanted = steps_between(step_ns=STEP_NS, saving=saving, risk=exposed)
     assert set(run.gaps()) == {wanted}
     assert (
         run.stalled <= run.trained / 20 + stall_ns
@@ -78,7 +80,7 @@ def test_save_interval_follows_the_rule_for_measured_save_times(exposed: Exposur
 
 def test_every_step_longer_than_the_shortest_notice_is_saved() -> None:
     """A step of 18 s is longer than the notice of 15 s in which it would have to be finished and saved."""
-    run = Run(exposure("spot", Losses()), stall_ns=LEAST_NS)
+    run = Run(interruption_risk("spot", Losses()), stall_ns=LEAST_NS)
     for _ in range(6):
         run.step(18 * NS)
     assert run.saved == [1, 2, 3, 4, 5, 6]
@@ -92,7 +94,7 @@ def test_save_stall_is_not_counted_as_training() -> None:
 
 
 def test_mixed_step_lengths_keep_stalls_within_the_limit() -> None:
-    run = Run(Exposure(preemption=Hazard(60 * NS)), stall_ns=NS)
+    run = Run(InterruptionRisk(preemption=Hazard(60 * NS)), stall_ns=NS)
     while len(run.saved) < 20:
         run.step(10 * NS if len(run.saved) % 2 else NS // 10)
     assert run.stalled <= run.trained / 20 + run._stall_ns
@@ -101,7 +103,7 @@ def test_mixed_step_lengths_keep_stalls_within_the_limit() -> None:
 def test_more_frequent_preemptions_cause_more_frequent_saves() -> None:
     gaps = []
     for mean_ns in (HOUR_NS // 10, HOUR_NS, 10 * HOUR_NS, 100 * HOUR_NS):
-        run = Run(Exposure(preemption=Hazard(mean_ns)))
+        run = Run(InterruptionRisk(preemption=Hazard(mean_ns)))
         while len(run.saved) < 3:
             run.step()
         gaps.append(run.gaps()[-1])
@@ -124,16 +126,16 @@ def test_configured_save_interval_is_kept() -> None:
 
 
 def test_exposure_without_observations_comes_from_the_market() -> None:
-    assert exposure("on_demand", Losses()) == Exposure()
+    assert interruption_risk("on_demand", Losses()) == InterruptionRisk()
     for market in ("spot", "spot_with_fallback"):
-        expected = exposure(market, Losses())
+        expected = interruption_risk(market, Losses())
         assert expected.preemption == Hazard(SPOT_MEAN_NS)
         assert expected.notice_ns == NOTICE_NS
 
 
 def test_longer_observation_outweighs_the_prior() -> None:
-    calm = exposure("spot", Losses(98 * HOUR_NS, {"completed": 50}))
-    stormy = exposure("spot", Losses(8 * HOUR_NS, {"preempted": 60, "lost": 39}))
+    calm = interruption_risk("spot", Losses(98 * HOUR_NS, {"completed": 50}))
+    stormy = interruption_risk("spot", Losses(8 * HOUR_NS, {"preempted": 60, "lost": 39}))
     assert calm.preemption is not None
     assert calm.preemption.mean_ns == 100 * HOUR_NS
     assert stormy.preemption is not None
@@ -142,8 +144,8 @@ def test_longer_observation_outweighs_the_prior() -> None:
 
 
 def test_lost_on_demand_machines_shorten_the_expected_crash_interval() -> None:
-    assert exposure("on_demand", Losses(HOUR_NS)).crash.mean_ns > CRASH_MEAN_NS
-    once, often = (exposure("on_demand", Losses(HOUR_NS, {"lost": n})).crash.mean_ns for n in (1, 9))
+    assert interruption_risk("on_demand", Losses(HOUR_NS)).crash.mean_ns > CRASH_MEAN_NS
+    once, often = (interruption_risk("on_demand", Losses(HOUR_NS, {"lost": n})).crash.mean_ns for n in (1, 9))
     assert once == 3 * HOUR_NS // 2
     assert often == 3 * HOUR_NS // 10
 
@@ -151,7 +153,7 @@ def test_lost_on_demand_machines_shorten_the_expected_crash_interval() -> None:
 def test_a_long_step_is_saved_in_its_middle_as_often_as_short_steps_at_their_ends() -> None:
     saves = Saves(SPOT, None, 0)
     interval = next(second for second in range(10_000) if saves.due_within(second * NS, second * NS))
-    short = steps_between(step_ns=NS, saving=Saving(LEAST_NS, saves.durable_ns), exposure=SPOT)
+    short = steps_between(step_ns=NS, saving=SaveTimes(LEAST_NS, saves.durable_ns), risk=SPOT)
     assert interval == short
     saves.ordered_within(interval * NS, interval * NS)
     later = (2 * interval - 1) * NS

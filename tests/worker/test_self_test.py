@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tuner.worker.self_test import SelfTest, Verdict, self_test
+from tuner.worker.self_test import RestoreSelfTest, Verdict, self_test
 from tuner.worker.supervisor import Supervisor
 
 ORDER: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, "limit_s": 240}
@@ -26,9 +26,9 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
     ) -> Verdict:
         module = f"tests.worker.{case.partition(':')[0]}"
         storage = tmp_path / str(next(numbers))
-        return SelfTest(f"tests.worker.{case}", supervisor_of(module), storage, **ORDER | more).verdict(
-            configs
-        )
+        return RestoreSelfTest(
+            f"tests.worker.{case}", supervisor_of(module), storage, **ORDER | more
+        ).verdict(configs)
 
     return run
 

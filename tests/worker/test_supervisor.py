@@ -14,7 +14,7 @@ import pytest
 from tests.worker.driving import LEASE_S, SECOND
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.environment import Environment
-from tuner.driver.messages import Progress
+from tuner.driver.messages import WorkerMessage
 from tuner.service import training_alone
 from tuner.worker import endings, supervisor
 from tuner.worker.attempt import RunningAttempt
@@ -230,7 +230,7 @@ def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPa
 def test_module_that_kills_its_importer_is_imported_in_the_child(drive: Any) -> None:
     driver = drive("train", "tests.worker.dies_imported", fresh=True)
     driver.begin()
-    trouble = Progress.parse(driver.until_state("failed")).trouble
+    trouble = WorkerMessage.parse(driver.until_state("failed")).trouble
     assert trouble is not None
     assert trouble.is_storage_failure
     driver.begin()

@@ -81,16 +81,16 @@ def _methods(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
                 yield name, (_signature(attribute), doc(attribute))
 
 
-def _function(name: str, found: Any) -> str:
+def _function(name: str, member: Any) -> str:
     return "\n".join(
-        [f"### {name}\n", _code(f"{name.rpartition('.')[2]}{_signature(found)}"), _paragraphs(doc(found))]
+        [f"### {name}\n", _code(f"{name.rpartition('.')[2]}{_signature(member)}"), _paragraphs(doc(member))]
     )
 
 
-def _signature(found: Any) -> str:
+def _signature(member: Any) -> str:
     """Return the signature without `self` and with short type names. What a series yields is an iterator for its caller."""
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(member)
     except (TypeError, ValueError):
         return ""
     kept = [_plain(parameter) for name, parameter in signature.parameters.items() if name != "self"]
@@ -109,10 +109,10 @@ def _plain(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=inspect.Parameter.empty) if _typed_dict(parameter) else parameter
 
 
-def _keywords(found: Any) -> str:
+def _keywords(member: Any) -> str:
     names = [
         name
-        for parameter in inspect.signature(found).parameters.values()
+        for parameter in inspect.signature(member).parameters.values()
         for name in getattr(_typed_dict(parameter), "__annotations__", ())
     ]
     return f"Keywords: {', '.join(f'`{name}`' for name in names)}." if names else ""

@@ -11,7 +11,7 @@ from tuner.api import access, auth, document, page, problems, ray_dashboard
 from tuner.api.auth import Callers
 from tuner.api.event_stream import EventBroadcaster
 from tuner.api.limits import ConcurrencyLimit, RateLimit, RequestLimits
-from tuner.api.metrics import Latency, Metrics
+from tuner.api.metrics import LatencyMiddleware, Metrics
 from tuner.api.request_id import RequestId
 from tuner.api.response_cache import AnswerCache
 from tuner.api.routers import (
@@ -71,11 +71,11 @@ def create_app(
     app.state.service = service
     app.state.api_key = service.settings.api_key()
     app.state.callers = Callers()
-    app.state.is_ready, app.state.leaving = is_ready, threading.Event()
+    app.state.is_ready, app.state.shutting_down = is_ready, threading.Event()
     app.state.broadcaster = EventBroadcaster()
     app.state.responses, app.state.curves = AnswerCache[bytes](len), AnswerCache(CurvesText.size)
-    app.state.figures = MetricsReader(service)
-    app.state.metrics = Metrics(app.state.figures.read, service.vitals)
+    app.state.metrics_reader = MetricsReader(service)
+    app.state.metrics = Metrics(app.state.metrics_reader.read, service.health)
     app.state.mirrors = mirrors
     problems.install(app)
     document.install(app)
@@ -116,6 +116,6 @@ def create_app(
     app.add_middleware(ConcurrencyLimit)
     rate = service.settings.rate_limit
     app.add_middleware(RateLimit, key=app.state.api_key, callers=app.state.callers, rate=rate)
-    app.add_middleware(Latency, metrics=app.state.metrics)
+    app.add_middleware(LatencyMiddleware, metrics=app.state.metrics)
     app.add_middleware(RequestId)
     return app

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from tuner.api import serialize_jobs
 from tuner.domain.job import FINAL
 from tuner.service import answers
-from tuner.service.answers import JobChanges
+from tuner.service.answers import ChangesSince
 from tuner.service.bootstrap import Service
 from tuner.service.views import JobView
 
@@ -335,7 +335,7 @@ def _state(view: JobView) -> dict[str, tuple[object, str]]:
     return {"spend": (spend, _message("spend", spend)), "job": (compared, _message("job", job))}
 
 
-def _batch(changes: JobChanges) -> EventBatch:
+def _batch(changes: ChangesSince) -> EventBatch:
     """Return the `report` and `trial` messages of some events, in the order of the events.
 
     Only the last message of an event has the event's number as `id`. A `report` comes after the `trial` message of the same event, so
@@ -352,7 +352,7 @@ def _batch(changes: JobChanges) -> EventBatch:
     return EventBatch(changes.seq, messages, changes.more)
 
 
-def _report(point: answers.StepReport) -> dict[str, Any]:
+def _report(point: answers.CostedReport) -> dict[str, Any]:
     shown = serialize_jobs.best_of(point).model_dump(exclude={"config", "checkpoint"})
     return {**shown, "violation": point.violation, "seq": point.seq}
 

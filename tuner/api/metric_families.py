@@ -80,7 +80,7 @@ def _trials(f: MetricsSnapshot) -> Values:
     return {(state,): f.counts["trials", state] for state in get_args(TrialState)}
 
 
-def _ends(f: MetricsSnapshot) -> Values:
+def _outcomes(f: MetricsSnapshot) -> Values:
     ended: dict[tuple[str, ...], float] = {}
     for what, *labels in f.counts:
         if what == "ends":
@@ -176,7 +176,7 @@ RECORDED: tuple[tuple[Family, Callable[[MetricsSnapshot], Values]], ...] = (
         "tuner_attempts_ended_total",
         ("end", "cause"),
         "Ended attempts by outcome, with the cause if something went wrong",
-        _ends,
+        _outcomes,
     ),
     _labelled(
         "tuner_preemptions_total",

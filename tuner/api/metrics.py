@@ -37,7 +37,7 @@ class Metrics:
     `read` returns the figures from the database. It must raise Unavailable if the database does not answer.
     """
 
-    def __init__(self, read: Callable[[], MetricsSnapshot], vitals: ServiceHealth) -> None:
+    def __init__(self, read: Callable[[], MetricsSnapshot], health: ServiceHealth) -> None:
         self._registry = registry = CollectorRegistry()
         duration, requests, watchers = (
             metric_families.DURATION,
@@ -49,7 +49,7 @@ class Metrics:
         )
         self._requests = Counter(requests.name, requests.help, requests.labels, registry=registry)
         self.watchers = Gauge(watchers.name, watchers.help, registry=registry)
-        registry.register(_SnapshotCollector(read, vitals))
+        registry.register(_SnapshotCollector(read, health))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
@@ -66,8 +66,8 @@ class Metrics:
 
 
 class _SnapshotCollector(Collector):
-    def __init__(self, read: Callable[[], MetricsSnapshot], vitals: ServiceHealth) -> None:
-        self._read, self._vitals = read, vitals
+    def __init__(self, read: Callable[[], MetricsSnapshot], health: ServiceHealth) -> None:
+        self._read, self._health = read, health
 
     def describe(self) -> Iterator[Metric]:
         """Return nothing, so that registration does not read the database."""
@@ -76,7 +76,7 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield metric_families.BUILD.metric({(__version__,): 1})
         for family, values in metric_families.OF_PROCESS:
-            yield family.metric(values(self._vitals))
+            yield family.metric(values(self._health))
         try:
             snapshot = self._read()
         except Unavailable:
@@ -88,7 +88,7 @@ class _SnapshotCollector(Collector):
         yield metric_families.queue_wait(snapshot)
 
 
-class Latency:
+class LatencyMiddleware:
     """ASGI middleware that counts and times requests by route template. Labels with whole paths would make a new time series for each
     job id.
     """

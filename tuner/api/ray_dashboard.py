@@ -64,7 +64,7 @@ class Proxied:
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         query = request.scope["query_string"].decode("latin-1")
         try:
-            async with ray_dashboard.asked(
+            async with ray_dashboard.open_page(
                 service.cluster, request.method, path, query, request.headers
             ) as answered:
                 headers = {**answered.headers, **(PAGE if ray_dashboard.is_page(path) else DATA)}

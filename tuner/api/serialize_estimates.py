@@ -18,10 +18,14 @@ GIB = 2**30
 
 
 def estimate_of(
-    request: EstimateRequest, asked: estimates.EstimateQuestions, view: EstimateView
+    request: EstimateRequest, questions: estimates.EstimateQuestions, view: EstimateView
 ) -> estimate_answers_models.Estimate:
-    run = None if view.run is None or asked.run is None else _run(asked.run, view.run)
-    serving = None if view.serving is None or asked.serving is None else _serving(asked.serving, view.serving)
+    run = None if view.run is None or questions.run is None else _run(questions.run, view.run)
+    serving = (
+        None
+        if view.serving is None or questions.serving is None
+        else _serving(questions.serving, view.serving)
+    )
     fields = {**vars(view), "run": run, "serving": serving, "given": request.model_dump(exclude_none=True)}
     return estimate_answers_models.Estimate.model_validate(fields)
 
@@ -56,22 +60,24 @@ def _run(
     return estimate_answers_models.RunEstimate.model_validate(fields)
 
 
-def _candidate(found: estimates.MachineEstimate, count: Fraction | None) -> estimate_answers_models.Candidate:
-    listing, timed, speed, spot = found.listing, found.timed, found.timed.speed, found.spot
+def _candidate(
+    estimate: estimates.MachineEstimate, count: Fraction | None
+) -> estimate_answers_models.Candidate:
+    listing, timed, speed, spot = estimate.listing, estimate.timed, estimate.timed.speed, estimate.spot
     train_ns = timed.train_ns[1]
     fields: dict[str, Any] = {
         "cloud": listing.cloud,
         "region": listing.region,
-        "zones": found.zones,
+        "zones": estimate.zones,
         "instance_type": listing.instance_type,
-        "market": found.market,
+        "market": estimate.market,
         "accelerator": listing.accelerator,
         "accelerators": listing.accelerators,
         "gpu_memory_gib": listing.gpu_memory_gib,
         "gpus": timed.gpus,
-        "usd_per_hour": found.price,
-        "price_date": listing.date(found.market),
-        "price_source": listing.source(found.market),
+        "usd_per_hour": estimate.price,
+        "price_date": listing.date(estimate.market),
+        "price_source": listing.source(estimate.market),
         "flags": listing.flags,
         "basis": speed.basis,
         "measured_on": speed.measured_on,
@@ -80,16 +86,16 @@ def _candidate(found: estimates.MachineEstimate, count: Fraction | None) -> esti
         "efficiency": timed.efficiency,
         "per_second": timed.per_second,
         "train_hours": _hours(train_ns),
-        "hours": _hours(found.wall_ns),
-        "hours_range": [_hours(ns) for ns in found.wall_ns_range],
+        "hours": _hours(estimate.wall_ns),
+        "hours_range": [_hours(ns) for ns in estimate.wall_ns_range],
         "gpu_hours": _hours(timed.gpus * (train_ns if spot is None else spot.interrupted.paid_ns)),
-        "usd": found.usd,
-        "usd_range": found.usd_range,
-        "per_dollar": None if count is None else found.per_dollar(count),
+        "usd": estimate.usd,
+        "usd_range": estimate.usd_range,
+        "per_dollar": None if count is None else estimate.per_dollar(count),
         "fit": None,
         "spot": None,
-        "meets_deadline": found.meets_deadline,
-        "meets_deadline_on_average": found.meets_on_average,
+        "meets_deadline": estimate.meets_deadline,
+        "meets_deadline_on_average": estimate.meets_on_average,
     }
     if timed.fit is not None:
         fields["fit"] = {

@@ -14,7 +14,7 @@ from tuner.domain.usage import Usage
 from tuner.schemas import answers as answers_models
 from tuner.schemas import job as job_models
 from tuner.service.answers import TrialRow, TrialView
-from tuner.service.best import StepReport
+from tuner.service.best import CostedReport
 from tuner.service.queue import QueueWait
 from tuner.service.views import JobView, Launch, revision_of
 
@@ -173,11 +173,11 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def best_of(point: StepReport) -> job_models.Best:
+def best_of(point: CostedReport) -> job_models.Best:
     return job_models.Best(**best_fields(point))
 
 
-def best_fields(point: StepReport) -> dict[str, Any]:
+def best_fields(point: CostedReport) -> dict[str, Any]:
     return {
         "trial": point.trial,
         "step": point.step,

@@ -41,7 +41,7 @@ class RequestReader:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
 
-    def take(self, pointer: str, read: Callable[[Any], T], value: Any) -> T | None:
+    def convert(self, pointer: str, read: Callable[[Any], T], value: Any) -> T | None:
         """Return `read(value)`, or None if the value is None. If `read` raises ValueError, record a fault at `pointer` and return None."""
         if value is None:
             return None
@@ -60,9 +60,9 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
     """Convert a job request. Raise Invalid if amounts or durations cannot be read."""
     read = RequestReader()
     budget = Budget(
-        usd=read.take("/budget/usd", Money.from_usd, request.budget.usd),
-        gpu_ms=read.take("/budget/gpu_hours", gpu_ms_of, request.budget.gpu_hours),
-        wall_clock_ns=read.take("/budget/wall_clock", parse_duration_ns, request.budget.wall_clock),
+        usd=read.convert("/budget/usd", Money.from_usd, request.budget.usd),
+        gpu_ms=read.convert("/budget/gpu_hours", gpu_ms_of, request.budget.gpu_hours),
+        wall_clock_ns=read.convert("/budget/wall_clock", parse_duration_ns, request.budget.wall_clock),
         trials=request.budget.trials,
         on_exhausted=request.budget.on_exhausted,
     )
@@ -89,7 +89,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         start=tuple(_start_point(space, entry) for entry in request.start),
         constraints=tuple(Constraint(**limit.model_dump()) for limit in request.constraints),
         checkpoint=CheckpointPolicy(
-            interval_ns=read.take("/checkpoint/interval", parse_duration_ns, interval),
+            interval_ns=read.convert("/checkpoint/interval", parse_duration_ns, interval),
             keep=request.checkpoint.keep,
         ),
         retention=_retention(read, request.artifacts),
@@ -111,11 +111,13 @@ def _resources(given: job_models.Resources) -> Resources:
     )
 
 
-def _fidelity(asked: job_models.Fidelity) -> Fidelity:
+def _fidelity(fidelity: job_models.Fidelity) -> Fidelity:
     proxies = (
-        None if asked.proxies is None else {name: tuple(values) for name, values in asked.proxies.items()}
+        None
+        if fidelity.proxies is None
+        else {name: tuple(values) for name, values in fidelity.proxies.items()}
     )
-    return Fidelity(asked.unit, asked.min, asked.max, asked.reduction_factor, proxies)
+    return Fidelity(fidelity.unit, fidelity.min, fidelity.max, fidelity.reduction_factor, proxies)
 
 
 def _trainable(read: RequestReader, request: job_models.JobRequest) -> str:
@@ -135,7 +137,7 @@ def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:
         "trials": ("trials", int),
     }
     limits = {
-        ours: read.take(f"/budget/{name}", reader, getattr(change, name))
+        ours: read.convert(f"/budget/{name}", reader, getattr(change, name))
         for name, (ours, reader) in readers.items()
         if name in sent
     }
@@ -147,8 +149,8 @@ def pilot_limits_of(given: Pilot) -> PilotLimits:
     """Convert the limits of a pilot. Raise Invalid if an amount cannot be read."""
     read = RequestReader()
     limits = PilotLimits(
-        usd=read.take("/planning/pilot/usd", Money.from_usd, given.usd),
-        gpu_ms=read.take("/planning/pilot/gpu_hours", gpu_ms_of, given.gpu_hours),
+        usd=read.convert("/planning/pilot/usd", Money.from_usd, given.usd),
+        gpu_ms=read.convert("/planning/pilot/gpu_hours", gpu_ms_of, given.gpu_hours),
         trials=given.trials,
         steps=given.steps,
     )
@@ -165,31 +167,31 @@ def gpu_ms_of(hours: float) -> int:
 def _plateau(read: RequestReader, given: job_models.Plateau | None) -> Plateau | None:
     if given is None:
         return None
-    patience = read.take("/stop/plateau/patience_usd", Money.from_usd, given.patience_usd)
+    patience = read.convert("/stop/plateau/patience_usd", Money.from_usd, given.patience_usd)
     return Plateau(patience.micro_usd if patience else 0, given.min_gain)
 
 
 def _worth(read: RequestReader, given: job_models.Worth | None) -> int | None:
     if given is None:
         return None
-    usd = read.take("/stop/worth/usd_per_point", Money.from_usd, given.usd_per_point)
+    usd = read.convert("/stop/worth/usd_per_point", Money.from_usd, given.usd_per_point)
     return usd.micro_usd if usd else 0
 
 
 def _retention(read: RequestReader, given: job_models.Artifacts | None) -> RetentionPolicy | None:
     if given is None:
         return None
-    return RetentionPolicy(given.retain, read.take("/artifacts/for", parse_duration_ns, given.for_))
+    return RetentionPolicy(given.retain, read.convert("/artifacts/for", parse_duration_ns, given.for_))
 
 
 def _trial_limits(read: RequestReader, given: job_models.TrialStop | None) -> TrialLimits | None:
     if given is None:
         return None
-    cost = read.take("/stop/trial/max_cost_usd", Money.from_usd, given.max_cost_usd)
+    cost = read.convert("/stop/trial/max_cost_usd", Money.from_usd, given.max_cost_usd)
     return TrialLimits(
         given.patience,
         given.min_gain,
-        read.take("/stop/trial/max_duration", parse_duration_ns, given.max_duration),
+        read.convert("/stop/trial/max_duration", parse_duration_ns, given.max_duration),
         None if cost is None else cost.micro_usd,
     )
 

@@ -12,7 +12,7 @@ from tuner.domain.money import Money, Price
 from tuner.domain.time import NS, Instant, parse_duration_ns, parse_rfc3339
 from tuner.schemas import estimates as wire
 from tuner.service import estimates
-from tuner.service.estimates import ServedModel, Speed, described
+from tuner.service.estimates import ReplicaSpeed, ServedModel, described
 
 MIB = 2**20
 HOUR_NS = 3600 * NS
@@ -20,7 +20,7 @@ HOUR_NS = 3600 * NS
 MeasuredModel = Callable[[wire.ExportedVariant], tuple[ServedModel, Resources]]
 
 
-def asked_of(
+def questions_of(
     request: wire.EstimateRequest, now: Instant, measured: MeasuredModel
 ) -> estimates.EstimateQuestions:
     """Convert the request. `measured` returns the figures of an exported variant. Raise Invalid if a value cannot be read."""
@@ -58,7 +58,7 @@ def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.Traini
         model=model,
         gpus=None if given.gpus == "all" else given.gpus,
         efficiency=_some(given.scaling_efficiency),
-        deadline_ns=read.take("/run/deadline", lambda value: _until(value, now), given.deadline),
+        deadline_ns=read.convert("/run/deadline", lambda value: _until(value, now), given.deadline),
         where=where,
         spot=_spot(read, given.spot),
         limit=given.limit,
@@ -121,9 +121,9 @@ def _model(given: wire.Model) -> described.ModelShape:
 def _spot(read: RequestReader, given: wire.SpotTerms) -> described.SpotAssumptions:
     return described.SpotAssumptions(
         mean_ns=ceil(HOUR_NS / exact(given.interruptions_per_hour)),
-        checkpoint_ns=read.take("/run/spot/checkpoint", parse_duration_ns, given.checkpoint) or 0,
-        restore_ns=read.take("/run/spot/restore", parse_duration_ns, given.restore) or 0,
-        wait_ns=read.take("/run/spot/wait", parse_duration_ns, given.wait) or 0,
+        checkpoint_ns=read.convert("/run/spot/checkpoint", parse_duration_ns, given.checkpoint) or 0,
+        restore_ns=read.convert("/run/spot/restore", parse_duration_ns, given.restore) or 0,
+        wait_ns=read.convert("/run/spot/wait", parse_duration_ns, given.wait) or 0,
     )
 
 
@@ -150,8 +150,8 @@ def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> describe
     options = []
     for index, given_option in enumerate(given.options):
         pointer = f"/choices/options/{index}"
-        duration = read.take(f"{pointer}/duration", _positive, given_option.duration)
-        price = read.take(f"{pointer}/usd_per_hour", Price.from_usd_per_hour, given_option.usd_per_hour)
+        duration = read.convert(f"{pointer}/duration", _positive, given_option.duration)
+        price = read.convert(f"{pointer}/usd_per_hour", Price.from_usd_per_hour, given_option.usd_per_hour)
         if duration is not None and price is not None:
             option = described.PricedOption(
                 name=given_option.name,
@@ -160,7 +160,7 @@ def _choices(read: RequestReader, given: wire.Choices, now: Instant) -> describe
                 machines=given_option.machines,
             )
             options.append(option)
-    deadline = read.take("/choices/deadline", lambda value: _until(value, now), given.deadline)
+    deadline = read.convert("/choices/deadline", lambda value: _until(value, now), given.deadline)
     return described.PricedOptions(options=tuple(options), deadline_ns=deadline)
 
 
@@ -186,7 +186,7 @@ def _scaling(given: wire.Scaling) -> described.ScalingQuestion:
 def _compute(read: RequestReader, given: wire.ComputeOptimal) -> described.ComputeQuestion:
     return described.ComputeQuestion(
         flops=_some(given.flops),
-        usd=read.take("/compute_optimal/usd", Money.from_usd, given.usd),
+        usd=read.convert("/compute_optimal/usd", Money.from_usd, given.usd),
         accelerator=given.accelerator,
         market=given.market,
         utilisation=_some(given.utilisation),
@@ -195,7 +195,7 @@ def _compute(read: RequestReader, given: wire.ComputeOptimal) -> described.Compu
 
 def _recurring(read: RequestReader, given: wire.Recurring) -> described.RecurringQuestion:
     costs = [
-        (cost.name, read.take(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, cost.usd_per_run))
+        (cost.name, read.convert(f"/recurring/costs/{index}/usd_per_run", Money.from_usd, cost.usd_per_run))
         for index, cost in enumerate(given.costs)
     ]
     return described.RecurringQuestion(
@@ -207,7 +207,7 @@ def _recurring(read: RequestReader, given: wire.Recurring) -> described.Recurrin
 
 def _ownership(read: RequestReader, given: wire.Ownership) -> described.OwnershipQuestion:
     def usd(name: str, value: float | None) -> Money | None:
-        return read.take(f"/ownership/{name}", Money.from_usd, value)
+        return read.convert(f"/ownership/{name}", Money.from_usd, value)
 
     cloud = usd("cloud_usd_per_hour", given.cloud_usd_per_hour)
     owned = described.Owned(
@@ -234,7 +234,7 @@ DESCRIBED = {"latency_ms", "per_second", "batch_per_second", "bytes", "load_ms"}
 
 
 def _serving(read: RequestReader, given: wire.Serving, measured: MeasuredModel) -> described.ServingQuestion:
-    start_ns = read.take("/serving/start", parse_duration_ns, given.start) or 0
+    start_ns = read.convert("/serving/start", parse_duration_ns, given.start) or 0
     cpus, gpus = given.cpus, given.gpus
     if given.measured is None:
         model = _served(given)
@@ -274,5 +274,5 @@ def _served(given: wire.Serving) -> ServedModel:
         latency_s = 1 / per_second
     else:
         raise Invalid.at("/serving", "how fast is it? give latency_ms, per_second or a measured variant")
-    speed = Speed(latency_s, per_second, given.batch_per_second or per_second)
+    speed = ReplicaSpeed(latency_s, per_second, given.batch_per_second or per_second)
     return ServedModel(speed=speed, size_bytes=given.bytes, load_s=given.load_ms / 1000)

@@ -22,9 +22,9 @@ def facts_of(planning: plan_models.Planning) -> PlanningFacts:
     at = "/planning"
 
     def ns(name: str) -> int | None:
-        return read.take(f"{at}/{name}", _seconds_ns, getattr(planning, name))
+        return read.convert(f"{at}/{name}", _seconds_ns, getattr(planning, name))
 
-    deadline = read.take(f"{at}/deadline", _deadline, planning.deadline)
+    deadline = read.convert(f"{at}/deadline", _deadline, planning.deadline)
     needs = planning.needs
     facts = PlanningFacts(
         step_ns=ns("step_seconds"),
@@ -46,7 +46,7 @@ def facts_of(planning: plan_models.Planning) -> PlanningFacts:
             MachineRequirements(
                 needs.memory_gib,
                 needs.gpu_memory_gib,
-                read.take(f"{at}/needs/step_seconds", _seconds_ns, needs.step_seconds),
+                read.convert(f"{at}/needs/step_seconds", _seconds_ns, needs.step_seconds),
             ),
             planning.speeds,
             tuple(planning.markets),
@@ -57,14 +57,14 @@ def facts_of(planning: plan_models.Planning) -> PlanningFacts:
     return facts
 
 
-def _described(read: RequestReader, one: plan_models.CandidateMachine, at: str) -> DescribedMachine:
-    fields: dict[str, Any] = one.model_dump()
+def _described(read: RequestReader, machine: plan_models.CandidateMachine, at: str) -> DescribedMachine:
+    fields: dict[str, Any] = machine.model_dump()
     step_s, usd, spot = (fields.pop(name) for name in ("step_seconds", "usd_per_hour", "spot_usd_per_hour"))
     return DescribedMachine(
         **fields,
-        price=read.take(f"{at}/usd_per_hour", Price.from_usd_per_hour, usd),
-        spot_price=read.take(f"{at}/spot_usd_per_hour", Price.from_usd_per_hour, spot),
-        step_ns=read.take(f"{at}/step_seconds", _seconds_ns, step_s),
+        price=read.convert(f"{at}/usd_per_hour", Price.from_usd_per_hour, usd),
+        spot_price=read.convert(f"{at}/spot_usd_per_hour", Price.from_usd_per_hour, spot),
+        step_ns=read.convert(f"{at}/step_seconds", _seconds_ns, step_s),
     )
 
 

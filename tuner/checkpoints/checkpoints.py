@@ -108,7 +108,7 @@ class CheckpointStore:
         if not files:
             raise FileNotFoundError(f"there is nothing to store in {source}")
         chunks = self._chunks_by(trial, attempt)
-        in_chunks = [file for file in files if chunks.take(file["bytes"])]
+        in_chunks = [file for file in files if chunks.is_chunked(file["bytes"])]
         for file in in_chunks:
             file["pieces"] = chunks.put(source / file["path"])
         manifest = {

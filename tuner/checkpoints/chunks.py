@@ -35,7 +35,7 @@ class ChunkWriter:
         self._there: dict[str, set[str]] = {}
         self._turn = 0
 
-    def take(self, size_bytes: int) -> bool:
+    def is_chunked(self, size_bytes: int) -> bool:
         """Return whether a file of this size is stored in chunks. Local storage has no chunks, because a
         whole file is linked or copied there.
         """

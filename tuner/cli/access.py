@@ -13,7 +13,7 @@ from rich.text import Text
 from tuner.cli import escape, tables
 from tuner.cli.arguments import Json
 from tuner.cli.command_group import CommandGroup
-from tuner.cli.output import Frame, connect
+from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ keys = CommandGroup("keys", help="Manage the API keys of the project's members."
 
 def whoami(as_json: Json = False) -> None:
     """Show the user, project and role of the current key."""
-    Frame(as_json).show(connect().whoami(), _whoami)
+    Output(as_json).show(connect().whoami(), _whoami)
 
 
 @projects.add("list")
 def list_projects(as_json: Json = False) -> None:
     """List projects: the operator sees all, other users see their own."""
-    Frame(as_json).show_all(list(connect().projects()), _projects)
+    Output(as_json).show_all(list(connect().projects()), _projects)
 
 
 @projects.add("show")
@@ -50,7 +50,7 @@ def show_project(
     as_json: Json = False,
 ) -> None:
     """Show one project."""
-    Frame(as_json).show(connect().project(name), lambda project: _projects([project]))
+    Output(as_json).show(connect().project(name), lambda project: _projects([project]))
 
 
 @projects.add("add")
@@ -59,25 +59,25 @@ def add_project(
     as_json: Json = False,
 ) -> None:
     """Create a project. The operator works in it with `tuner --project PROJECT`."""
-    Frame(as_json).show(connect().add_project(name), lambda project: _projects([project]))
+    Output(as_json).show(connect().add_project(name), lambda project: _projects([project]))
 
 
 @users.add("list")
 def list_users(as_json: Json = False) -> None:
     """List the users of all projects."""
-    Frame(as_json).show_all(list(connect().users()), _users)
+    Output(as_json).show_all(list(connect().users()), _users)
 
 
 @users.add("disable")
 def disable_user(user: User_, as_json: Json = False) -> None:
     """Disable a user: all of their keys are refused immediately, in every project."""
-    Frame(as_json).show(connect().disable_user(user), lambda disabled_user: _users([disabled_user]))
+    Output(as_json).show(connect().disable_user(user), lambda disabled_user: _users([disabled_user]))
 
 
 @users.add("enable")
 def enable_user(user: User_, as_json: Json = False) -> None:
     """Re-enable a disabled user's API keys."""
-    Frame(as_json).show(
+    Output(as_json).show(
         connect().disable_user(user, disabled=False), lambda enabled_user: _users([enabled_user])
     )
 
@@ -85,7 +85,7 @@ def enable_user(user: User_, as_json: Json = False) -> None:
 @members.add("list")
 def list_members(as_json: Json = False) -> None:
     """List the members of the project with their roles."""
-    Frame(as_json).show_all(list(connect().members()), _members)
+    Output(as_json).show_all(list(connect().members()), _members)
 
 
 @members.add("set")
@@ -95,7 +95,7 @@ def set_member(
     as_json: Json = False,
 ) -> None:
     """Add a user to the project, or change a member's role."""
-    Frame(as_json).show(connect().put_member(user, role), lambda member: _members([member]))
+    Output(as_json).show(connect().put_member(user, role), lambda member: _members([member]))
 
 
 @members.add("remove")
@@ -107,7 +107,7 @@ def remove_member(user: User_) -> None:
 @keys.add("list")
 def list_keys(as_json: Json = False) -> None:
     """List keys without their secrets: admins see all keys of the project, other users see their own."""
-    Frame(as_json).show_all(list(connect().keys()), _keys)
+    Output(as_json).show_all(list(connect().keys()), _keys)
 
 
 @keys.add("make")
@@ -120,7 +120,7 @@ def make_key(
     as_json: Json = False,
 ) -> None:
     """Create a key for a member. The whole key is shown only once."""
-    Frame(as_json).show(connect().make_key(user, name, expires_in=expires_in), _key)
+    Output(as_json).show(connect().make_key(user, name, expires_in=expires_in), _key)
 
 
 @keys.add("rotate")
@@ -130,7 +130,7 @@ def rotate_key(
     as_json: Json = False,
 ) -> None:
     """Replace a key with a new one. The whole new key is shown only once."""
-    Frame(as_json).show(connect().rotate_key(key, overlap=overlap), _key)
+    Output(as_json).show(connect().rotate_key(key, overlap=overlap), _key)
 
 
 @keys.add("revoke")
@@ -139,9 +139,9 @@ def revoke_key(key: KeyId) -> None:
     connect().revoke_key(key)
 
 
-def _whoami(one: WhoAmI) -> RenderableType:
-    until = f", with {one.key} until {escape.moment(one.key_expires_at)}" if one.key else ""
-    return Text(f"{one.user}, {one.role} of {one.project}{until}")
+def _whoami(identity: WhoAmI) -> RenderableType:
+    until = f", with {identity.key} until {escape.moment(identity.key_expires_at)}" if identity.key else ""
+    return Text(f"{identity.user}, {identity.role} of {identity.project}{until}")
 
 
 def _projects(items: Sequence[Project]) -> RenderableType:
@@ -175,8 +175,8 @@ def _keys(items: Sequence[Key]) -> RenderableType:
     return table if items else Text("no keys")
 
 
-def _key(one: Key) -> RenderableType:
-    return Group(_keys([one]), Text(f"the key, which is shown only now: {one.secret}"))
+def _key(key: Key) -> RenderableType:
+    return Group(_keys([key]), Text(f"the key, which is shown only now: {key.secret}"))
 
 
 def audit(
@@ -201,7 +201,7 @@ def audit(
 ) -> None:
     """List who changed what in the project, newest first."""
     chosen = {"user": user, "action": action, "target": target, "since": since, "until": until}
-    Frame(as_json, style).show_all(list(connect().audit(**chosen, limit=limit)), _table)
+    Output(as_json, style).show_all(list(connect().audit(**chosen, limit=limit)), _table)
 
 
 def _table(items: Sequence[AuditEntry]) -> RenderableType:

@@ -18,7 +18,7 @@ from tuner.cli import arguments, escape, render, tables
 from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import number, usd
-from tuner.cli.output import Frame, connect
+from tuner.cli.output import Output, connect
 
 if TYPE_CHECKING:
     from tuner.client import Client
@@ -41,7 +41,7 @@ def curves(
     as_json: Json = False,
 ) -> None:
     """Plot the learning curves of all trials, with promotions and preemptions."""
-    Frame(as_json).show(connect().curves(job, metric=metric), _shown_curve)
+    Output(as_json).show(connect().curves(job, metric=metric), _shown_curve)
 
 
 def _shown_curve(answer: Curves) -> RenderableType:
@@ -93,7 +93,7 @@ def advice(
     as_json: Json = False,
 ) -> None:
     """Show what would have made a job cheaper, with the evidence and a way to check that quality does not regress."""
-    Frame(as_json).show(connect().advice(job), _shown)
+    Output(as_json).show(connect().advice(job), _shown)
 
 
 def _shown(answer: Advice) -> RenderableType:
@@ -111,26 +111,31 @@ def _shown(answer: Advice) -> RenderableType:
     return Group(*parts)
 
 
-def _finding(one: Finding) -> RenderableType:
-    saves = "unknown" if one.saves_usd is None else usd(one.saves_usd)
+def _finding(finding: Finding) -> RenderableType:
+    saves = "unknown" if finding.saves_usd is None else usd(finding.saves_usd)
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(
-        Text("saves", style="bold"), Text(f"{saves} ({one.confidence} confidence): {one.saves_note}")
+        Text("saves", style="bold"), Text(f"{saves} ({finding.confidence} confidence): {finding.saves_note}")
     )
     table.add_row(
-        "evidence", Text(", ".join(f"{name} {_figure(value, name)}" for name, value in one.evidence.items()))
+        "evidence",
+        Text(", ".join(f"{name} {_figure(value, name)}" for name, value in finding.evidence.items())),
     )
-    for title, change in [("change", one.change), *(("or", other) for other in one.alternatives)]:
+    for title, change in [("change", finding.change), *(("or", other) for other in finding.alternatives)]:
         table.add_row(title, Text(_change(change)))
-    table.add_row("verify", Text(one.verify))
-    return Group(Text(f"{one.title} [{one.kind}]", style="bold"), table)
+    table.add_row("verify", Text(finding.verify))
+    return Group(Text(f"{finding.title} [{finding.kind}]", style="bold"), table)
 
 
-def _change(one: Change) -> str:
-    step = f"{one.setting}: {one.now} → {one.then}" if one.now is not None else f"{one.setting}: {one.then}"
-    return f"{step}. {one.how}" if one.how else step
+def _change(change: Change) -> str:
+    step = (
+        f"{change.setting}: {change.now} → {change.then}"
+        if change.now is not None
+        else f"{change.setting}: {change.then}"
+    )
+    return f"{step}. {change.how}" if change.how else step
 
 
 def _figure(value: Any, name: str) -> str:
@@ -161,7 +166,7 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Download a checkpoint and verify its files. Repeat the command to continue an interrupted download."""
-    Frame(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
+    Output(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
 
 
 def artifacts(
@@ -175,7 +180,7 @@ def artifacts(
     """List the files that a trial reported with its metrics, or download them."""
     client = connect()
     answer = client.artifacts(job, trial) if to is None else client.download_artifacts(job, trial, to=to)
-    Frame(as_json).show(answer, _artifacts)
+    Output(as_json).show(answer, _artifacts)
 
 
 def _artifacts(answer: ArtifactList) -> RenderableType:

@@ -9,7 +9,7 @@ import typer
 
 from tuner.cli import render
 from tuner.cli.arguments import JobId, Json
-from tuner.cli.output import Frame, connect
+from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 from tuner.cli.training import command
 from tuner.domain.job import config_values
@@ -105,7 +105,7 @@ def pareto(
 ) -> None:
     """List the Pareto front of metric against cost."""
     answer = connect().pareto(job, market=market, instance_type=instance_type, region=region)
-    Frame(as_json, style).show(answer, render.pareto)
+    Output(as_json, style).show(answer, render.pareto)
 
 
 def _show(
@@ -113,10 +113,10 @@ def _show(
 ) -> None:
     """Show the best configuration. Unless it is shown as JSON, also print the command that trains it without a service."""
     if as_json:
-        Frame(as_json).show(answer, lambda best_answer: shown(best_answer, ""))
+        Output(as_json).show(answer, lambda best_answer: shown(best_answer, ""))
         return
     job = client.job(name)
-    Frame(as_json).show(answer, lambda best_answer: shown(best_answer, job.objective["metric"]))
+    Output(as_json).show(answer, lambda best_answer: shown(best_answer, job.objective["metric"]))
     # `tuner train` without a job calls functions with a configuration.
     if job.command is not None or job.kind == "optuna":
         line = f"tuner train {job.id} --trial {answer.trial} --steps {answer.step}"

@@ -49,13 +49,13 @@ def moment(at: str | None) -> str:
     return "-" if at is None else f"{at[:16]}Z".replace("T", " ")
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
+def plural(count: int, singular: str, many: str | None = None) -> str:
     """Return a count with its noun in the singular or plural.
 
     >>> plural(1, "preemption"), plural(2, "preemption"), plural(0, "entry", "entries")
     ('1 preemption', '2 preemptions', '0 entries')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else many or singular + 's'}"
 
 
 def span(seconds: float | None) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 from tuner.cli import tables
 from tuner.cli.escape import number, usd
 from tuner.cli.job_yaml import read_mapping
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.output import Output, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.schemas import estimate_answers as show
@@ -111,7 +111,7 @@ def estimate(
             "give options of a run, or of serving; a file may have both", param_hint="--latency-ms"
         )
     parts = _asked(file, *(("run", {**run, **where}) if is_run else ("serving", {**serving, **where})))
-    Frame(as_json).show(connect().estimate(**parts), shown)
+    Output(as_json).show(connect().estimate(**parts), shown)
 
 
 def _asked(file: Path | None, part: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -225,10 +225,10 @@ def _candidates(rows: Sequence[show.Candidate]) -> Table:
     return table
 
 
-def _late(one: show.Candidate) -> list[str]:
-    if one.meets_deadline is not False:
+def _late(candidate: show.Candidate) -> list[str]:
+    if candidate.meets_deadline is not False:
         return []
-    return ["may be late" if one.meets_deadline_on_average else "late"]
+    return ["may be late" if candidate.meets_deadline_on_average else "late"]
 
 
 def _choices(answer: show.ChoicesEstimate) -> Iterator[RenderableType]:

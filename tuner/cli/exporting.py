@@ -13,7 +13,7 @@ from rich.text import Text
 from tuner.cli import arguments, tables
 from tuner.cli.arguments import JobId, Json
 from tuner.cli.escape import number, usd
-from tuner.cli.output import Frame, connect
+from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def export(
             if variant.file is not None:
                 suffix = variant.file.rpartition(".")[2]
                 client.download_variant(job, answer.id, variant.format, to=to / f"{variant.format}.{suffix}")
-    Frame(as_json, style).show(answer, _shown)
+    Output(as_json, style).show(answer, _shown)
     if answer.state == "failed":
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ import typer
 from tuner.cli import arguments, render
 from tuner.cli.arguments import Json
 from tuner.cli.escape import harmless, number, usd
-from tuner.cli.output import PROJECT, Frame, connect
+from tuner.cli.output import PROJECT, Output, connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,13 +59,13 @@ def report(
     if job is not None:
         if month is not None:
             raise typer.BadParameter("give a job or a month, not both", param_hint="--month")
-        Frame(as_json).show(connect().report(job), render.report)
+        Output(as_json).show(connect().report(job), render.report)
         return
     if project is not None:
         PROJECT.set(project)
     answer = connect().monthly_report(month, timezone=timezone)
     if as_json:
-        Frame(as_json).show(answer, str)
+        Output(as_json).show(answer, str)
         return
     text = markdown(answer) if style is ReportStyle.MD else as_csv(answer)
     typer.echo("\n".join(map(harmless, text.splitlines())))

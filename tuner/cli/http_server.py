@@ -100,7 +100,7 @@ class GracefulServer(uvicorn.Server):
         self,
         app: Callable[..., Any],
         *,
-        leaving: threading.Event,
+        shutting_down: threading.Event,
         end_streams: Callable[[], None],
         drain_s: float,
     ) -> None:
@@ -115,19 +115,19 @@ class GracefulServer(uvicorn.Server):
             server_header=False,
         )
         super().__init__(config)
-        self._leaving, self._end_streams, self._drain_s = leaving, end_streams, drain_s
+        self._shutting_down, self._end_streams, self._drain_s = shutting_down, end_streams, drain_s
         self._leaves_at = 0.0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._leaving.is_set():
+        if self._shutting_down.is_set():
             self.force_exit = self.should_exit
             self.should_exit = True
             return
-        self._leaving.set()
+        self._shutting_down.set()
         self._leaves_at = time.monotonic() + (self._drain_s if sig == signal.SIGTERM else 0)
 
     async def on_tick(self, counter: int) -> bool:
-        if self._leaving.is_set() and time.monotonic() >= self._leaves_at:
+        if self._shutting_down.is_set() and time.monotonic() >= self._leaves_at:
             self.should_exit = True
         return await super().on_tick(counter)
 

@@ -23,7 +23,7 @@ from tuner.cli.finops import report
 from tuner.cli.job_yaml import job_file
 from tuner.cli.money import budgets, quota, spend, storage, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
-from tuner.cli.output import PROJECT, Frame, connect
+from tuner.cli.output import PROJECT, Output, connect
 from tuner.cli.pilot import pilot
 from tuner.cli.plan import plan
 from tuner.cli.prices import prices
@@ -83,7 +83,7 @@ def stop(
     if job and not trial:
         raise typer.BadParameter("name a trial of the job; to end the whole job, use `tuner cancel JOB`")
     if job:
-        Frame(as_json).show(connect().stop_trial(job, trial), render.trial)
+        Output(as_json).show(connect().stop_trial(job, trial), render.trial)
         return
     from tuner.cli.cluster import stop_cluster
 
@@ -98,12 +98,12 @@ def enqueue(
     as_json: Json = False,
 ) -> None:
     """Have a configuration tried as soon as a worker is free."""
-    Frame(as_json).show(connect().enqueue(job, arguments.parsed_config(config)), render.job)
+    Output(as_json).show(connect().enqueue(job, arguments.parsed_config(config)), render.job)
 
 
 def promote(job: JobId, trial: TrialId, as_json: Json = False) -> None:
     """Let a trial run to its next rung, before other trials."""
-    Frame(as_json).show(connect().promote_trial(job, trial), render.trial)
+    Output(as_json).show(connect().promote_trial(job, trial), render.trial)
 
 
 def width(
@@ -114,7 +114,7 @@ def width(
     as_json: Json = False,
 ) -> None:
     """Change how many trials of a job may run at once. Trials above the number are paused with a checkpoint."""
-    Frame(as_json).show(connect().patch(job, max_concurrent_trials=trials), render.job)
+    Output(as_json).show(connect().patch(job, max_concurrent_trials=trials), render.job)
 
 
 def demo(
@@ -191,14 +191,14 @@ def submit(
     client = connect()
     job = client.submit(asked)
     if not wait:
-        Frame(as_json).show(job, render.job)
+        Output(as_json).show(job, render.job)
         return
     with watching.may_leave(job.id):
         if not as_json:
             typer.echo(f"submitted {job.id}")
             watching.watch(client, job.id)
         job = client.wait(job.id, progress=False)
-    Frame(as_json).show(job, render.job)
+    Output(as_json).show(job, render.job)
     if job.state != "succeeded":
         typer.echo(f"The job is {job.state}\n{job.detail or job.stop_reason or ''}".rstrip(), err=True)
         raise typer.Exit(1)
@@ -213,12 +213,12 @@ def jobs(
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    Frame(as_json, style).show_all(list(connect().jobs(state=state, tag=tag)), render.jobs)
+    Output(as_json, style).show_all(list(connect().jobs(state=state, tag=tag)), render.jobs)
 
 
 def job(job: JobId, as_json: Json = False) -> None:
     """Show one job."""
-    Frame(as_json).show(connect().job(job), render.job)
+    Output(as_json).show(connect().job(job), render.job)
 
 
 def watch(job: JobId, as_json: Json = False) -> None:
@@ -247,12 +247,12 @@ def trials(
     items = list(client.trials(job, sort=sort, limit=limit))
     is_unfinished = any(trial.state in ("pending", "paused") for trial in items)
     of_job = client.job(job) if is_unfinished and not as_json else None
-    Frame(as_json, style).show_all(items, partial(render.trials, job=of_job))
+    Output(as_json, style).show_all(items, partial(render.trials, job=of_job))
 
 
 def trial(job: JobId, trial: TrialId, as_json: Json = False) -> None:
     """Show one trial with its learning curve, bill and attempts."""
-    Frame(as_json).show(connect().trial(job, trial), render.trial)
+    Output(as_json).show(connect().trial(job, trial), render.trial)
 
 
 def bill(
@@ -265,27 +265,27 @@ def bill(
 ) -> None:
     """Show what a job cost, by kind of spend and by trial."""
     shown = None if all_trials or style is not Style.TABLE else SHOWN
-    Frame(as_json, style).show(connect().bill(job), partial(render.bill, dearest=shown))
+    Output(as_json, style).show(connect().bill(job), partial(render.bill, dearest=shown))
 
 
 def ledger(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:
     """List every entry of a job's ledger."""
-    Frame(as_json, style).show(connect().ledger(job), render.ledger)
+    Output(as_json, style).show(connect().ledger(job), render.ledger)
 
 
 def pause(job: JobId, as_json: Json = False) -> None:
     """Pause a job: save a checkpoint of every running trial and stop them."""
-    Frame(as_json).show(connect().pause(job), render.job)
+    Output(as_json).show(connect().pause(job), render.job)
 
 
 def resume(job: JobId, as_json: Json = False) -> None:
     """Resume a paused job, or, after a top-up, a job that ended because its budget was used up."""
-    Frame(as_json).show(connect().resume(job), render.job)
+    Output(as_json).show(connect().resume(job), render.job)
 
 
 def cancel(job: JobId, as_json: Json = False) -> None:
     """Cancel a job immediately. A cancelled job cannot be resumed."""
-    Frame(as_json).show(connect().cancel(job), render.job)
+    Output(as_json).show(connect().cancel(job), render.job)
 
 
 def priority(
@@ -296,7 +296,7 @@ def priority(
     as_json: Json = False,
 ) -> None:
     """Change a waiting job's place in the queue."""
-    Frame(as_json).show(connect().patch(job, priority=value), render.job)
+    Output(as_json).show(connect().patch(job, priority=value), render.job)
 
 
 def trainables(
@@ -308,9 +308,9 @@ def trainables(
 ) -> None:
     """List the trainables that can be tuned, or check one of them."""
     if name is None:
-        Frame(as_json).show(connect().trainables(), render.trainables)
+        Output(as_json).show(connect().trainables(), render.trainables)
     else:
-        Frame(as_json).show(connect().trainable(name), render.trainable)
+        Output(as_json).show(connect().trainable(name), render.trainable)
 
 
 #: Commands under the headings of `tuner --help`, in the order in which they are shown.

@@ -13,7 +13,7 @@ from rich.text import Text
 from tuner.cli import escape, render, tables
 from tuner.cli.arguments import JobId, Json
 from tuner.cli.command_group import CommandGroup
-from tuner.cli.output import Frame, connect
+from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ budgets = CommandGroup("budgets", help="Manage shared budgets over all jobs with
 @budgets.add("list")
 def list_budgets(as_json: Json = False) -> None:
     """List all shared budgets with their spend, holds and limits, and when each is expected to run out."""
-    Frame(as_json).show(connect().budgets(), lambda answer: _budgets_table(answer.items))
+    Output(as_json).show(connect().budgets(), lambda answer: _budgets_table(answer.items))
 
 
 @budgets.add("show")
 def show_budget(name: Name, as_json: Json = False) -> None:
     """Show one shared budget with its alerts and webhook deliveries."""
-    Frame(as_json).show(connect().budget(name), _budget)
+    Output(as_json).show(connect().budget(name), _budget)
 
 
 @budgets.add("set")
@@ -76,7 +76,7 @@ def set_budget(
         "alerts": [_alert(alert_text) for alert_text in alert or ()],
         "new_secret": new_secret,
     }
-    Frame(as_json).show(connect().put_budget(name, **body), _budget)
+    Output(as_json).show(connect().put_budget(name, **body), _budget)
 
 
 @budgets.add("remove")
@@ -127,22 +127,22 @@ def _budgets_table(items: Sequence[BudgetAbove]) -> RenderableType:
     return table if items else Text("no budgets")
 
 
-def _budget(one: BudgetAbove) -> RenderableType:
-    lines: list[RenderableType] = [_budgets_table([one])]
-    if one.match:
-        lines.append(Text("jobs with " + ", ".join(f"{key}:{value}" for key, value in one.match.items())))
-    if one.parent:
-        lines.append(Text(f"under {one.parent}"))
-    lines.extend(Text(f"{job} waits for it") for job in one.waiting_jobs)
-    lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in one.alerts)
+def _budget(budget: BudgetAbove) -> RenderableType:
+    lines: list[RenderableType] = [_budgets_table([budget])]
+    if budget.match:
+        lines.append(Text("jobs with " + ", ".join(f"{key}:{value}" for key, value in budget.match.items())))
+    if budget.parent:
+        lines.append(Text(f"under {budget.parent}"))
+    lines.extend(Text(f"{job} waits for it") for job in budget.waiting_jobs)
+    lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in budget.alerts)
     lines.extend(
         Text(
             f"{delivery.created_at} {delivery.url} {delivery.state} after {escape.plural(delivery.tries, 'try', 'tries')}: {delivery.answer}"
         )
-        for delivery in one.deliveries
+        for delivery in budget.deliveries
     )
-    if one.webhook_secret:
-        lines.append(Text(f"webhooks are signed with {one.webhook_secret}, which is shown only now"))
+    if budget.webhook_secret:
+        lines.append(Text(f"webhooks are signed with {budget.webhook_secret}, which is shown only now"))
     return Group(*lines)
 
 
@@ -152,7 +152,7 @@ quota = CommandGroup("quota", help="Show or set limits on what the project may s
 @quota.add("show")
 def show_quota(as_json: Json = False) -> None:
     """Show the limits of the project and how much of them is used."""
-    Frame(as_json).show(connect().quota(), _quota_table)
+    Output(as_json).show(connect().quota(), _quota_table)
 
 
 @quota.add("set")
@@ -182,17 +182,19 @@ def set_quota(
         "concurrent_jobs": concurrent_jobs,
         "concurrent_trials": concurrent_trials,
     }
-    Frame(as_json).show(connect().put_quota(**body), _quota_table)
+    Output(as_json).show(connect().put_quota(**body), _quota_table)
 
 
-def _quota_table(one: Quota) -> RenderableType:
-    used, ends = one.used, f", until {one.period_end}" if one.period_end else ""
+def _quota_table(quota: Quota) -> RenderableType:
+    used, ends = quota.used, f", until {quota.period_end}" if quota.period_end else ""
     table = tables.plain("of", "used", "held", "quota")
-    table.add_row("dollars", escape.usd(used.usd), escape.usd(used.held_usd), f"{escape.usd(one.usd)}{ends}")
+    table.add_row(
+        "dollars", escape.usd(used.usd), escape.usd(used.held_usd), f"{escape.usd(quota.usd)}{ends}"
+    )
     hours = (escape.number(used.gpu_hours), escape.number(used.held_gpu_hours))
-    table.add_row("GPU-hours", *hours, f"{escape.number(one.gpu_hours)}{ends}")
-    table.add_row("jobs at once", str(used.concurrent_jobs), "", escape.number(one.concurrent_jobs))
-    table.add_row("trials at once", str(used.concurrent_trials), "", escape.number(one.concurrent_trials))
+    table.add_row("GPU-hours", *hours, f"{escape.number(quota.gpu_hours)}{ends}")
+    table.add_row("jobs at once", str(used.concurrent_jobs), "", escape.number(quota.concurrent_jobs))
+    table.add_row("trials at once", str(used.concurrent_trials), "", escape.number(quota.concurrent_trials))
     return table
 
 
@@ -222,7 +224,7 @@ def spend(
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
         return
     answer = client.spend(groups, since=since, until=until, timezone=timezone)
-    Frame(as_json, style).show(answer, _with_idle)
+    Output(as_json, style).show(answer, _with_idle)
 
 
 def _spend(answer: SpendAnswer) -> Table:
@@ -304,17 +306,17 @@ def _machines(cluster: ClusterCost) -> Table:
     return table
 
 
-def _cells(one: SpendFigures) -> list[str]:
-    counts = (one.jobs, one.trials, one.completed_trials)
+def _cells(spend: SpendFigures) -> list[str]:
+    counts = (spend.jobs, spend.trials, spend.completed_trials)
     return [
-        escape.usd(one.usd),
-        f"{one.gpu_hours:g}",
+        escape.usd(spend.usd),
+        f"{spend.gpu_hours:g}",
         *map(str, counts),
-        escape.usd(one.usd_per_completed_trial),
-        str(one.preemptions),
-        str(one.retries),
-        escape.usd(one.lost_usd),
-        escape.usd(one.storage_usd),
+        escape.usd(spend.usd_per_completed_trial),
+        str(spend.preemptions),
+        str(spend.retries),
+        escape.usd(spend.lost_usd),
+        escape.usd(spend.storage_usd),
     ]
 
 
@@ -324,7 +326,7 @@ storage = CommandGroup("storage", help="Show and delete the files that jobs have
 @storage.add("ls")
 def list_storage(as_json: Json = False) -> None:
     """List the jobs with stored files, largest first, and what they cost in a month."""
-    Frame(as_json).show(connect().storage(), _storage)
+    Output(as_json).show(connect().storage(), _storage)
 
 
 @storage.add("gc")
@@ -408,7 +410,7 @@ def topup(
         raise typer.Exit(1) from error
     if wants_more(after):
         after = client.resume(job)
-    Frame(as_json).show(after, render.job)
+    Output(as_json).show(after, render.job)
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:

@@ -20,7 +20,7 @@ from tuner.cli import arguments, tables
 from tuner.cli.arguments import JobId, Json
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import harmless, moment, plural
-from tuner.cli.output import Frame, connect
+from tuner.cli.output import Output, connect
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
@@ -41,7 +41,7 @@ def backup(
     """Back up the database into one file while jobs run. Checkpoints stay in the storage."""
     from tuner.service import backup as its  # imported late because it is slow
 
-    Frame(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
+    Output(as_json).show(its.backup(Settings.from_env(), file), _backed_up)
 
 
 def restore(
@@ -52,7 +52,7 @@ def restore(
     """Restore the database from a backup while no service runs. Unfinished jobs are paused."""
     from tuner.service import backup as its
 
-    Frame(as_json).show(its.restore(Settings.from_env(), file, replace=replace), _restored)
+    Output(as_json).show(its.restore(Settings.from_env(), file, replace=replace), _restored)
 
 
 def _backed_up(answer: BackedUp) -> str:
@@ -94,14 +94,14 @@ def _some(what: str, names: tuple[str, ...]) -> list[str]:
     return [f"{what}:", *(f"  {name}" for name in names[:SHOWN]), *more]
 
 
-def _paused(one: PausedJob) -> str:
+def _paused(paused_job: PausedJob) -> str:
     since = (
         "was spent after the backup and counts as lost"
-        if one.exact
+        if paused_job.exact
         else "may have been spent after the backup and is taken off its budget"
     )
-    held = f"held ${one.settled_usd:.6f}"
-    return f"  {one.id}  {one.name}  was {one.state_before}, {held}; ${one.since_usd:.6f} {since}"
+    held = f"held ${paused_job.settled_usd:.6f}"
+    return f"  {paused_job.id}  {paused_job.name}  was {paused_job.state_before}, {held}; ${paused_job.since_usd:.6f} {since}"
 
 
 packages = CommandGroup(
@@ -118,13 +118,13 @@ def push(
     as_json: Json = False,
 ) -> None:
     """Upload a package and print its id, which a job names as `package:`. Uploading the same files again returns the same package."""
-    Frame(as_json).show(connect().upload(path, name=name), lambda package: Text(package.id))
+    Output(as_json).show(connect().upload(path, name=name), lambda package: Text(package.id))
 
 
 @packages.add("list")
 def list_packages(as_json: Json = False) -> None:
     """List all packages, newest first."""
-    Frame(as_json).show_all(list(connect().packages()), _table)
+    Output(as_json).show_all(list(connect().packages()), _table)
 
 
 @packages.add("show")
@@ -133,7 +133,7 @@ def show_package(
     as_json: Json = False,
 ) -> None:
     """Show one package."""
-    Frame(as_json).show(connect().package(package), lambda shown_package: _table([shown_package]))
+    Output(as_json).show(connect().package(package), lambda shown_package: _table([shown_package]))
 
 
 def _table(items: Sequence[Package]) -> RenderableType:
@@ -156,7 +156,7 @@ def migrate(to: To = None, as_json: Json = False) -> None:
 
     settings = Settings.from_env()
     done = maintenance.migrate(settings) if to is None else maintenance.downgrade(settings, to)
-    Frame(as_json).show(done, _migrated)
+    Output(as_json).show(done, _migrated)
 
 
 def dashboard(
@@ -200,7 +200,7 @@ def doctor(as_json: Json = False) -> None:
     from tuner.service.doctor import examine
 
     findings = examine(Settings.from_env())
-    Frame(as_json).show(findings, _findings)
+    Output(as_json).show(findings, _findings)
     if not findings.ok:
         raise typer.Exit(1)
 
@@ -223,7 +223,7 @@ def replay(
 ) -> None:
     """Replay a job's recorded events and show the first decision that differs from its record. The exit status is 1 if one differs."""
     answer = connect().replay(job, **_policies(instead or []))
-    Frame(as_json).show(answer, _replayed)
+    Output(as_json).show(answer, _replayed)
     if answer.difference is not None and answer.instead is None:
         raise typer.Exit(1)
 
@@ -263,14 +263,17 @@ def _replayed(answer: Replay) -> RenderableType:
     return Group(*parts)
 
 
-def _difference(one: ReplayDifference, ours: str, theirs: str) -> Table:
-    other = one.recorded or one.instead
+def _difference(difference: ReplayDifference, ours: str, theirs: str) -> Table:
+    other = difference.recorded or difference.instead
     assert other is not None
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(Text("first difference", style="bold"), Text(f"event {one.event} at {one.at} [{one.code}]"))
-    table.add_row(Text(ours), Text(one.decided.summary))
+    table.add_row(
+        Text("first difference", style="bold"),
+        Text(f"event {difference.event} at {difference.at} [{difference.code}]"),
+    )
+    table.add_row(Text(ours), Text(difference.decided.summary))
     table.add_row(Text(theirs), Text(other.summary))
     return table
 

@@ -80,7 +80,7 @@ class SilenceNote:
         typer.echo(harmless(text), err=True)
 
 
-class Frame:
+class Output:
     """Shows answers of the service on standard output, as JSON or as text that a renderer builds."""
 
     def __init__(self, as_json: bool, style: Style = Style.TABLE) -> None:

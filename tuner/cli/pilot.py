@@ -11,7 +11,7 @@ from tuner.cli import escape, render, watch
 from tuner.cli.arguments import Json
 from tuner.cli.job_of_code import with_recorded_space
 from tuner.cli.job_yaml import read_job
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.output import Output, connect, with_problems
 
 if TYPE_CHECKING:
     from tuner.client import Client, Job
@@ -27,7 +27,7 @@ def pilot(
     """Train a few steps of a few configurations to measure how long a step takes. `tuner plan` uses the result."""
     client, job = connect(), with_recorded_space(read_job(file))
     pilot_job = run(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
-    Frame(as_json).show(pilot_job, render.job)
+    Output(as_json).show(pilot_job, render.job)
 
 
 def run(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:

@@ -14,7 +14,7 @@ from tuner.cli.arguments import Json
 from tuner.cli.escape import number, plural, usd
 from tuner.cli.job_of_code import with_recorded_space
 from tuner.cli.job_yaml import read_job
-from tuner.cli.output import Frame, connect, with_problems
+from tuner.cli.output import Output, connect, with_problems
 from tuner.cli.pilot import run as run_pilot
 from tuner.cli.tables import Format, Style
 
@@ -55,7 +55,7 @@ def plan(
         job = {**job, "planning": {**job.get("planning", {}), **options}}
     client = connect()
     ran = None if pilot_usd is None else run_pilot(client, job, pilot_usd, quiet=as_json)
-    Frame(as_json, style).show(client.plan(job), shown)
+    Output(as_json, style).show(client.plan(job), shown)
     if ran is not None and not as_json and style is Style.TABLE:
         typer.echo(f"The pilot {ran.id} cost {usd(ran.spend.usd)}.")
 

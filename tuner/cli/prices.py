@@ -12,7 +12,7 @@ from rich.text import Text
 from tuner.cli import tables
 from tuner.cli.arguments import Json
 from tuner.cli.escape import number, usd
-from tuner.cli.output import Frame, connect
+from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def prices(
         "market": market,
     }
     if update is None:
-        Frame(as_json, style).show(connect().prices(limit=limit, **words), _prices)
+        Output(as_json, style).show(connect().prices(limit=limit, **words), _prices)
         return
     if any(words.values()):
         raise typer.BadParameter("give a file or filters, not both", param_hint="--update")
-    Frame(as_json).show(_update(update), _catalogue)
+    Output(as_json).show(_update(update), _catalogue)
 
 
 def _update(file: Path) -> CatalogueAge:

@@ -54,30 +54,30 @@ def waits(job: Job) -> str:
     return "" if job.queue_position is None else f"place {job.queue_position}"
 
 
-def job(one: Job) -> RenderableType:
+def job(answer: Job) -> RenderableType:
     table = Table.grid(padding=(0, 2))
-    why = f" ({one.stop_reason})" if one.stop_reason else ""
-    table.add_row("job", f"{one.id}  {one.name}")
-    table.add_row("state", f"{one.state}{why}")
-    if one.detail:
-        table.add_row("", Text(one.detail))
-    if waits(one):
-        table.add_row("waits", waits(one))
-    held = f", {usd(one.spend.held_usd)} held" if one.spend.held_usd else ""
-    table.add_row("spent", f"{usd(one.spend.usd)} of {usd(one.budget['usd'])}{held}")
-    if one.budget["gpu_hours"] is not None or one.spend.gpu_hours:
-        table.add_row("GPU-hours", f"{one.spend.gpu_hours:g} of {number(one.budget['gpu_hours'])}")
-    states = ", ".join(f"{count} {state}" for state, count in one.progress.trials.items() if count)
+    why = f" ({answer.stop_reason})" if answer.stop_reason else ""
+    table.add_row("job", f"{answer.id}  {answer.name}")
+    table.add_row("state", f"{answer.state}{why}")
+    if answer.detail:
+        table.add_row("", Text(answer.detail))
+    if waits(answer):
+        table.add_row("waits", waits(answer))
+    held = f", {usd(answer.spend.held_usd)} held" if answer.spend.held_usd else ""
+    table.add_row("spent", f"{usd(answer.spend.usd)} of {usd(answer.budget['usd'])}{held}")
+    if answer.budget["gpu_hours"] is not None or answer.spend.gpu_hours:
+        table.add_row("GPU-hours", f"{answer.spend.gpu_hours:g} of {number(answer.budget['gpu_hours'])}")
+    states = ", ".join(f"{count} {state}" for state, count in answer.progress.trials.items() if count)
     table.add_row("trials", states or "none yet")
-    driver = one.driver
+    driver = answer.driver
     if driver is not None and driver.version is not None:
         versions = f"tuner {driver.version}, Ray {driver.ray}, Python {driver.python}"
         table.add_row("driver", f"launch {driver.launch}, {versions}")
-    if one.constraints:
-        table.add_row("constraints", ", ".join(str(Constraint(**limit)) for limit in one.constraints))
-    if one.best_so_far:
-        table.add_row("best", best_line(one.best_so_far, one.objective["metric"]))
-        table.add_row("", config(one.best_so_far.config))
+    if answer.constraints:
+        table.add_row("constraints", ", ".join(str(Constraint(**limit)) for limit in answer.constraints))
+    if answer.best_so_far:
+        table.add_row("best", best_line(answer.best_so_far, answer.objective["metric"]))
+        table.add_row("", config(answer.best_so_far.config))
     return table
 
 
@@ -105,20 +105,22 @@ def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> Rende
     )
 
 
-def trial(one: show.TrialDetail) -> RenderableType:
+def trial(answer: show.TrialDetail) -> RenderableType:
     lines: list[RenderableType] = [
-        Text(f"{one.id}: {one.state} {one.reason}"),
-        Text(f"best {number(one.metric)}, latest {number(one.latest_metric)}, {usd(one.paid_usd)} paid"),
-        Text(config(one.config)),
+        Text(f"{answer.id}: {answer.state} {answer.reason}"),
+        Text(
+            f"best {number(answer.metric)}, latest {number(answer.latest_metric)}, {usd(answer.paid_usd)} paid"
+        ),
+        Text(config(answer.config)),
     ]
-    if one.environment is not None:
-        lines.append(Text(f"ran with {_environment(one.environment)}"))
+    if answer.environment is not None:
+        lines.append(Text(f"ran with {_environment(answer.environment)}"))
     curve = tables.plain("step", "metric", "cost to train", "seconds to train")
-    for point in one.curve:
+    for point in answer.curve:
         cells = (number(point.metric), usd(point.cost_to_train_usd), f"{point.duration_seconds:.2f}")
         curve.add_row(str(point.step), *cells)
     attempts = tables.plain("attempt", "steps", "machine", "end", "why", "paid")
-    for attempt in one.attempt_list:
+    for attempt in answer.attempt_list:
         place = attempt.machine and f"{attempt.machine.instance_type} {attempt.machine.region or ''}".strip()
         machine = f"{f'{place} ' if place else ''}{attempt.market} {usd(attempt.usd_per_hour)}/h"
         attempts.add_row(
@@ -129,7 +131,7 @@ def trial(one: show.TrialDetail) -> RenderableType:
             Text(attempt.reason),
             usd(round(sum(attempt.bill.values()), 6)),
         )
-    details = [Text(attempt.detail) for attempt in one.attempt_list if attempt.detail]
+    details = [Text(attempt.detail) for attempt in answer.attempt_list if attempt.detail]
     return Group(*lines, curve, attempts, *details)
 
 
@@ -328,15 +330,15 @@ def report(answer: show.JobReport) -> RenderableType:
     )
 
 
-def _estimate(one: show.PeerEstimate) -> tuple[str, str, str]:
-    if one.status == "not_enough_data":
+def _estimate(estimate: show.PeerEstimate) -> tuple[str, str, str]:
+    if estimate.status == "not_enough_data":
         return "not enough data", "", ""
-    low = "never" if one.low_usd is None else usd(one.low_usd)
-    high = "never" if one.high_usd is None else usd(one.high_usd)
-    if one.usd is None or one.saved_usd is None:
+    low = "never" if estimate.low_usd is None else usd(estimate.low_usd)
+    high = "never" if estimate.high_usd is None else usd(estimate.high_usd)
+    if estimate.usd is None or estimate.saved_usd is None:
         return "would have missed it", f"{low} to {high}", ""
-    bias = ", likely more" if one.is_biased_low else ""
-    return f"{usd(one.usd)}{bias}", f"{low} to {high}", usd(one.saved_usd)
+    bias = ", likely more" if estimate.is_biased_low else ""
+    return f"{usd(estimate.usd)}{bias}", f"{low} to {high}", usd(estimate.saved_usd)
 
 
 def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:

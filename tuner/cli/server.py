@@ -68,15 +68,13 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     mirrors, storage = Mirrors(service), (StorageWatch(service), StorageLifecycle(service))
     leading.start()
     controller.start()  # Start the controller early: it connects to the cluster while the rest is built.
-    app = create_app(
-        service, is_ready=controller.ready.is_set, mirrors=mirrors.standing, page_files=web.FOLDER
-    )
-    leaves, end_streams = app.state.leaving, app.state.broadcaster.end
-    server = GracefulServer(app, leaving=leaves, end_streams=end_streams, drain_s=settings.drain_s)
+    app = create_app(service, is_ready=controller.ready.is_set, mirrors=mirrors.status, page_files=web.FOLDER)
+    leaves, end_streams = app.state.shutting_down, app.state.broadcaster.end
+    server = GracefulServer(app, shutting_down=leaves, end_streams=end_streams, drain_s=settings.drain_s)
     gc.freeze()  # Imported objects stay alive. Scanning them in each collection would delay requests by 0.1 s.
     gc.enable()
     reconciler.start()
-    postponed = PostponedStart(service, app.state.figures, storage, mirrors, after=controller.ready)
+    postponed = PostponedStart(service, app.state.metrics_reader, storage, mirrors, after=controller.ready)
     postponed.start()
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
     typer.echo(f"tuner serves {url}, with the key in {key}")

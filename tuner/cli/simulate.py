@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import escape, tables
-from tuner.cli.output import Frame, duration_ns, with_problems
+from tuner.cli.output import Output, duration_ns, with_problems
 from tuner.domain.job import Market, SamplerName, SchedulerName
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def simulate(
         spot=spot,
         faults=simulation.Faults(crash=crash_rate, driver_restart=restart_rate),
     )
-    Frame(as_json).show(result, shown)
+    Output(as_json).show(result, shown)
 
 
 def _duration_ns(text: str | None, option: str, *, least_ns: int = 0, most_ns: int = 2**62) -> int | None:

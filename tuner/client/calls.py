@@ -282,7 +282,7 @@ class Calls(ABC):
             on_silence: Called before `on_connection(False)`, with the time of the last answer.
             patience_s: Raise ApiError when the service has not answered for this many seconds.
         """
-        patience = follow.Patience(patience_s, on_connection, on_silence)
+        patience = follow.ReconnectLimit(patience_s, on_connection, on_silence)
         return follow.events(self._http, path_of(job, "/events"), after, patience)
 
     # Answers

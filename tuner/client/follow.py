@@ -16,7 +16,7 @@ from tuner.client.http import ApiError, Http, unreachable
 from tuner.schemas.job import JobFacts
 
 
-class Progress:
+class ProgressDisplay:
     """Shows the progress of a job. This base class shows nothing."""
 
     def __call__(self, job: Any) -> None:
@@ -26,13 +26,13 @@ class Progress:
         """Show that the service does not answer."""
 
 
-def progress_of(wanted: bool | None) -> Progress:
+def progress_of(wanted: bool | None) -> ProgressDisplay:
     """Return the object that shows the progress. If `wanted` is None, it shows something only in a notebook or on a terminal."""
     if wanted is False:
-        return Progress()
+        return ProgressDisplay()
     if in_notebook():
         return _InPlace()
-    return _Lines() if wanted or sys.stderr.isatty() else Progress()
+    return _Lines() if wanted or sys.stderr.isatty() else ProgressDisplay()
 
 
 def in_notebook() -> bool:
@@ -42,7 +42,7 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class _Lines(Progress):
+class _Lines(ProgressDisplay):
     """Writes a line to standard error whenever the state or the best metric has changed."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Lines(Progress):
             sys.stderr.flush()
 
 
-class _InPlace(Progress):
+class _InPlace(ProgressDisplay):
     """Displays a bar and a line in a notebook, and updates them in place."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class EventReader:
         self._type, self._data = "message", ""
         self._id: int | None = None
 
-    def take(self, line: str) -> Event | None:
+    def add_line(self, line: str) -> Event | None:
         """Add a line. Return the event if the line completes one, otherwise None."""
         name, _, value = line.partition(":")
         if name == "event":
@@ -155,7 +155,7 @@ class EventReader:
         return None
 
 
-class Patience:
+class ReconnectLimit:
     """Decides how long to keep trying while the service does not answer, and reports silence to the caller's callbacks."""
 
     def __init__(
@@ -200,29 +200,29 @@ class Patience:
             self.answer_s = min(2 * self.answer_s, ANSWER_S_MAX)
 
 
-async def events(http: Http, path: str, after: int | None, patience: Patience) -> Items[Event]:
+async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit) -> Items[Event]:
     """Yield the events of a job until it has ended. If the connection breaks or stays silent, reconnect after the last event.
 
     Args:
         http: The connection to the service.
         path: The path of the stream.
         after: The id of the last event that is known.
-        patience: Decides when to give up.
+        limit: Decides when to give up.
     """
     while True:
         headers = {} if after is None else {"Last-Event-ID": str(after)}
         has_ended, reader = False, EventReader()
         try:
-            async with http.stream(path, headers=headers, timeout=patience.answer_s) as response:
+            async with http.stream(path, headers=headers, timeout=limit.answer_s) as response:
                 if not response.is_success:
                     raise ApiError.of(response)
                 # The limit so far was that of the headers. The transport reads this one when the body begins.
                 response.request.extensions["timeout"]["read"] = SILENT_S
-                patience.heard()
-                patience.report(True)
+                limit.heard()
+                limit.report(True)
                 async for line in http.lines(response):
-                    patience.heard()
-                    event = reader.take(line)
+                    limit.heard()
+                    event = reader.add_line(line)
                     if event is not None:
                         after = event.id if event.id is not None else after
                         yield event
@@ -230,39 +230,39 @@ async def events(http: Http, path: str, after: int | None, patience: Patience) -
             if has_ended:  # the service ends the stream once it has sent everything
                 return
         except httpx2.HTTPError as error:
-            patience.bear(unreachable(http.url, error))
+            limit.bear(unreachable(http.url, error))
         except ApiError as error:
-            patience.bear(error)
-        patience.report(False)
+            limit.bear(error)
+        limit.report(False)
         await http.sleep(PAUSE_S)
 
 
 async def wait(
     http: Http,
-    look: Callable[[float], Awaitable[J]],
+    fetch: Callable[[float], Awaitable[J]],
     job: str,
     *,
     timeout_s: float | None,
     until: tuple[str, ...],
-    show: Progress,
+    show: ProgressDisplay,
 ) -> J:
     """Return the job once its state is one of `until`. Raise TimeoutError after `timeout_s` seconds.
 
-    `look` fetches the job. Its argument is the time limit of the request in seconds.
+    `fetch` fetches the job. Its argument is the time limit of the request in seconds.
     """
-    began, patience, state = time.monotonic(), Patience(), "unknown"
+    began, limit, state = time.monotonic(), ReconnectLimit(), "unknown"
     while True:
         try:
-            current = await look(patience.answer_s)
-            patience.heard()
+            current = await fetch(limit.answer_s)
+            limit.heard()
             show(current)
             state = current.state
             if state in until:
                 return current
         except ApiError as error:
-            patience.bear(error)
+            limit.bear(error)
             if error.status == 0:
-                show.silent(patience.heard_time)
+                show.silent(limit.heard_time)
         if timeout_s is not None and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{job} is still {state} after {timeout_s:g} s")
         await http.sleep(PAUSE_S)

@@ -221,7 +221,7 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None else value for value in values]
 
 
-def _marks(axes: Axes, trials: Sequence[TrialCurve], what: str, **look: Any) -> None:
+def _marks(axes: Axes, trials: Sequence[TrialCurve], what: str, **style: Any) -> None:
     points = [
         (step, metric)
         for trial in trials
@@ -230,7 +230,7 @@ def _marks(axes: Axes, trials: Sequence[TrialCurve], what: str, **look: Any) -> 
     ]
     if points:
         steps, metrics = zip(*points, strict=True)
-        axes.scatter(steps, metrics, s=22, zorder=3, linewidths=0.5, edgecolors="white", **look)
+        axes.scatter(steps, metrics, s=22, zorder=3, linewidths=0.5, edgecolors="white", **style)
 
 
 def _labels(axes: Axes, title: str, x: str, y: str) -> None:

@@ -142,7 +142,7 @@ class LocalHead:
             self._state_path.unlink(missing_ok=True)
             self._head = None
 
-    def found(self) -> Head | None:
+    def running(self) -> Head | None:
         """Return the head of this home if its processes are alive. This does not check whether it answers."""
         state = self._read_state()
         return state if state is not None and state.lives() else None

@@ -88,7 +88,7 @@ class LocalCluster:
         if not self._head.alive():
             for node in self.nodes:
                 node.kill()
-            if not self._own_head and self._head.found() is None:
+            if not self._own_head and self._head.running() is None:
                 self._own_head = STARTING
                 self._write()
             self._join()
@@ -121,7 +121,7 @@ class LocalCluster:
     def _begin(self) -> None:
         kill_marked(self._prefix)
         before = self._file.left_behind()
-        running_head = self._head.found()
+        running_head = self._head.running()
         is_own = running_head is None or (before is not None and before.own_head == running_head.session)
         # Written before the head is started, because any process that starts the head reads it to decide on its CPUs.
         self._own_head = (running_head.session if running_head else STARTING) if is_own else ""
@@ -199,7 +199,7 @@ class LocalCluster:
             node.end()
         if self._dashboard is not None:
             self._dashboard.close()
-        head = self._head.found()
+        head = self._head.running()
         if head is not None and head.session == self._own_head:
             self._head.stop()
 

@@ -17,7 +17,7 @@ import yaml
 from tuner.cluster import nodes as its
 from tuner.cluster.nodes import NODES_MAX, Node
 from tuner.domain.errors import BadFile
-from tuner.domain.offer import Machine
+from tuner.domain.offer import WorkerMachine
 
 # The label in which Ray names the type of a node that its autoscaler started.
 GROUP = "ray.io/node-group"
@@ -82,12 +82,12 @@ class NodeTypes:
             for node_type in self.startable(workers)
         ]
 
-    def machines_to_come(self, workers: Sequence[Machine]) -> list[Machine]:
+    def machines_to_come(self, workers: Sequence[WorkerMachine]) -> list[WorkerMachine]:
         startable_types = self.startable(
             (node_type.labels, node_type.cpus, node_type.gpus) for node_type in workers
         )
         return [
-            Machine(node_type.labels, node_type.cpus, node_type.gpus, to_come=True)
+            WorkerMachine(node_type.labels, node_type.cpus, node_type.gpus, to_come=True)
             for node_type in startable_types
         ]
 
@@ -165,15 +165,15 @@ def read_node_types(text: str, name: str) -> NodeTypes:
 class _Reader:
     name: str
 
-    def of_launcher(self, found: Mapping[str, Any]) -> NodeTypes:
-        at_most = self._count(found.get("max_workers", MAX_WORKERS), "max_workers")
-        listed = self._mapping(found["available_node_types"], "available_node_types")
+    def of_launcher(self, config: Mapping[str, Any]) -> NodeTypes:
+        at_most = self._count(config.get("max_workers", MAX_WORKERS), "max_workers")
+        listed = self._mapping(config["available_node_types"], "available_node_types")
         types = []
         for kind, given in listed.items():
             where = f"available_node_types.{kind}"
             node_type = self._mapping(given, where)
             # Ray starts no workers of the head's type unless `max_workers` is set.
-            usual = 0 if kind == found.get("head_node_type") else at_most
+            usual = 0 if kind == config.get("head_node_type") else at_most
             count = self._count(node_type.get("max_workers", usual), f"{where}.max_workers")
             if not count:
                 continue

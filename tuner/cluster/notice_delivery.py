@@ -84,7 +84,7 @@ class MachineWatch:
         # notice.
         self._delivering = threading.Lock()
         self._nodes: dict[str, RayNode] = {}
-        self._standing: dict[str, Notice] = {}
+        self._current: dict[str, Notice] = {}
         self._trouble = ""
 
     def run(self) -> None:
@@ -94,7 +94,7 @@ class MachineWatch:
             heard = time.monotonic()
             while True:
                 try:
-                    there = self._look()
+                    there = self._refresh_nodes()
                     heard = time.monotonic()
                 except TunerError as error:
                     self._note(error.detail)
@@ -103,11 +103,11 @@ class MachineWatch:
                     log.info("the nodes of this machine are gone")
                     self._release()
                     return
-                time.sleep(min(self._look_s, LOOK_NOTICED_S) if self._standing else self._look_s)
+                time.sleep(min(self._look_s, LOOK_NOTICED_S) if self._current else self._look_s)
         finally:
             self.watcher.close()
 
-    def _look(self) -> bool:
+    def _refresh_nodes(self) -> bool:
         """Add new nodes, forget those that are gone, and return whether any node is left.
 
         Raise TunerError if the cluster does not answer.
@@ -123,7 +123,7 @@ class MachineWatch:
 
     def _welcome(self, node: RayNode) -> None:
         """Add a new node: notify it of the current notices and give its workers the machine's facts."""
-        for notice in self._standing.values():
+        for notice in self._current.values():
             self._tell([node], notice)
         self._nodes[node.id] = node
         log.info("node %s is on this machine", node.id)
@@ -144,13 +144,13 @@ class MachineWatch:
         Raise Unavailable if one could not be notified. The watcher then repeats the call.
         """
         with self._delivering:
-            self._standing[notice.id] = notice
+            self._current[notice.id] = notice
             self._tell(self._nodes.values(), notice)
 
     def _on_withdrawn(self, notice: Notice) -> None:
         """Withdraw a notice from all nodes. Work that still runs continues, but a drained node gets no new work."""
         with self._delivering:
-            self._standing.pop(notice.id, None)
+            self._current.pop(notice.id, None)
             for node in self._nodes.values():
                 node.boards.withdraw(node.id, notice.id)
 
@@ -178,7 +178,7 @@ class MachineWatch:
         the time is then not billed.
         """
         with self._delivering:
-            standing = list(self._standing.values()) if self._may_release else []
+            standing = list(self._current.values()) if self._may_release else []
         for notice in standing:
             if self.watcher.release(notice):
                 log.info("notice %s: the cloud may take the machine now", notice.id)

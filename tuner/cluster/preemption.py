@@ -33,7 +33,7 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     Raises:
         RayUnavailable, NotFound, Conflict: The node could not be notified. No notice is in effect.
     """
-    running = head.found()
+    running = head.running()
     if running is None:
         raise RayUnavailable("the cluster's head is gone")
     # Ray reads these variables when it connects.

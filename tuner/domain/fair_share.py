@@ -53,9 +53,9 @@ def _take_turns(
     `alike` must have the jobs of each owner together, oldest first. `at_work` is updated.
     """
 
-    def turn(one: Waiting) -> tuple[int, int, int, str]:
-        spent = shares.get(one.owner, NO_SHARE).spent
-        return at_work[one.owner], spent.micro_usd, one.since, one.job
+    def turn(waiting_job: Waiting) -> tuple[int, int, int, str]:
+        spent = shares.get(waiting_job.owner, NO_SHARE).spent
+        return at_work[waiting_job.owner], spent.micro_usd, waiting_job.since, waiting_job.job
 
     rest = {owner: list(jobs)[::-1] for owner, jobs in groupby(alike, key=lambda job: job.owner)}
     turns = [(turn(jobs[-1]), owner) for owner, jobs in rest.items()]

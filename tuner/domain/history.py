@@ -19,19 +19,19 @@ def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
     return transfer if space.contains(transfer) else None
 
 
-def most_informative(ends: Sequence[tuple[float, float, int]], limit: int = MAX_TRIALS) -> list[int]:
+def most_informative(last_points: Sequence[tuple[float, float, int]], limit: int = MAX_TRIALS) -> list[int]:
     """Return the indices, ascending, of at most `limit` trials to learn from.
 
     Half of them are the best, by violation and then by score. The rest are the most trained of the others. Ties go to the earlier trial.
 
     Args:
-        ends: The last (violation, score, step) of each trial. Feasible trials have the violation 0.
+        last_points: The last (violation, score, step) of each trial. Feasible trials have the violation 0.
     """
-    indices = range(len(ends))
-    if len(ends) <= limit:
+    indices = range(len(last_points))
+    if len(last_points) <= limit:
         return list(indices)
-    ranks = [(violation, -score) for violation, score, _ in ends]
+    ranks = [(violation, -score) for violation, score, _ in last_points]
     best = sorted(indices, key=lambda i: ranks[i])[: limit - limit // 2]
     others = set(indices).difference(best)
-    trained = sorted(others, key=lambda i: (-ends[i][2], ranks[i], i))[: limit // 2]
+    trained = sorted(others, key=lambda i: (-last_points[i][2], ranks[i], i))[: limit // 2]
     return sorted([*best, *trained])

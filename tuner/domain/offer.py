@@ -51,7 +51,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class WorkerMachine:
     """A machine on which attempts can be placed."""
 
     labels: Mapping[str, str]

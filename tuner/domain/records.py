@@ -100,7 +100,7 @@ class CheckpointRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmStart:
+class WarmStartTrial:
     """A trial of an earlier job that a new trial may continue: a checkpoint, and the reports with a metric up to its step."""
 
     job: str

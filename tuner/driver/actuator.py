@@ -12,8 +12,8 @@ from typing import Any, Generic, Literal, TypeVar
 from tuner.database.database import Connection
 from tuner.domain.cost import Meter
 from tuner.domain.job import Resources, config_values
-from tuner.driver.messages import Progress
-from tuner.driver.placement import exposure
+from tuner.driver.messages import WorkerMessage
+from tuner.driver.placement import interruption_risk
 from tuner.driver.ports import Assignment
 from tuner.store import answers, jobs
 from tuner.store.evidence import Losses
@@ -111,12 +111,12 @@ class Actuator:
             del self._waiting[trial]
             self._withdrawn.pop(trial, None)
 
-    def withdraw(self) -> list[Progress]:
+    def withdraw(self) -> list[WorkerMessage]:
         """Remove the attempts that were cancelled before they had a worker. Return a final message for each."""
         cancelled = [(self._waiting.pop(trial), state) for trial, state in self._withdrawn.items()]
         self._withdrawn.clear()
         return [
-            Progress(attempt.trial, attempt.attempt, state, Meter(), saved_step=attempt.restore_step)
+            WorkerMessage(attempt.trial, attempt.attempt, state, Meter(), saved_step=attempt.restore_step)
             for attempt, state in cancelled
         ]
 
@@ -193,7 +193,7 @@ class BeginMessages:
             "best": best,
             "job_best": assignment.job_best,
             "checkpoint_interval_ns": spec.checkpoint.interval_ns,
-            "exposure": exposure(market, self.losses(market)),
+            "exposure": interruption_risk(market, self.losses(market)),
             "memory_limit_bytes": self.memory_limit(),
             "rungs": ladder(spec).rungs(),
             "proxies": spec.fidelity.proxies,

@@ -92,7 +92,7 @@ class ExportRun:
             now = _now()
             own = ledger.lock_account(db, project, job).left
             left = shared_budgets.allowance(db, project, job, now, own).left
-            limit_ns = self.export.wish.lease_ns(rate, left)
+            limit_ns = self.export.spec.lease_ns(rate, left)
             ends_at = Instant(now + limit_ns)
             hold = OpenHold(self.export.hold, self.export.id, 1, 1, rate.cost(limit_ns), now, ends_at)
             if not exports.start(db, self.export, offer, now):
@@ -137,9 +137,9 @@ class ExportRun:
             "attempt": export.attempt,
             "wanted": {
                 "config": spec.begin_config(trial.config),
-                "formats": list(export.wish.formats),
+                "formats": list(export.spec.formats),
                 "mode": spec.objective.mode,
-                "max_drop": export.wish.max_drop,
+                "max_drop": export.spec.max_drop,
                 "threads": threads_of(size),
             },
             "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,

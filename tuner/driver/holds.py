@@ -52,7 +52,7 @@ class AttemptLease:
     reported: Meter = field(default_factory=Meter)  #: The meter reading at the last report.
     reported_outage_ns: int = 0  #: `outage_ns` of the worker at the last report.
     node: str = ""  #: Ray's id of the node; empty: unknown.
-    leaving: bool = False  #: The machine is about to be taken away.
+    has_notice: bool = False  #: The machine is about to be taken away.
     #: Since when it has a machine. None: it waits for one, and costs nothing.
     assigned_at: Instant | None = None
     #: The place to which the trial moves once this attempt has saved and paused. None: it stays.
@@ -61,7 +61,7 @@ class AttemptLease:
     again_ns: int = 0  #: Training time of that repetition.
     usage: Usage | None = None
     #: The place of the machine that it was given and pays for. None: the machine was not checked.
-    found: Place | None = None
+    assigned_place: Place | None = None
     wrong_machine: str = ""  #: Why the attempt may not stay on its machine.
     trouble: Trouble | None = None  #: The last failure that the worker reported.
     environment: Environment | None = None
@@ -72,11 +72,11 @@ class AttemptLease:
 
     @property
     def rate(self) -> Rate:
-        return self.place.rate if self.found is None else self.found.rate
+        return self.place.rate if self.assigned_place is None else self.assigned_place.rate
 
     @property
     def pays_for(self) -> Offer | None:
-        return self.place.offer if self.found is None else self.found.offer
+        return self.place.offer if self.assigned_place is None else self.assigned_place.offer
 
     @property
     def may_train_further(self) -> bool:
@@ -126,7 +126,7 @@ class AttemptLease:
             if from_step < self.from_step:
                 self.again_until = self.from_step
                 # Otherwise the next attempt or driver would try to restore the damaged ones.
-                tx.forget_checkpoints(self.trial, above=from_step)
+                tx.forget_checkpoints(self.trial, after_step=from_step)
             self.from_step = from_step
             self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
         if differs or (node and not self.node) or environment is not None:
@@ -169,7 +169,7 @@ class AttemptLease:
             market=offer.market if offer is not None else "on_demand",
             price=self.rate.price,
             assigned_at=self.assigned_at,
-            machine=None if self.found is None else MachineFound.of(self.found.offer),
+            machine=None if self.assigned_place is None else MachineFound.of(self.assigned_place.offer),
             environment=self.environment,
         )
 
@@ -177,7 +177,7 @@ class AttemptLease:
         """Return the record of the attempt after its end."""
         cause: AttemptCause | None = None
         if end == "preempted":
-            cause = "notice" if self.leaving else "no_notice"
+            cause = "notice" if self.has_notice else "no_notice"
         elif end in ("lost", "failed"):
             cause = "machine" if self.wrong_machine else cause_of(self.trouble)
         return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
@@ -244,7 +244,7 @@ class HoldService:
         Return False if the budget has no room for that hold. The lease then ends when the current hold is used up.
         """
         if place.rate == lease.rate:
-            lease.found = place
+            lease.assigned_place = place
             return True
         lease_ns = lease.lease_ns
         self.charge_assigned_machine(lease, place)
@@ -268,7 +268,7 @@ class HoldService:
 
         Its lease ends when its current hold is used up at that machine's price.
         """
-        lease.found = place
+        lease.assigned_place = place
         lease.cut(lease.settled.total_ns + place.rate.affords_ns(lease.held))
 
     def close(self, tx: JournalTx, lease: AttemptLease, *, lost_ns: int, at: Instant) -> None:

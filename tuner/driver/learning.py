@@ -28,7 +28,7 @@ class Learner:
         # Trials below this number have a configuration that the sampler knows.
         self._known = 0
         # The highest rung that was reported to the sampler, by trial.
-        self._told: dict[int, int] = {}
+        self._reported_rung: dict[int, int] = {}
         # The last step that was reported to the sampler, by trial.
         self._heard: dict[int, int] = {}
         # Trials whose end was reported to the sampler.
@@ -118,9 +118,9 @@ class Learner:
         crossed = max((rung.step for rung in state.rungs if rung.step <= record.steps), default=0)
         if state.max_step is not None and record.steps >= state.max_step:
             crossed = state.max_step
-        at_rung = crossed > self._told.get(number, 0)
+        at_rung = crossed > self._reported_rung.get(number, 0)
         if at_rung:
-            self._told[number] = crossed
+            self._reported_rung[number] = crossed
         self._tell(record, crossed if at_rung else record.steps, at_rung=at_rung)
 
     def _on_end(self, state: State, number: int) -> None:
@@ -129,7 +129,7 @@ class Learner:
         if not ended or record.repeats is not None or number in self._finished:
             return
         self._finished.add(number)
-        if record.value is not None and not self._told.get(number):
+        if record.value is not None and not self._reported_rung.get(number):
             self._tell(record, record.steps, at_rung=True)
         if (
             record.status == "stopped"

@@ -18,7 +18,7 @@ from tuner.domain.cost import CostKind, Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
 from tuner.domain.objective import lacking
-from tuner.domain.offer import Machine
+from tuner.domain.offer import WorkerMachine
 from tuner.domain.preemption_policy import pause_ns
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import AttemptEnd
@@ -26,7 +26,7 @@ from tuner.driver.deadlines import Deadlines
 from tuner.driver.holds import AttemptLease, HoldService, LeaseRequest
 from tuner.driver.learning import Learner
 from tuner.driver.machine_check import MachineCheck
-from tuner.driver.messages import DONE_AGAIN, ENDED, Progress, StepReport, end_of, event_of
+from tuner.driver.messages import DONE_AGAIN, ENDED, StepReport, WorkerMessage, end_of, event_of
 from tuner.driver.pace import OVERHEAD, JobPace
 from tuner.driver.placement import AnyMachine, Place, Placement, TrialSnapshot
 from tuner.driver.ports import Assignment, Clock, Journal, JournalTx, LoopConfig, LoopTurn, World
@@ -74,13 +74,13 @@ class Loop:
         self.attempts, self.saved = dict[str, int](), dict[str, int]()
         self.end: do.EndJob | None = None
         self.journal, self._world, self._clock = journal, world, clock
-        self._hours = Deadlines(clock, journal.running_ns(), spec.window)
+        self._deadlines = Deadlines(clock, journal.running_ns(), spec.window)
 
     # Events of the job
 
     def start(self, event: ev.ControlRequested) -> None:
         """Carry out the user's request: resume, pause or cancel. Call `recover` first, which records `Launched`."""
-        self._hours.limit(self.state.budget)
+        self._deadlines.limit(self.state.budget)
         self.handle_event(event)
 
     def handle_event(self, event: ev.Event) -> None:
@@ -92,15 +92,15 @@ class Loop:
         """Adopt a new budget. The caller must change the limit of the job's account first."""
         with self._turn() as turn:
             self._record_and_decide(turn, ev.BudgetChanged(turn.at, budget))
-        self._hours.limit(self.state.budget)
+        self._deadlines.limit(self.state.budget)
 
     def tick(self) -> None:
         """End a job whose wall clock ran out, and pause one whose window closed. Called about once per second."""
-        over = self._hours.over(self._clock.now())
+        over = self._deadlines.over(self._clock.now())
         if over is not None and self.end is None and self.state.ending is None:
             self.handle_event(over)
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: WorkerMessage) -> None:
         """Handle a message of a worker.
 
         A message of an earlier attempt, or with a lower meter reading than the last one, is outdated and ignored.
@@ -113,7 +113,11 @@ class Loop:
             lease.carried_ns = progress.carried_ns
             if lease.began(turn.tx, progress.node, progress.from_step, progress.environment):
                 self.saved[lease.trial] = lease.from_step
-            lease.leaving, lease.usage, lease.trouble = progress.leaving, progress.usage, progress.trouble
+            lease.has_notice, lease.usage, lease.trouble = (
+                progress.has_notice,
+                progress.usage,
+                progress.trouble,
+            )
             for saved in progress.checkpoints:
                 self._on_saved(turn, lease, saved.step)
                 lease.saved(turn.tx, saved, self.state.spec, turn.at)
@@ -131,7 +135,7 @@ class Loop:
                 self._keep_going(turn, lease, progress)
                 self._reconsider(turn, lease)
 
-    def node_assigned(self, trial: str, attempt: int, machine: Machine | None = None) -> int:
+    def node_assigned(self, trial: str, attempt: int, machine: WorkerMachine | None = None) -> int:
         """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
 
         The machine costs money from now on, so its start is recorded. A later driver bills from it if this
@@ -206,7 +210,7 @@ class Loop:
             lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
             lease.node = lease.node or node
             self.stalled.pop(trial, None)
-            self._end(turn, lease, "preempted" if preempted or lease.leaving else "lost", reason)
+            self._end(turn, lease, "preempted" if preempted or lease.has_notice else "lost", reason)
 
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts, by trial and number, whose worker must have ended by now or have sent something.
@@ -300,7 +304,7 @@ class Loop:
         return []
 
     def _end_job(self, turn: LoopTurn, command: do.EndJob) -> None:
-        again_at = self._hours.next_opening(turn.at) if command.reopens else None
+        again_at = self._deadlines.next_opening(turn.at) if command.reopens else None
         detail = command.detail
         if command.state == "failed" and command.reason in LIMITS:
             detail += self._spending_detail(turn.tx)
@@ -401,7 +405,7 @@ class Loop:
         )
         self._record_and_decide(turn, event)
 
-    def _on_end(self, turn: LoopTurn, lease: AttemptLease, progress: Progress) -> None:
+    def _on_end(self, turn: LoopTurn, lease: AttemptLease, progress: WorkerMessage) -> None:
         trial, trouble = lease.trial, progress.trouble
         if progress.saved_step:
             self._on_saved(turn, lease, progress.saved_step)
@@ -409,7 +413,7 @@ class Loop:
         starved = trouble is not None and trouble.kind == "lease" and lease.last_step == 0
         once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
         self.pace.ended(trial, lease.meter, **once_ns, starved=starved)
-        reason, detail = (trouble.line, trouble.traceback) if trouble else ("", "")
+        reason, detail = (trouble.summary, trouble.traceback) if trouble else ("", "")
         end = end_of(progress)
         # A hanging trial has failed, even if its worker or machine was lost while it was being stopped.
         if trial in self.stalled and end in ("lost", "preempted"):
@@ -417,7 +421,7 @@ class Loop:
         end, reason = ("lost", lease.wrong_machine) if lease.wrong_machine else (end, reason)
         self._end(turn, lease, end, reason, detail)
 
-    def _keep_going(self, turn: LoopTurn, lease: AttemptLease, progress: Progress) -> None:
+    def _keep_going(self, turn: LoopTurn, lease: AttemptLease, progress: WorkerMessage) -> None:
         """Renew the lease of a trial if it asks for that, was promoted, or has used half of its lease.
 
         A trial that is about to pause or finish gets its lease renewed too, because it may still be saving. A trial
@@ -495,7 +499,7 @@ class Loop:
 
     def _lease_request(self, turn: LoopTurn, need_ns: int) -> LeaseRequest:
         """Return the request for a lease of at least this length."""
-        return LeaseRequest(need_ns, max(1, len(self.state.active)), self._hours.left_ns(), turn.at)
+        return LeaseRequest(need_ns, max(1, len(self.state.active)), self._deadlines.left_ns(), turn.at)
 
     def _refused(
         self, turn: LoopTurn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool
@@ -504,7 +508,7 @@ class Loop:
         limit, above = self.hold_service.limit(
             turn.tx, rate, request, gpus=self.state.budget.gpu_ms is not None
         )
-        return ev.Refused(turn.at, trial, self._hours.binding_limit(limit), running, above)
+        return ev.Refused(turn.at, trial, self._deadlines.binding_limit(limit), running, above)
 
     def _job_best(self) -> float | None:
         """Return the best score of all feasible reports, or None before the first."""
@@ -515,5 +519,5 @@ class Loop:
 
     def _snapshot(self, trial: str) -> TrialSnapshot:
         """Return the trial's snapshot for the placement."""
-        now, left_ns = Instant(self._clock.elapsed_ns()), self._hours.wall_clock_ns()
+        now, left_ns = Instant(self._clock.elapsed_ns()), self._deadlines.wall_clock_ns()
         return snapshot(self.state, trial, self.leases, self.saved, self.pace, now=now, time_ns=left_ns)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.job import Resources
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import Instant
 from tuner.driver.holds import AttemptLease, HoldService
 from tuner.driver.placement import Place
 from tuner.driver.ports import JournalTx
 
-Find = Callable[[Machine], Offer | None]
+Find = Callable[[WorkerMachine], Offer | None]
 """Return the priced offer that matches a machine, or None if the machine's price is not known.
 
 It must return within milliseconds and must not raise.
@@ -39,7 +39,7 @@ class MachineCheck:
         tx: JournalTx,
         hold_service: HoldService,
         lease: AttemptLease,
-        machine: Machine | None,
+        machine: WorkerMachine | None,
         at: Instant,
     ) -> Verdict:
         """Have the attempt pay for the machine that it was given.
@@ -81,7 +81,7 @@ def forbidden(offer: Offer, wanted: Resources) -> str | None:
     return None
 
 
-def described(machine: Machine) -> str:
+def described(machine: WorkerMachine) -> str:
     named = ", ".join(f"{name}={value}" for name, value in sorted(machine.labels.items()) if name != _NODE_ID)
     return f"{machine.cpus:g} CPUs, {machine.gpus:g} GPUs, labels {named or 'none'}"
 

@@ -113,7 +113,7 @@ class LaunchContext:
             wanted = jobs.control(db, self.job)
             ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
         limit_ns = wanted.budget.wall_clock_ns
-        return wanted.wish not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
+        return wanted.request not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
 
     def spend(self, trials: Collection[str]) -> JobSpend:
         """Return what the job and these trials have spent, for Ray's dashboard."""
@@ -204,7 +204,7 @@ class ControlPoller:
     ) -> None:
         self._loop, self._journal, self._context, self._heartbeat = loop, journal, context, heartbeat
         self._display, self._concurrency = display, concurrency
-        self._wish: str | None = None
+        self._requested: str | None = None
         self._next = 0.0
 
     def turn(self) -> None:
@@ -227,9 +227,9 @@ class ControlPoller:
             self._loop.handle_event(ConcurrencyChanged(Instant(time.time_ns()), width))
         if control.newest_request > self._loop.state.requests:
             handle_trial_requests(self._loop, self._context)
-        if control.wish in ("pause", "cancel") and control.wish != self._wish:
-            self._wish = control.wish
-            self._loop.handle_event(ControlRequested(Instant(time.time_ns()), control.wish))
+        if control.request in ("pause", "cancel") and control.request != self._requested:
+            self._requested = control.request
+            self._loop.handle_event(ControlRequested(Instant(time.time_ns()), control.request))
         if self._loop.end is None:
             self._loop.tick()
 
@@ -297,7 +297,7 @@ def rebuild(
         loop.budget_changed(row.budget)
     handle_trial_requests(loop, context)
     if loop.end is None:
-        loop.start(ControlRequested(now, row.wish or "resume"))
+        loop.start(ControlRequested(now, row.control_request or "resume"))
     return loop, journal, actuator
 
 

@@ -81,14 +81,14 @@ class Trouble:
         return self.kind == "port"
 
     @property
-    def line(self) -> str:
+    def summary(self) -> str:
         """One line of text. Equal failures have equal lines."""
         first = self.message.strip().splitlines()[0] if self.message.strip() else ""
         return f"{self.type}: {first}"[:500] if self.type else first[:500]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WorkerMessage:
     """One message of a worker."""
 
     trial: str
@@ -103,7 +103,7 @@ class Progress:
     #: The part of the setup time that prepared the worker itself. The worker's next attempt does not need it.
     warming_ns: int = 0
     node: str = ""  #: Ray's id of the worker's node. Empty: unknown.
-    leaving: bool = False  #: Whether the worker's machine is about to be taken away.
+    has_notice: bool = False  #: Whether the worker's machine is about to be taken away.
     #: The checkpoint that the attempt continued from. 0: none. None: not known yet.
     from_step: int | None = None
     #: The part of the restore and of the last save that was spent on retries because the storage failed, and the part of the setup in
@@ -118,7 +118,7 @@ class Progress:
     carried_ns: int = 0  #: Training time of earlier attempts in the step in which the attempt began.
 
     @classmethod
-    def parse(cls, result: Mapping[str, Any]) -> "Progress":
+    def parse(cls, result: Mapping[str, Any]) -> "WorkerMessage":
         error = result.get("error")
         return cls(
             trial=result["trial"],
@@ -144,7 +144,7 @@ class Progress:
             saved_step=result.get("saved_step"),
             warming_ns=result.get("warming_ns", 0),
             node=result.get("node", ""),
-            leaving=result.get("leaving", False),
+            has_notice=result.get("leaving", False),
             from_step=result.get("from_step"),
             outage_ns=result.get("outage_ns", 0),
             machine=result.get("machine") or {},
@@ -175,14 +175,14 @@ DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
 _BY_ITS_MACHINE = {"killed", "saving"}
 
 
-def end_of(progress: Progress) -> AttemptEnd:
+def end_of(progress: WorkerMessage) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
     A failure of the storage, and a port that was taken, do not count as the trial's failure. On a machine that is about to be taken away, a
     failure that its shutdown also causes counts as a preemption.
     """
     if progress.state == "failed" and progress.trouble is not None:
-        if progress.leaving and (
+        if progress.has_notice and (
             progress.trouble.is_storage_failure or progress.trouble.kind in _BY_ITS_MACHINE
         ):
             return "preempted"

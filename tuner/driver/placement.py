@@ -1,7 +1,7 @@
 """Choose the machine that an attempt runs on, and its rate.
 
 This module has the `Placement` port and its implementations without fallback; `tuner.driver.fallback` has the one with
-fallback to on-demand machines. `exposure` estimates the risk that an attempt is lost, from its market and from how the
+fallback to on-demand machines. `interruption_risk` estimates the risk that an attempt is lost, from its market and from how the
 job's attempts have ended so far. Workers decide from it when to save.
 """
 
@@ -11,10 +11,10 @@ from typing import Protocol
 
 from tuner.domain.job import Resources
 from tuner.domain.money import Rate
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.store.evidence import Losses
-from tuner.tuning.checkpointing import SPOT_MEAN_NS, Exposure, Hazard, Notices
+from tuner.tuning.checkpointing import SPOT_MEAN_NS, Hazard, InterruptionRisk, Notices
 
 # How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
 PATIENCE_NS = 60 * NS
@@ -102,7 +102,7 @@ class AllowedPlaces:
     """The kinds of machines that a job may use, cheapest first, and how many more of its trials fit on each kind."""
 
     def __init__(
-        self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[Machine]]
+        self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[WorkerMachine]]
     ) -> None:
         places_by_offer = [Place(offer, offer.rate(wanted)) for offer in offers]
         self.all = sorted(places_by_offer, key=lambda place: place.rate.price)
@@ -178,19 +178,19 @@ class CheapestFree:
 NOTICE_NS = 15 * NS
 
 
-def exposure(market: str, seen: Losses) -> Exposure:
+def interruption_risk(market: str, seen: Losses) -> InterruptionRisk:
     """Return the risks of an attempt on a machine of this market.
 
     `seen` counts how the job's attempts on this market ended. On spot, a lost worker counts as a preemption
     without notice.
     """
-    preempted, lost = seen.ends.get("preempted", 0), seen.ends.get("lost", 0)
+    preempted, lost = seen.outcomes.get("preempted", 0), seen.outcomes.get("lost", 0)
     if market == "on_demand":
         # Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss on, it is
         # that of spot machines, which has less weight.
         prior = Hazard(SPOT_MEAN_NS) if preempted + lost else Hazard.of_crashes()
-        return Exposure(crash=prior.after(seen.held_ns, preempted + lost))
+        return InterruptionRisk(crash=prior.after(seen.held_ns, preempted + lost))
     notices = Notices()
     notices = Notices(notices.preemptions + preempted + lost, notices.missed + lost)
     hazard = Hazard.of_spot().after(seen.held_ns, preempted + lost)
-    return Exposure(preemption=hazard, notice_ns=NOTICE_NS, notices=notices)
+    return InterruptionRisk(preemption=hazard, notice_ns=NOTICE_NS, notices=notices)

@@ -166,8 +166,8 @@ class JournalTx(Protocol):
         The worker removes the files of the same checkpoints.
         """
 
-    def forget_checkpoints(self, trial: str, *, above: int) -> None:
-        """Remove the records of the trial's checkpoints after step `above`, because they are damaged."""
+    def forget_checkpoints(self, trial: str, *, after_step: int) -> None:
+        """Remove the records of the trial's checkpoints after step `after_step`, because they are damaged."""
 
     def put_job(
         self,

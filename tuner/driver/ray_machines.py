@@ -15,8 +15,8 @@ from ray.core.generated.common_pb2 import NodeDeathInfo
 
 from tuner.cluster.node_types import NodeTypes
 from tuner.cluster.nodes import MARKET, corrected
-from tuner.domain.offer import Machine
-from tuner.driver.messages import Progress
+from tuner.domain.offer import WorkerMachine
+from tuner.driver.messages import WorkerMessage
 
 log = logging.getLogger("tuner.driver")
 
@@ -33,7 +33,7 @@ class AssignedMachines:
         # The cloud's facts that were used when each attempt's machine was last returned.
         self._known: dict[tuple[str, int], Mapping[str, str]] = {}
 
-    def machine_of(self, trial: str, attempt: int, actor: Any, node: str = "") -> Machine | None:
+    def machine_of(self, trial: str, attempt: int, actor: Any, node: str = "") -> WorkerMachine | None:
         """Return the machine that a new attempt was given, or None if Ray does not answer.
 
         Call it before the attempt begins.
@@ -45,13 +45,13 @@ class AssignedMachines:
             node: The node of the worker, if it is known.
         """
         with contextlib.suppress(Exception):
-            return self._look(trial, attempt, node or node_of(None, actor))
+            return self._machine_of(trial, attempt, node or node_of(None, actor))
         log.warning(
             "%s: Ray did not describe its machine; it is looked up again with the next message", trial
         )
         return None
 
-    def note_message(self, progress: Progress) -> Machine | None:
+    def note_message(self, progress: WorkerMessage) -> WorkerMachine | None:
         """Return the attempt's machine if the message adds facts about it. Otherwise return None."""
         node, facts = progress.node, progress.machine
         if facts:
@@ -60,20 +60,20 @@ class AssignedMachines:
         if not node or (known is not None and known == self._facts.get(node, {})):
             return None
         with contextlib.suppress(Exception):
-            return self._look(progress.trial, progress.attempt, node)
+            return self._machine_of(progress.trial, progress.attempt, node)
         return None
 
     def forget(self, trial: str, attempt: int) -> None:
         """Forget an attempt that ended."""
         self._known.pop((trial, attempt), None)
 
-    def _look(self, trial: str, attempt: int, node_id: str) -> Machine | None:
+    def _machine_of(self, trial: str, attempt: int, node_id: str) -> WorkerMachine | None:
         node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
         if node is None:
             return None
         facts = self._known[trial, attempt] = self._facts.get(node_id, {})
         has = node["Resources"]
-        machine = Machine(node["Labels"], has.get("CPU", 0), has.get("GPU", 0))
+        machine = WorkerMachine(node["Labels"], has.get("CPU", 0), has.get("GPU", 0))
         return replace(machine, labels=corrected(machine.labels, facts))
 
 
@@ -92,27 +92,27 @@ class ClusterMachines:
 
     def __init__(self, types: NodeTypes) -> None:
         self._types = types
-        self._found = _look(self._types)
+        self._machines = _list_machines(self._types)
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="machines", daemon=True)
         self._watcher.start()
         # runs before Ray's own exit handler, which closes the connection that the thread uses
         atexit.register(self.close)
 
-    def __call__(self) -> list[Machine]:
-        return self._found
+    def __call__(self) -> list[WorkerMachine]:
+        return self._machines
 
     def _watch(self) -> None:
         while not self._over.wait(FRESH_S):
             with contextlib.suppress(Exception):  # if the head is away, it is asked again
-                self._found = _look(self._types)
+                self._machines = _list_machines(self._types)
 
     def close(self) -> None:
         self._over.set()
         self._watcher.join(FRESH_S)
 
 
-def _look(types: NodeTypes) -> list[Machine]:
+def _list_machines(types: NodeTypes) -> list[WorkerMachine]:
     leaving = cluster_state.get_draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
     # A draining node still counts toward the autoscaler's limit.
@@ -121,8 +121,8 @@ def _look(types: NodeTypes) -> list[Machine]:
     return [*there, *types.machines_to_come(workers)]
 
 
-def _machine(node: Mapping[str, Any]) -> Machine:
-    return Machine(node["Labels"], node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
+def _machine(node: Mapping[str, Any]) -> WorkerMachine:
+    return WorkerMachine(node["Labels"], node["Resources"].get("CPU", 0), node["Resources"].get("GPU", 0))
 
 
 REACH_S = 1.0

@@ -29,7 +29,7 @@ from tuner.ledger import ledger, shared_budgets
 from tuner.store import jobs, launches, self_tests
 from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
-from tuner.store.self_tests import SelfTest, refusal
+from tuner.store.self_tests import SelfTestRow, refusal
 from tuner.worker.environment import code_of
 from tuner.worker.self_test import SelfTestActorLost, Verdict
 
@@ -95,13 +95,13 @@ class SpotEligibility:
         if verdict is None:
             return None
         if code and verdict.lasting:
-            self._note(SelfTest(trainable, code, verdict.passed, verdict.reason, self.row.id, _now()))
+            self._note(SelfTestRow(trainable, code, verdict.passed, verdict.reason, self.row.id, _now()))
         log.info("restore self-test of %s: %s", trainable, verdict)
         if verdict.passed or (not verdict.lasting and self._on_demand_only(verdict.reason)):
             return None
         return refusal(verdict.reason)
 
-    def _note(self, result: SelfTest) -> None:
+    def _note(self, result: SelfTestRow) -> None:
         """Store a result for later jobs, and for the check when a job is submitted."""
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, result)

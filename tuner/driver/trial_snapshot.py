@@ -93,7 +93,7 @@ def _doubt(steps: int) -> float:
 def may_move(trial: TrialRecord, lease: AttemptLease) -> bool:
     """Return whether the running attempt could save a checkpoint now, end, and continue on another machine."""
     under_way = trial.status == "running" and lease.last_step > lease.from_step
-    return under_way and trial.resumable and lease.moving is None and not lease.leaving
+    return under_way and trial.resumable and lease.moving is None and not lease.has_notice
 
 
 def unsaved_ns(lease: AttemptLease, kept: int) -> int:
@@ -119,6 +119,6 @@ def _occupied(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
     occupied: Counter[Offer] = Counter()
     for lease in leases.values():
         place = lease.moving or lease.place
-        if lease.trial != name and place.offer is not None and (lease.moving or not lease.leaving):
+        if lease.trial != name and place.offer is not None and (lease.moving or not lease.has_notice):
             occupied[place.offer] += 1
     return occupied

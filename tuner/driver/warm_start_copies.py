@@ -14,7 +14,7 @@ from pathlib import Path
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec
-from tuner.domain.records import WarmStart
+from tuner.domain.records import WarmStartTrial
 from tuner.driver.warm_starts import BEFORE, WarmStarts
 from tuner.tuning.samplers import Sampler
 
@@ -32,7 +32,7 @@ class Copier:
     job: str
     turned: Callable[[], None] = lambda: None  #: Called before each copy, to show that the driver is alive.
 
-    def take(self, number: int, warm_start: WarmStart) -> WarmStart | None:
+    def copy(self, number: int, warm_start: WarmStartTrial) -> WarmStartTrial | None:
         """Copy the checkpoint for trial `number`.
 
         Return the earlier trial with the copy, or None if its checkpoint is missing or damaged.
@@ -69,22 +69,22 @@ class Copier:
 
 
 def warm_starts_of(
-    spec: JobSpec, sampler: Sampler, found: Iterable[WarmStart], *, begun: int, copier: Copier
+    spec: JobSpec, sampler: Sampler, earlier: Iterable[WarmStartTrial], *, begun: int, copier: Copier
 ) -> WarmStarts:
     """Choose the earlier trials to continue, and copy their checkpoints.
 
     The best are continued first, from trial 0 on. On a grid, each continues as the trial of the grid point
     with its configuration. The first `begun` trials are skipped, because they have begun already.
     """
-    found = list(found)
-    numbers = _places(sampler, found) if spec.algorithm.sampler == "grid" else dict(enumerate(found))
-    taken = {n: copier.take(n, warm_start) for n, warm_start in numbers.items() if n >= begun}
+    earlier = list(earlier)
+    numbers = _places(sampler, earlier) if spec.algorithm.sampler == "grid" else dict(enumerate(earlier))
+    taken = {n: copier.copy(n, warm_start) for n, warm_start in numbers.items() if n >= begun}
     return WarmStarts({n: warm_start for n, warm_start in taken.items() if warm_start is not None})
 
 
-def _places(sampler: Sampler, warm_starts: list[WarmStart]) -> dict[int, WarmStart]:
+def _places(sampler: Sampler, warm_starts: list[WarmStartTrial]) -> dict[int, WarmStartTrial]:
     """Return the earlier trials by the number of the grid point with the same configuration."""
-    places: dict[int, WarmStart] = {}
+    places: dict[int, WarmStartTrial] = {}
     for number in range(GRID_MAX):
         config = sampler.suggest(number)
         if config is None or len(places) == len(warm_starts):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tuner.domain.events import Inherited, Suggested
 from tuner.domain.ids import trial_number
-from tuner.domain.records import WarmStart
+from tuner.domain.records import WarmStartTrial
 from tuner.domain.time import Instant
 from tuner.driver.ports import JournalTx
 
@@ -19,7 +19,7 @@ class WarmStarts:
     Copy their checkpoints to this job first.
     """
 
-    by_number: Mapping[int, WarmStart] = field(default_factory=dict)
+    by_number: Mapping[int, WarmStartTrial] = field(default_factory=dict)
 
     def proposal(self, trial: str, at: Instant) -> Suggested | None:
         """Return the suggestion to continue an earlier trial, or None if this trial continues none."""

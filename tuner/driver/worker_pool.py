@@ -16,7 +16,7 @@ from ray import cloudpickle
 
 from tuner.driver.actuator import Actuator, actor_sender
 from tuner.driver.loop import SILENT_NS, Loop
-from tuner.driver.messages import ENDED, Progress
+from tuner.driver.messages import ENDED, WorkerMessage
 from tuner.driver.ports import Assignment
 from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_machines import AssignedMachines, kill_worker, node_of, was_preempted
@@ -97,7 +97,7 @@ class WorkerPool:
         """
         if message is None:
             return self._continues(worker)
-        progress = Progress.parse(message)
+        progress = WorkerMessage.parse(message)
         self._nodes[worker.trial_id] = progress.node
         machine = self._machines.note_message(progress)
         # Before the attempt's time is counted, so that all of it is billed at this machine's price.
@@ -111,7 +111,7 @@ class WorkerPool:
         self._loop.progress(progress)
         # A worker whose machine is about to be taken away gets no attempt. It refuses the next call, so Tune removes
         # it. Tune would keep a worker that is stopped, for reuse.
-        return not over or progress.leaving or self._continues(worker)
+        return not over or progress.has_notice or self._continues(worker)
 
     def _continues(self, worker: Trial) -> bool:
         """Give a free worker its next attempt. Return False if none waits for it.

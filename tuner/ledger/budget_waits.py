@@ -52,7 +52,7 @@ def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None
     """Record that the job waits for this shared budget from now on. An empty or unknown name ends its wait."""
     w = budget_waits.c
     before = db.execute(select(budget_waits).where(w.job == job)).first()
-    now = _standing(db, project, name, at) if name else None
+    now = _budget_period(db, project, name, at) if name else None
     if now is None:
         end(db, job)
         return
@@ -96,9 +96,11 @@ def end(db: Connection, job: str) -> None:
     db.execute(delete(budget_waits).where(budget_waits.c.job == job))
 
 
-def _standing(db: Connection, project: str, name: str, at: Instant) -> shared_budgets.BudgetPeriod | None:
+def _budget_period(
+    db: Connection, project: str, name: str, at: Instant
+) -> shared_budgets.BudgetPeriod | None:
     try:
-        return shared_budgets.standing(db, project, shared_budgets.get(db, project, name).budget, at)
+        return shared_budgets.period_at(db, project, shared_budgets.get(db, project, name).budget, at)
     except NotFound:
         return None
 
@@ -142,7 +144,7 @@ def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
         else {}
     )
     standings = {
-        name: shared_budgets.standing(db, project, budgets[name], at)
+        name: shared_budgets.period_at(db, project, budgets[name], at)
         for name in {budget_wait.name for budget_wait in waits} & budgets.keys()
     }
     ended_waits = []

@@ -139,7 +139,7 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
     if db.execute(_PLACED, {"of_hold": hold.id}).first():
         return True
     usd, gpu_ms = hold.cost.usd.micro_usd, hold.cost.gpu_ms
-    taken = shared_budgets.take(db, project, job, hold)
+    taken = shared_budgets.reserve(db, project, job, hold)
     if taken is None:
         return False
     if db.execute(_RESERVE, {"of_job": job, "of_usd": usd, "of_gpu_ms": gpu_ms}).rowcount != 1:

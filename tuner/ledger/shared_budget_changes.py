@@ -163,7 +163,7 @@ def violations(db: Connection, project: str, at: Instant) -> list[str]:
     To find differences, recalculate the accounts in a nested transaction and roll it back.
     """
     before = {
-        kept_budget.budget.name: shared_budgets.standing(db, project, kept_budget.budget, at).account
+        kept_budget.budget.name: shared_budgets.period_at(db, project, kept_budget.budget, at).account
         for kept_budget in shared_budgets.kept(db, project)
     }
     faults = [
@@ -172,7 +172,7 @@ def violations(db: Connection, project: str, at: Instant) -> list[str]:
     with db.begin_nested() as trial:
         recount(db, project, at)
         for shared_budget in shared_budgets.kept(db, project):
-            after = shared_budgets.standing(db, project, shared_budget.budget, at).account
+            after = shared_budgets.period_at(db, project, shared_budget.budget, at).account
             if after != before[shared_budget.budget.name]:
                 faults.append(
                     f"{shared_budget.budget.name}: {before[shared_budget.budget.name]} is {after} by its entries"

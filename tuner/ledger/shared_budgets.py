@@ -114,11 +114,11 @@ def tags_of(db: Connection, job: str) -> dict[str, str]:
     return {key: value for key, value in db.execute(select(t.key, t.value).where(t.job == job))}
 
 
-def standing(db: Connection, project: str, budget: SharedBudget, at: Instant) -> BudgetPeriod:
+def period_at(db: Connection, project: str, budget: SharedBudget, at: Instant) -> BudgetPeriod:
     """Return the budget's account for the period that contains `at`. If it has none yet, return an empty account."""
     began_at, ends_at = budget.span(at)
     row = db.execute(select(budget_accounts).where(period(project, budget.name, began_at))).first()
-    return BudgetPeriod(began_at, ends_at, Account(budget.limit)) if row is None else _standing(row)
+    return BudgetPeriod(began_at, ends_at, Account(budget.limit)) if row is None else _budget_period(row)
 
 
 def periods(db: Connection, project: str, name: str, *, since: Instant) -> list[BudgetPeriod]:
@@ -126,10 +126,10 @@ def periods(db: Connection, project: str, name: str, *, since: Instant) -> list[
     a = budget_accounts.c
     mine = (a.project == project) & (a.name == name) & (a.ends_at.is_(None) | (a.ends_at > since))
     rows = db.execute(select(budget_accounts).where(mine).order_by(a.began_at.desc()).limit(PERIODS_MAX))
-    return [_standing(row) for row in rows][::-1]
+    return [_budget_period(row) for row in rows][::-1]
 
 
-def _standing(row: Row[Any]) -> BudgetPeriod:
+def _budget_period(row: Row[Any]) -> BudgetPeriod:
     account = Account(
         Cost(Money(row.limit_usd), row.limit_gpu_ms),
         Cost(Money(row.posted_usd), row.posted_gpu_ms),
@@ -154,7 +154,7 @@ def allowance(
     allowed = Allowance(own)
     above = lock_budgets(db, project)
     for budget in applying(above, tags_of(db, job)) if above else []:
-        now = standing(db, project, budget, at)
+        now = period_at(db, project, budget, at)
         left = now.account.left
         if freeing and _counts(db, freeing, budget.name, now.began_at):
             left += freed
@@ -172,32 +172,32 @@ def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:
     return db.execute(select(b.hold).where(mine)).first() is not None
 
 
-def take(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[str, Instant]] | None:
+def reserve(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[str, Instant]] | None:
     """Count the hold in every shared budget above the job, and return the accounts in which it counts.
 
     Return None, with nothing changed, if one of them does not have enough left.
     """
     above = lock_budgets(db, project)
-    taken: list[tuple[str, Instant]] = []
+    reserved: list[tuple[str, Instant]] = []
     for budget in applying(above, tags_of(db, job)) if above else []:
-        now = standing(db, project, budget, hold.placed_at)
+        now = period_at(db, project, budget, hold.placed_at)
         _open(db, project, budget, now)
         if not _add(db, project, (budget.name, now.began_at), held=hold.cost, bounded=True):
-            unreserve(db, project, hold, taken)
+            unreserve(db, project, hold, reserved)
             return None
-        taken.append((budget.name, now.began_at))
-    return taken
+        reserved.append((budget.name, now.began_at))
+    return reserved
 
 
-def unreserve(db: Connection, project: str, hold: OpenHold, taken: Sequence[tuple[str, Instant]]) -> None:
-    for budget_period in taken:
+def unreserve(db: Connection, project: str, hold: OpenHold, reserved: Sequence[tuple[str, Instant]]) -> None:
+    for budget_period in reserved:
         _add(db, project, budget_period, held=-hold.cost)
 
 
-def note(db: Connection, project: str, hold: str, taken: Sequence[tuple[str, Instant]]) -> None:
+def note(db: Connection, project: str, hold: str, reserved: Sequence[tuple[str, Instant]]) -> None:
     """Record in which accounts a hold counts."""
-    if taken:
-        rows = [{"hold": hold, "project": project, "name": name, "began_at": at} for name, at in taken]
+    if reserved:
+        rows = [{"hold": hold, "project": project, "name": name, "began_at": at} for name, at in reserved]
         db.execute(insert(budget_holds), rows)
 
 

@@ -21,7 +21,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tuner.domain.time import Instant
-from tuner.mirrors.record import FetchBestModel, JobChanges, MirroredJob, MirroredTrial, Position
+from tuner.mirrors.record import FetchBestModel, MirroredChanges, MirroredJob, MirroredTrial, Position
 
 T = TypeVar("T")
 MS = 1_000_000
@@ -70,12 +70,12 @@ class MlflowMirror:
                 positions[run.data.tags[JOB]] = position
         return positions
 
-    def write(self, changes: JobChanges) -> bool:
+    def write(self, changes: MirroredChanges) -> bool:
         job = changes.job
         parent = self._parents.get(job.id) or self._find(job)
         self._parents[job.id] = parent
         for trial in changes.trials:
-            self._update(parent, job, trial, ends=changes.is_end or trial.is_final)
+            self._update(parent, job, trial, is_last=changes.is_end or trial.is_final)
         if changes.is_end and job.state == "succeeded" and self._fetch_best is not None:
             self._register(parent, job, self._fetch_best)
         tags = {**job.tags, **_prefixed(job.attributes()), POSITION: str(changes.upto)}
@@ -122,7 +122,7 @@ class MlflowMirror:
         parent.trials = trials
         return parent
 
-    def _update(self, parent: _JobRun, job: MirroredJob, trial: MirroredTrial, *, ends: bool) -> None:
+    def _update(self, parent: _JobRun, job: MirroredJob, trial: MirroredTrial, *, is_last: bool) -> None:
         known = parent.trials.get(trial.id)
         if known is None:
             ids = {JOB: job.id, TRIAL: trial.id, "mlflow.parentRunId": parent.run}
@@ -146,7 +146,7 @@ class MlflowMirror:
         known.last_step = max((report.step for report in new), default=known.last_step)
         tags = {**trial.attributes(), "state": trial.state, "best_metric": trial.best}
         self._client.log_batch(known.run, tags=_tags(_prefixed(tags)))
-        status = "FAILED" if trial.state == "failed" else "FINISHED" if ends else "RUNNING"
+        status = "FAILED" if trial.state == "failed" else "FINISHED" if is_last else "RUNNING"
         self._end(known, status, trial.updated_at)
 
     def _register(self, parent: _JobRun, job: MirroredJob, fetch_best: FetchBestModel) -> None:
@@ -189,6 +189,6 @@ def _name(name: str) -> str:
     return re.sub(r"[^\w.\-/ :]", "_", name)[:250]
 
 
-def _portions(found: Sequence[T], size: int) -> Iterator[list[T]]:
-    for first in range(0, len(found), size):
-        yield list(found[first : first + size])
+def _portions(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    for first in range(0, len(items), size):
+        yield list(items[first : first + size])

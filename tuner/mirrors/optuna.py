@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.domain.space import Categorical, Float, Int, Parameter, steps_of
 from tuner.domain.time import NS, Instant
-from tuner.mirrors.record import JobChanges, MirroredJob, MirroredTrial, Position
+from tuner.mirrors.record import MirroredChanges, MirroredJob, MirroredTrial, Position
 
 # About how many metric values of a trial are written, in addition to those at rungs. Optuna takes 0.6 to 1 ms for each.
 VALUES_MAX = 20
@@ -69,7 +69,7 @@ class OptunaMirror:
                 positions[str(study.user_attrs[JOB])] = position
         return positions
 
-    def write(self, changes: JobChanges) -> bool:
+    def write(self, changes: MirroredChanges) -> bool:
         job = changes.job
         study = self._studies.get(job.id) or self._find(job)
         self._studies[job.id] = study

@@ -149,7 +149,7 @@ class MirroredTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class JobChanges:
+class MirroredChanges:
     """The changes of a job from one position to another."""
 
     job: MirroredJob
@@ -174,7 +174,7 @@ class ResultSource(Protocol):
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
         """Return the current positions of the jobs that have not ended and of those in `among`, or of all jobs if it is None."""
 
-    def changes(self, job: str, after: Position | None) -> JobChanges:
+    def changes(self, job: str, after: Position | None) -> MirroredChanges:
         """Return the next changes of a job after a position. Their number is bounded."""
 
 
@@ -187,7 +187,7 @@ class Mirror(Protocol):
     def positions(self) -> dict[str, Position]:
         """Return the position of each job in the mirror."""
 
-    def write(self, changes: JobChanges) -> bool:
+    def write(self, changes: MirroredChanges) -> bool:
         """Write the changes that the mirror does not have yet, then the position, so that a repeat creates no duplicates.
 
         Return False if the mirror had to delete the job, which must then be mirrored from its start.

@@ -16,7 +16,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams
 
 from tuner.domain.time import NS, Instant
-from tuner.mirrors.record import JobChanges, MirroredJob, MirroredTrial, Position
+from tuner.mirrors.record import MirroredChanges, MirroredJob, MirroredTrial, Position
 
 POSITION = ".position"
 _HEAD = struct.Struct("<QI")
@@ -40,7 +40,7 @@ class TensorBoardMirror:
                 positions[job] = position
         return positions
 
-    def write(self, changes: JobChanges) -> bool:
+    def write(self, changes: MirroredChanges) -> bool:
         job = changes.job
         folder = self._folder / f"{job.name} {job.id}".replace(" ", "-")
         folder.mkdir(exist_ok=True)

@@ -252,7 +252,7 @@ class Catalogue:
             ]
         return sorted(matching_listings, key=lambda listing: _order(listing, market or "on_demand"))
 
-    def words(self, field: str) -> list[str]:
+    def values_of(self, field: str) -> list[str]:
         """Return the sorted values of a field, which is one of FIELDS."""
         return self._words[field]
 

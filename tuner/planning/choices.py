@@ -12,7 +12,7 @@ from tuner.planning.paces import Paces
 from tuner.planning.plan import PlannedCheckpoints, SettingChoice
 from tuner.planning.ranks import spearman
 from tuner.planning.simulations import Setting, Simulate, SimulatedOutcome, mean
-from tuner.tuning.checkpointing import Exposure, Hazard, Saving, steps_between
+from tuner.tuning.checkpointing import Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.tuning.rungs import ladder
 
 FACTORS = (2, 3, 4)
@@ -23,27 +23,27 @@ STALL_PART = 10
 LEAST_STALL_NS = NS // 10
 
 
-def checkpoints(setting: Setting, asked: JobSpec) -> PlannedCheckpoints:
+def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:
     """Choose the checkpoint interval by the worker's rule (`tuner.tuning.checkpointing`), for a step of the mean configuration."""
     step_ns = max(1, round(setting.paces.evidence.step_ns / setting.speed))
     save_ns = setting.paces.evidence.delays.save_ns
-    saving = Saving(max(LEAST_STALL_NS, save_ns // STALL_PART), save_ns)
+    saving = SaveTimes(max(LEAST_STALL_NS, save_ns // STALL_PART), save_ns)
     life = setting.spot
-    exposure = Exposure()
+    risk = InterruptionRisk()
     if life is not None and life.mean_ns is not None:
-        exposure = Exposure(preemption=Hazard(life.mean_ns), notice_ns=life.notice_ns)
-    steps = steps_between(step_ns=step_ns, saving=saving, exposure=exposure)
+        risk = InterruptionRisk(preemption=Hazard(life.mean_ns), notice_ns=life.notice_ns)
+    steps = steps_between(step_ns=step_ns, saving=saving, risk=risk)
     lost = "is preempted or crashes" if life is not None else "crashes"
     why = (
         f"a save stalls training for {saving.stall_ns / NS:.1f} s, and a machine {lost} every "
-        f"{exposure.mean_ns / NS / 3600:.1f} h on average (Young 1974, Daly 2006)"
+        f"{risk.mean_ns / NS / 3600:.1f} h on average (Young 1974, Daly 2006)"
     )
-    every = min(steps, asked.fidelity.max or setting.spec.fidelity.max or steps)
+    every = min(steps, requested.fidelity.max or setting.spec.fidelity.max or steps)
     return PlannedCheckpoints(every, every * step_ns / NS, why)
 
 
 def made(
-    asked: JobSpec,
+    requested: JobSpec,
     setting: Setting,
     planned: PlannedCheckpoints,
     limit_ns: int | None,
@@ -52,42 +52,42 @@ def made(
     simulate: Simulate,
 ) -> tuple[SettingChoice, ...]:
     """Return the choices. `limit_ns` is the time limit of the job, and `room` the number of trials that its machines have room for."""
-    interval = asked.checkpoint.interval_ns
+    interval = requested.checkpoint.interval_ns
     current = None if interval is None else f"{interval / NS:g}s"
     return (
         SettingChoice("checkpoint_interval", current, f"{planned.every_seconds:g}s", planned.why),
-        *_ladder(asked, setting, runs, simulate),
-        _concurrency(asked, setting, limit_ns, runs, room, simulate),
+        *_ladder(requested, setting, runs, simulate),
+        _concurrency(requested, setting, limit_ns, runs, room, simulate),
     )
 
 
 def _ladder(
-    asked: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
+    requested: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
 ) -> Iterator[SettingChoice]:
     """Choose the step at which trials are first compared, and the reduction factor."""
-    climbed = ladder(replace(asked, fidelity=setting.spec.fidelity))
-    if asked.algorithm.scheduler == "none" or not climbed.rungs():
+    climbed = ladder(replace(requested, fidelity=setting.spec.fidelity))
+    if requested.algorithm.scheduler == "none" or not climbed.rungs():
         return
-    if asked.algorithm.scheduler == "auto":
+    if requested.algorithm.scheduler == "auto":
         why = "the scheduler auto chooses its own rungs, not below the requested fidelity.min"
-        yield SettingChoice("fidelity_min", str(asked.fidelity.min), str(climbed.min), why)
+        yield SettingChoice("fidelity_min", str(requested.fidelity.min), str(climbed.min), why)
         yield SettingChoice("reduction_factor", None, str(climbed.reduction_factor), why)
         return
-    yield _first_rung(asked, setting.paces)
-    yield _reduction_factor(asked, setting, runs, simulate)
+    yield _first_rung(requested, setting.paces)
+    yield _reduction_factor(requested, setting, runs, simulate)
 
 
-def _first_rung(asked: JobSpec, paces: Paces) -> SettingChoice:
-    current, last = str(asked.fidelity.min), asked.fidelity.max or paces.steps
-    correlations = {step: rank_correlation(paces, step, last) for step in asked.fidelity.rungs()}
+def _first_rung(requested: JobSpec, paces: Paces) -> SettingChoice:
+    current, last = str(requested.fidelity.min), requested.fidelity.max or paces.steps
+    correlations = {step: rank_correlation(paces, step, last) for step in requested.fidelity.rungs()}
     known = {step: correlation for step, correlation in correlations.items() if correlation is not None}
     if not known:
         why = "as requested: no learning curves show at which step trials can be compared"
         return SettingChoice("fidelity_min", current, current, why)
     chosen = next((step for step, correlation in known.items() if correlation >= FORETELLS), max(known))
     why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} there"
-    if chosen != asked.fidelity.min and asked.fidelity.min in known:
-        why += f", but only {known[asked.fidelity.min]:.2f} at step {asked.fidelity.min}"
+    if chosen != requested.fidelity.min and requested.fidelity.min in known:
+        why += f", but only {known[requested.fidelity.min]:.2f} at step {requested.fidelity.min}"
     return SettingChoice("fidelity_min", current, str(chosen), why)
 
 
@@ -106,13 +106,13 @@ def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
 
 
 def _reduction_factor(
-    asked: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
+    requested: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
 ) -> SettingChoice:
-    current = str(asked.fidelity.reduction_factor)
+    current = str(requested.fidelity.reduction_factor)
     if not setting.paces.knows_curves:
         why = "as requested: there are no learning curves to compare other factors with"
         return SettingChoice("reduction_factor", current, current, why)
-    outcomes = {asked.fidelity.reduction_factor: runs}
+    outcomes = {requested.fidelity.reduction_factor: runs}
     for factor in FACTORS:
         if factor not in outcomes:
             fidelity = replace(setting.spec.fidelity, reduction_factor=factor)
@@ -120,7 +120,7 @@ def _reduction_factor(
             outcomes[factor] = other.runs(simulate, FEW_RUNS)
     means = {factor: _mean_best(factor_runs) for factor, factor_runs in outcomes.items()}
     best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
-    mine, mine_error = means[asked.fidelity.reduction_factor]
+    mine, mine_error = means[requested.fidelity.reduction_factor]
     if height - mine <= math.hypot(error, mine_error):
         return SettingChoice(
             "reduction_factor", current, current, "no other factor gives a significantly better result"
@@ -138,7 +138,7 @@ def _mean_best(runs: Sequence[SimulatedOutcome]) -> tuple[float, float]:
 
 
 def _concurrency(
-    asked: JobSpec,
+    requested: JobSpec,
     setting: Setting,
     limit_ns: int | None,
     runs: Sequence[SimulatedOutcome],
@@ -149,7 +149,7 @@ def _concurrency(
 
     Without a time limit, keep the current one. If none is in time, choose the largest.
     """
-    current = asked.resources.max_concurrent_trials
+    current = requested.resources.max_concurrent_trials
     wanted = None if current is None else str(current)
     now = setting.concurrency
     if limit_ns is None:

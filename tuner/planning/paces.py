@@ -104,13 +104,13 @@ class Paces:
         return fmean(math.log(trial.step_ns) for trial in self.evidence.trials)
 
     @cached_property
-    def _ends(self) -> Floats:
+    def _last_places(self) -> Floats:
         """The score of each seen trial at the last step, on the transformed scale (`scale.py`), extrapolated if necessary."""
         return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
 
     @cached_property
     def place_spread(self) -> float:
-        return float(self._ends.std()) if self.knows_curves else 0.0
+        return float(self._last_places.std()) if self.knows_curves else 0.0
 
     @cached_property
     def pace_score_correlation(self) -> float:
@@ -118,14 +118,14 @@ class Paces:
         if not self.knows_curves:
             return 0.0
         paces = np.log([trial.step_ns for trial in self.evidence.curves])
-        return max(-1.0, min(1.0, _correlation(paces, self._ends)))
+        return max(-1.0, min(1.0, _correlation(paces, self._last_places)))
 
     def moved(self, trial: SeenTrial, noise: float) -> float:
         """Return the offset that is added to this trial's curve for a new configuration."""
         if not self.knows_curves or not trial.curve:
             return 0.0
         end = self.place(trial, self.steps)
-        return smoothed(end, float(self._ends.mean()), self.place_spread, noise, self.width) - end
+        return smoothed(end, float(self._last_places.mean()), self.place_spread, noise, self.width) - end
 
     def place(self, trial: SeenTrial, step: int) -> float:
         """Return the score of a seen trial at a step, on the transformed scale (`scale.py`).
@@ -269,7 +269,7 @@ def _thinned(steps: Sequence[int], most: int) -> list[int]:
     return sorted({min(steps, key=lambda step: abs(step - want)) for want in wanted})
 
 
-def _correlation(one: Floats, other: Floats) -> float:
-    if one.std() == 0 or other.std() == 0:
+def _correlation(first: Floats, second: Floats) -> float:
+    if first.std() == 0 or second.std() == 0:
         return 0.0
-    return float(np.corrcoef(one, other)[0, 1])
+    return float(np.corrcoef(first, second)[0, 1])

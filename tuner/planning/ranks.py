@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return Pearson's coefficient of the ranks. Equal values share their mean rank. Return None if all values of one side are equal.
 
     >>> spearman([1, 2, 3, 4], [10, 20, 40, 30])
     0.8
     """
-    a, b = _ranks(one), _ranks(other)
+    a, b = _ranks(first), _ranks(second)
     mean = (len(a) + 1) / 2
     up = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
     down = math.sqrt(sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b))

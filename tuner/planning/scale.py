@@ -11,25 +11,25 @@ EDGE = 0.001  # shares nearer than this to 0 or 1 are treated as if they were th
 class Scale:
     """A transformation of scores to places, on which they are extrapolated and smoothed, and back."""
 
-    ends: tuple[float, float] | None = (
+    bounds: tuple[float, float] | None = (
         None  #: The lowest and the highest score. None means that scores are not transformed.
     )
 
     def clip(self, score: float) -> float:
         """Limit a score to the range of the scale."""
-        return score if self.ends is None else min(self.ends[1], max(self.ends[0], score))
+        return score if self.bounds is None else min(self.bounds[1], max(self.bounds[0], score))
 
     def place(self, score: float) -> float:
-        if self.ends is None:
+        if self.bounds is None:
             return score
-        low, high = self.ends
+        low, high = self.bounds
         share = min(1 - EDGE, max(EDGE, (score - low) / (high - low)))
         return math.log(share / (1 - share))
 
     def score(self, place: float) -> float:
-        if self.ends is None:
+        if self.bounds is None:
             return place
-        low, high = self.ends
+        low, high = self.bounds
         return low + (high - low) / (1 + math.exp(-place))
 
 

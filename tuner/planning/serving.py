@@ -17,7 +17,7 @@ BUSY = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class ReplicaSpeed:
     """How fast one replica is."""
 
     latency_s: float  #: The time of one prediction at batch 1: the median.
@@ -54,12 +54,12 @@ class PricedServing:
 class ServedModel:
     """What is known of a model that answers requests."""
 
-    speed: Speed
+    speed: ReplicaSpeed
     size_bytes: int = 0  #: The size of its file, or 0 if it is not known.
     load_s: float = 0.0  #: Seconds to open the file.
 
 
-def serving_cost(speed: Speed, price: Price, *, per_second: float, cold_start_s: float) -> ServingCost:
+def serving_cost(speed: ReplicaSpeed, price: Price, *, per_second: float, cold_start_s: float) -> ServingCost:
     """Return what predictions cost.
 
     Scaling to zero assumes that requests arrive independently of each other, at times of a Poisson process. A replica is then paid from

@@ -11,7 +11,7 @@ from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 from tuner.domain.trial import TrialState
-from tuner.driver.placement import exposure
+from tuner.driver.placement import interruption_risk
 from tuner.ledger import ledger
 from tuner.planning.advice import findings
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, earlier_steps
@@ -36,7 +36,7 @@ from tuner.store import evidence as recorded
 from tuner.store import jobs
 from tuner.store.evidence import losses
 from tuner.store.jobs import JobRow
-from tuner.tuning.checkpointing import Exposure
+from tuner.tuning.checkpointing import InterruptionRisk
 
 MARKETS: tuple[ListedMarket, ...] = ("on_demand", "spot")
 TRIALS_PAGE = 200
@@ -61,7 +61,7 @@ def advice(service: Service, job: str) -> AdviceView:
         row = jobs.get(db, job, service.project)
     evidence = evidence_of(service, row)
     today = datetime.fromtimestamp(service.now() // NS, UTC).date()
-    measured = spent_on(piece for piece in evidence.pieces if piece.usage is not None)
+    measured = spent_on(piece for piece in evidence.attempts if piece.usage is not None)
     return AdviceView(
         row,
         evidence.spent,
@@ -82,8 +82,8 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
     now = service.now()
     with service.database.read() as db:
         trials = recorded.trials_of(db, row.id)
-        exposures: dict[str, Exposure] = {
-            market: exposure(market, losses(db, row.id, market, now)) for market in MARKETS
+        exposures: dict[str, InterruptionRisk] = {
+            market: interruption_risk(market, losses(db, row.id, market, now)) for market in MARKETS
         }
         tested = recorded.self_test(db, row.project, row.spec.trainable)
     steps = _steps(row.spec, [last for _, last in trials.values() if last])
@@ -100,10 +100,10 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
         spec=row.spec,
         offer=row.offer,
         concurrency=row.concurrency,
-        pieces=tuple(pieces),
+        attempts=tuple(pieces),
         spent=spent,
         catalogue=catalogue(service.settings),
-        exposures=exposures,
+        risks=exposures,
         curves=tuple(curves),
         demand=_price(service, row, "on_demand")[0],
         spot=spot,

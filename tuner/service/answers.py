@@ -20,18 +20,18 @@ from tuner.service.node_prices import priced_kind
 from tuner.service.views import JobView, rungs_of, view_of, views_of
 from tuner.store import answers, curves, evidence, jobs
 from tuner.store.answers import After as After
+from tuner.store.answers import ChangesSince as ChangesSince
+from tuner.store.answers import CostedReport as CostedReport
 from tuner.store.answers import DurableCheckpoint as DurableCheckpoint
-from tuner.store.answers import JobChanges as JobChanges
 from tuner.store.answers import Sort as Sort
-from tuner.store.answers import StepReport as StepReport
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.answers import sort_key_of as sort_key_of
-from tuner.store.curves import Course as Course
+from tuner.store.curves import ReportSeries as ReportSeries
 from tuner.store.curves import Version as Version
 from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import inherited
 
-EMPTY = Course([], [], [], [])
+EMPTY = ReportSeries([], [], [], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CurvesView:
     job: JobRow
     seq: int  #: Number of the newest event that is included.
     trials: Sequence[TrialRow]
-    courses: Mapping[str, Course]  #: By trial, with the values of the objective.
+    series: Mapping[str, ReportSeries]  #: By trial, with the values of the objective.
     losses: Mapping[str, list[int]]  #: By trial, the steps at which it was preempted.
     metric: str  #: The charted metric: the objective's, or the requested one.
     metrics: Sequence[str]  #: The metrics that can be requested.
@@ -49,11 +49,11 @@ class CurvesView:
 
     @property
     def points(self) -> int:
-        return sum(len(course.steps) for course in self.courses.values())
+        return sum(len(course.steps) for course in self.series.values())
 
     def promotions(self, trial: str) -> list[int]:
         """Return the rungs at which the trial was compared and after which it continued."""
-        course = self.courses.get(trial, EMPTY)
+        course = self.series.get(trial, EMPTY)
         if not course.steps:
             return []
         at = dict(zip(course.steps, course.values, strict=True))
@@ -78,7 +78,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
             answers.all_trials(db, job, row.spec.objective.mode),
-            curves.courses(db, job, seq),
+            curves.report_series(db, job, seq),
             curves.losses(db, job),
         )
         values: Mapping[str, Sequence[float | None]] = {
@@ -99,7 +99,7 @@ class TrialView:
     """A trial with everything that is recorded of it."""
 
     row: TrialRow
-    curve: list[StepReport]
+    curve: list[CostedReport]
     bill: Mapping[CostKind, Cost]
     attempts: list[tuple[AttemptRow, Usage | None]]
     inherited: Inherited | None  #: The trial of an earlier job that it continues, if any.
@@ -150,7 +150,7 @@ class BillView:
 class ChangesView:
     """The changes since the last event that a reader of the event stream has seen, and the current view of the job."""
 
-    changes: JobChanges
+    changes: ChangesSince
     view: JobView
 
 
@@ -275,7 +275,7 @@ def version(service: Service, job: str) -> Version:
         return curves.version(db, job, service.project)
 
 
-def changes_between(service: Service, job: str, after: int, until: int) -> JobChanges:
+def changes_between(service: Service, job: str, after: int, until: int) -> ChangesSince:
     """Return the trials and reports that changed after event `after`, up to event `until`.
 
     Raise NotFound if there is no such job.

@@ -89,13 +89,13 @@ def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dic
         raise Unavailable(f"the artifacts cannot be read: {explained(error)}") from error
 
 
-def _view(found: Artifact) -> ArtifactView:
-    extension = f".{found.name.rpartition('.')[2].lower()}"
+def _view(artifact: Artifact) -> ArtifactView:
+    extension = f".{artifact.name.rpartition('.')[2].lower()}"
     return ArtifactView(
-        found.name,
-        found.step,
-        found.size_bytes,
-        found.sha256,
-        Instant(found.at_ns),
+        artifact.name,
+        artifact.step,
+        artifact.size_bytes,
+        artifact.sha256,
+        Instant(artifact.at_ns),
         IMAGES.get(extension, OTHER),
     )

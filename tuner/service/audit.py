@@ -36,7 +36,7 @@ class Audit:
         """
         service, now = self._service, self._service.now()
         if not self._after:
-            if service.vitals.checked_at is not None and now - self._began_at < ROUND_NS:
+            if service.health.checked_at is not None and now - self._began_at < ROUND_NS:
                 return
             self._began_at = now
             self._check_budgets()
@@ -47,10 +47,10 @@ class Audit:
                 faults_by_job = ledger.faults_of(db, jobs[first : first + TOGETHER])
             for job, faults in faults_by_job.items():
                 self._note(job, faults)
-                service.vitals.count("ledger_checks")
+                service.health.count("ledger_checks")
         self._after = jobs[-1] if len(jobs) == AT_ONCE else ""
         if not self._after:
-            service.vitals.checked_at = service.now()
+            service.health.checked_at = service.now()
 
     def _check_budgets(self) -> None:
         """Check that no shared budget is exceeded."""
@@ -60,19 +60,19 @@ class Audit:
         for project in projects:
             with service.database.read() as db:
                 for shared_budget in shared_budgets.kept(db, project):
-                    account = shared_budgets.standing(
+                    account = shared_budgets.period_at(
                         db, project, shared_budget.budget, service.now()
                     ).account
                     fits = (account.posted + account.held).fits(account.limit)
                     name = f"{BUDGET}{full_name(project, shared_budget.budget.name)}"
                     names.add(name)
                     self._note(name, [] if fits else ["more is posted and held than it allows"])
-        for gone in [name for name in service.vitals.violations if name.startswith(BUDGET)]:
+        for gone in [name for name in service.health.violations if name.startswith(BUDGET)]:
             if gone not in names:
                 self._note(gone, [])
 
     def _note(self, name: str, faults: list[str]) -> None:
-        violations = self._service.vitals.violations
+        violations = self._service.health.violations
         if not faults:
             violations.pop(name, None)
             return

@@ -58,7 +58,7 @@ def of_job(row: JobRow) -> dict[str, Any]:
     """Return the facts of a job that a request can change."""
     return {
         "state": row.state,
-        "wish": row.wish,
+        "wish": row.control_request,
         "budget": of_budget(row.budget),
         "tags": dict(row.tags),
         "priority": row.priority,

@@ -62,7 +62,7 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
             )
         with _folder_next_to(file) as folder:
             copy = folder / "copy"
-            copies.take(database, copy)
+            copies.copy_database(database, copy)
             about = About(
                 tuner=release(),
                 revision=revision,

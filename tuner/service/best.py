@@ -15,11 +15,11 @@ from tuner.service.bootstrap import Service
 from tuner.service.machines import MachineQuery as MachineQuery
 from tuner.service.next_dollar import NextDollarForecast as NextDollarForecast
 from tuner.service.next_dollar import forecast
-from tuner.service.repricing import Pricing as Pricing
+from tuner.service.repricing import MachinePricing as MachinePricing
 from tuner.service.repricing import pricing
 from tuner.store import best as fronts
 from tuner.store import jobs
-from tuner.store.answers import StepReport as StepReport
+from tuner.store.answers import CostedReport as CostedReport
 from tuner.store.best import CostLimits as CostLimits
 from tuner.store.jobs import JobRow
 from tuner.tuning.confirm import confidence, mean
@@ -33,7 +33,7 @@ EQUAL_BELOW = 0.6
 class PricedPoint:
     """A configuration at a step (a point), with the cost and time to train it on the requested machine."""
 
-    point: StepReport
+    point: CostedReport
     elsewhere: Repriced | None = None  #: None if the recorded cost and time apply.
 
     @property
@@ -65,7 +65,7 @@ class BestView:
     best: PricedPoint
     next_better: PricedPoint | None  #: The cheapest point that is better than the best affordable one.
     #: How points were priced on another machine; None if the recorded costs apply.
-    pricing: Pricing | None
+    pricing: MachinePricing | None
     forecast: NextDollarForecast | None = (
         None  #: Forecast of what more money would buy; None if not requested.
     )
@@ -78,7 +78,7 @@ class BestView:
         assert self.best.point.value is not None
         return self.best.point.value
 
-    def gain(self, point: StepReport) -> float:
+    def gain(self, point: CostedReport) -> float:
         """Return how much better a point is than the best affordable one.
 
         The value is positive for a better point, even if the metric is minimized.
@@ -89,7 +89,7 @@ class BestView:
 
 
 def best(
-    service: Service, job: str, limits: CostLimits, asked: MachineQuery = HERE, *, with_forecast: bool = False
+    service: Service, job: str, limits: CostLimits, query: MachineQuery = HERE, *, with_forecast: bool = False
 ) -> BestView:
     """Return the best configuration whose training stays within these limits of cost, GPU-hours and time.
 
@@ -99,10 +99,10 @@ def best(
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        view = _best(db, row, limits, pricing(db, service, row, asked))
+        view = _best(db, row, limits, pricing(db, service, row, query))
         if view is None:
-            raise NothingAffordable(_nothing(db, _cheapest(db, service, row, asked), row))
-        if limits == fronts.ANY and asked == HERE:
+            raise NothingAffordable(_nothing(db, _cheapest(db, service, row, query), row))
+        if limits == fronts.ANY and query == HERE:
             view = _confirmed(db, view)
     return replace(view, forecast=forecast(service.database, row)) if with_forecast else view
 
@@ -132,7 +132,7 @@ def _confirmed(db: Connection, view: BestView) -> BestView:
 
 
 def best_of_all(
-    service: Service, trainable: str, metric: str, limits: CostLimits, asked: MachineQuery = HERE
+    service: Service, trainable: str, metric: str, limits: CostLimits, query: MachineQuery = HERE
 ) -> BestView:
     """Return the best configuration over all jobs that tuned this trainable for this metric.
 
@@ -154,11 +154,11 @@ def best_of_all(
             )
             raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}{near}")
         score = rows[0].spec.objective.score
-        views = [_best(db, row, limits, pricing(db, service, row, asked)) for row in rows]
+        views = [_best(db, row, limits, pricing(db, service, row, query)) for row in rows]
         best_views = [view for view in views if view is not None]
         if best_views:
             return max(best_views, key=lambda view: score(view.value))
-        cheapest = [(_cheapest(db, service, row, asked), row) for row in rows]
+        cheapest = [(_cheapest(db, service, row, query), row) for row in rows]
         known = [(point, row) for point, row in cheapest if point is not None]
         raise NothingAffordable(
             _nothing(db, *min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0])))
@@ -171,8 +171,8 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def pareto(
-    service: Service, job: str, asked: MachineQuery = HERE
-) -> tuple[list[PricedPoint], Pricing | None]:
+    service: Service, job: str, query: MachineQuery = HERE
+) -> tuple[list[PricedPoint], MachinePricing | None]:
     """Return the Pareto front of the job, cheapest first, and how its points were priced.
 
     Raises:
@@ -181,7 +181,7 @@ def pareto(
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        there = pricing(db, service, row, asked)
+        there = pricing(db, service, row, query)
         if there is None:
             return [PricedPoint(point) for point in fronts.pareto(db, job)], None
         elsewhere = _Elsewhere(db, row, there)
@@ -191,7 +191,7 @@ def pareto(
 class _Elsewhere:
     """The points of a job, each with its cost on another machine."""
 
-    def __init__(self, db: Connection, row: JobRow, there: Pricing) -> None:
+    def __init__(self, db: Connection, row: JobRow, there: MachinePricing) -> None:
         self._db, self._row = db, row
         points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
         self._points = sorted(
@@ -223,13 +223,13 @@ class _Elsewhere:
                 least = point.loss
         return self._priced(kept)
 
-    def _priced(self, found: Sequence[tuple[Repriced, Any]]) -> list[PricedPoint]:
+    def _priced(self, repriced: Sequence[tuple[Repriced, Any]]) -> list[PricedPoint]:
         """Return the points with all their recorded fields."""
-        whole = fronts.whole(self._db, self._row.id, [(point.trial, point.step) for _, point in found])
-        return [PricedPoint(point, cost) for point, (cost, _) in zip(whole, found, strict=True)]
+        whole = fronts.whole(self._db, self._row.id, [(point.trial, point.step) for _, point in repriced])
+        return [PricedPoint(point, cost) for point, (cost, _) in zip(whole, repriced, strict=True)]
 
 
-def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None) -> BestView | None:
+def _best(db: Connection, row: JobRow, limits: CostLimits, there: MachinePricing | None) -> BestView | None:
     if there is not None:
         elsewhere = _Elsewhere(db, row, there)
         point_and_loss = elsewhere.best(limits)
@@ -246,8 +246,8 @@ def _best(db: Connection, row: JobRow, limits: CostLimits, there: Pricing | None
     return BestView(row, PricedPoint(point), None if better is None else PricedPoint(better), None)
 
 
-def _cheapest(db: Connection, service: Service, row: JobRow, asked: MachineQuery) -> PricedPoint | None:
-    there = pricing(db, service, row, asked)
+def _cheapest(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> PricedPoint | None:
+    there = pricing(db, service, row, query)
     if there is not None:
         return _Elsewhere(db, row, there).cheapest()
     point = fronts.cheapest(db, row.id)

@@ -39,7 +39,7 @@ class Service:
     prober: Prober
     now: Callable[[], Instant] = system_now
     project: str = PROJECT
-    vitals: ServiceHealth = field(default_factory=ServiceHealth)
+    health: ServiceHealth = field(default_factory=ServiceHealth)
     actor: Actor = BACKGROUND
 
     def within(self, actor: Actor) -> Self:
@@ -59,7 +59,7 @@ class Service:
     def leading(self) -> Leading:
         """Return this service's part in the election of the leader."""
         leadership = Leading(self.database, self.now)
-        self.vitals.leads = leadership.is_leading
+        self.health.leads = leadership.is_leading
         return leadership
 
 

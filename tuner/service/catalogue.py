@@ -70,25 +70,25 @@ class PricesView:
     """The catalogue's listings that match a query."""
 
     catalogue: Catalogue
-    found: list[Listing]
+    listings: list[Listing]
     today: date
     warning: str | None  #: A warning about the listings found, if any.
     rates: tuple[DataRates, ...]
 
 
 def prices(
-    settings: Settings, today: date, words: Mapping[str, str | None], market: Market | None = None
+    settings: Settings, today: date, filters: Mapping[str, str | None], market: Market | None = None
 ) -> PricesView:
     """Return the catalogue's listings that match these values.
 
     Args:
-        words: The requested value of each field, such as `region`. None means any value.
+        filters: The requested value of each field, such as `region`. None means any value.
 
     Raises:
         Invalid: The catalogue has no listing with one of the values. The error suggests the nearest known ones.
     """
     here = catalogue(settings)
-    given = {field: word for field, word in words.items() if word is not None}
+    given = {field: word for field, word in filters.items() if word is not None}
     wrong = {field: here.unknown(field, word) for field, word in given.items()}
     if faults := [Fault(field, detail) for field, detail in wrong.items() if detail is not None]:
         raise Invalid(*faults)

@@ -81,7 +81,7 @@ class RayCluster:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._head: LocalHead | None = None
-        self._found: Head | None = None
+        self._known_head: Head | None = None
         self._dashboard: Dashboard | None = None
         self._nodes: tuple[float, list[Node]] = (0.0, [])
         self._fit_at: float | None = None
@@ -95,13 +95,13 @@ class RayCluster:
     def ensure(self) -> None:
         if self._head is None:
             return
-        if self._found is None or not self._head.alive():
-            self._found = self._head.find_or_start()
-            before, self._dashboard = self._dashboard, self._head.dashboard(self._found)
+        if self._known_head is None or not self._head.alive():
+            self._known_head = self._head.find_or_start()
+            before, self._dashboard = self._dashboard, self._head.dashboard(self._known_head)
             self._nodes = (0.0, [])
             if before is not None:
                 before.close()
-        self._watch.keep(self._found)
+        self._watch.keep(self._known_head)
 
     def nodes(self) -> list[Node]:
         at, alive_nodes = self._nodes

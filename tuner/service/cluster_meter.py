@@ -16,7 +16,7 @@ from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.node_prices import priced
 from tuner.store import cluster_hours
-from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, MachineTime, Observation
+from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, MachineTime, ObservedTime
 
 LOOK_NS = 5 * NS
 # After a longer pause it is not known which machines were running in the meantime.
@@ -74,7 +74,7 @@ class ClusterMeter:
         self._service = service
         self._again_at = Instant(0)
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Measure the cluster, and record the machine time since the last measurement, if the next one is due.
 
         Another service may have made the last measurement. Nothing is recorded if the cluster does not answer.
@@ -119,7 +119,7 @@ class ClusterMeter:
             alive_ns, idle_ns = sums.get(key, (0, 0))
             sums[key] = alive_ns + passed_ns, idle_ns + passed_ns * (node.id in idle)
         times = [MachineTime(kind, price, *ns) for (kind, price), ns in sums.items()]
-        cluster_hours.add(db, project, now, times, Observation(passed_ns, unpriced))
+        cluster_hours.add(db, project, now, times, ObservedTime(passed_ns, unpriced))
 
     def _price(self, node: Node) -> Price | None:
         try:

@@ -68,7 +68,7 @@ def pause(service: Service, job: str) -> JobView:
             budget_waits.end(db, job)  # first, so that the reconciler cannot resume the job from here on
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
-            jobs.set_wish(db, job, "pause")
+            jobs.set_control_request(db, job, "pause")
         # after the job's row: the driver locks the two in this order, and another order could deadlock
         budget_waits.end(db, job)
         _note(db, service, "job.pause", row)
@@ -96,8 +96,8 @@ def resume(service: Service, job: str) -> JobView:
             size = row.spec.resources
             refuse_without_room(db, service, row.tags, row.offer.rate(size))
             go_on(db, row, service.now())
-        elif row.wish == "pause":
-            jobs.set_wish(db, job, "resume")
+        elif row.control_request == "pause":
+            jobs.set_control_request(db, job, "resume")
         _note(db, service, "job.resume", row)
     return job_view(service, job)
 
@@ -139,7 +139,7 @@ def cancel(service: Service, job: str) -> JobView:
         if export is not None and export.state == "queued":
             exports.end(db, export, "failed", service.now(), code="cancelled", detail="the job was cancelled")
         if not _ended_without_driver(db, service, row, "cancelled"):
-            jobs.set_wish(db, job, "cancel")
+            jobs.set_control_request(db, job, "cancel")
         _note(db, service, "job.cancel", row)
     return job_view(service, job)
 
@@ -404,7 +404,7 @@ def _refuse_ended(row: JobRow, wanted: str) -> None:
 
 
 def _refuse_cancelled(row: JobRow) -> None:
-    if row.wish == "cancel":
+    if row.control_request == "cancel":
         raise Conflict("the job is being cancelled")
 
 

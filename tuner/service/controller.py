@@ -23,7 +23,7 @@ from tuner.service.export_keeper import ExportKeeper
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
 from tuner.service.periodic import PeriodicService
-from tuner.service.queue import in_line, opening
+from tuner.service.queue import in_fair_order, opening
 from tuner.store import answers, exports, jobs, launches, queue
 from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
@@ -51,7 +51,7 @@ class Controller(PeriodicService):
     """Run the passes of the controller in a thread. After `stop()` it cannot be started again."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__("controller", every_s=PASS_S, health=service.vitals, failures="controller_failures")
+        super().__init__("controller", every_s=PASS_S, health=service.health, failures="controller_failures")
         self._service = service
         self._exports = ExportKeeper(service)
         self._asked_at: dict[str, float] = {}
@@ -78,9 +78,9 @@ class Controller(PeriodicService):
         for launch in self._due(live):
             self._look_after(term, launch)
         self._launch_wanted(term, live, begun, exporting)
-        self._exports.look(term)
+        self._exports.one_pass(term)
         self._service.leading.went_well()
-        self._service.vitals.controller_at = self._service.now()
+        self._service.health.controller_at = self._service.now()
 
     # Launching
 
@@ -100,7 +100,7 @@ class Controller(PeriodicService):
         for name, launch in due.items():
             if name in begun:
                 self._submit(term, launch, self._row(name))
-        turns = self._line(term, {name: launch for name, launch in due.items() if name not in begun}, now)
+        turns = self._queue(term, {name: launch for name, launch in due.items() if name not in begun}, now)
         if not turns:
             return
         known = {*(launch.job for launch in live), *exporting}
@@ -131,7 +131,7 @@ class Controller(PeriodicService):
             self._submit(term, due[turn.job], self._row(turn.job))
             under_way.append(row)
 
-    def _line(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
+    def _queue(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
         """Return the waiting jobs that may be launched now, in the order of the queue.
 
         The launch of a job whose window is closed is postponed until the window opens.
@@ -149,7 +149,7 @@ class Controller(PeriodicService):
         if not due:
             return []
         with self._service.database.read() as db:
-            return [waiting_job for waiting_job in in_line(db, now) if waiting_job.job in due]
+            return [waiting_job for waiting_job in in_fair_order(db, now) if waiting_job.job in due]
 
     def _needs(self, job: str) -> JobRow:
         """Return the row of a job, of which only what never changes may be used."""
@@ -173,13 +173,13 @@ class Controller(PeriodicService):
                 launch.submission_id, job=launch.job, epoch=launch.epoch, about=about(row), code=code
             )
         except Exception:
-            self._service.vitals.count("launch_failures")
+            self._service.health.count("launch_failures")
             raise
         with self._service.leading.write(term, "controller.launched") as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
         # A pass that launches many jobs may take long. Without this, the service would give up leading in the meantime.
         self._service.leading.went_well()
-        self._service.vitals.count("launches")
+        self._service.health.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
 
     # Looking after drivers
@@ -264,23 +264,23 @@ class Controller(PeriodicService):
                 db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths
             )
         if again:
-            service.vitals.count("driver_restarts")
+            service.health.count("driver_restarts")
         log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
 
-    def _give_up(self, term: Term, launch: Launch, said: str) -> None:
+    def _give_up(self, term: Term, launch: Launch, log_end: str) -> None:
         """Settle the job's open holds and fail the job, because too many of its drivers died quickly in a row.
 
         Args:
-            said: The end of the last driver's log, which is shown to the user.
+            log_end: The end of the last driver's log, which is shown to the user.
         """
         with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
             died_at, now = Instant(launch.heartbeat_at or self._service.now()), self._service.now()
             close_open(db, row.project, row.id, died_at=died_at, at=now)
             launches.end(db, launch.job, launch.epoch)
-            detail = f"its driver died {QUICK_DEATHS_MAX} times without a report in between; the last one said:\n{said[-2000:]}"
+            detail = f"its driver died {QUICK_DEATHS_MAX} times without a report in between; the last one said:\n{log_end[-2000:]}"
             jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)
-        self._service.vitals.count("jobs_given_up")
+        self._service.health.count("jobs_given_up")
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
 
 

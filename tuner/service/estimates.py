@@ -17,8 +17,8 @@ from tuner.planning.estimates.sections import ChoicesView, ComputeView, ScalingV
 from tuner.planning.estimates.sections import RunView as RunView
 from tuner.planning.estimates.serving import ServingView as ServingView
 from tuner.planning.estimates.serving import serving_view
+from tuner.planning.serving import ReplicaSpeed as ReplicaSpeed
 from tuner.planning.serving import ServedModel as ServedModel
-from tuner.planning.serving import Speed as Speed
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
 
@@ -51,26 +51,30 @@ class EstimateView:
     serving: ServingView | None
 
 
-def estimate(settings: Settings, asked: EstimateQuestions, now: Instant) -> EstimateView:
+def estimate(settings: Settings, questions: EstimateQuestions, now: Instant) -> EstimateView:
     """Return the requested sections.
 
     Raises:
         Invalid: Nothing is requested, or a value is not known or contradicts another.
         BadFile: The catalogue cannot be read.
     """
-    if asked == EstimateQuestions():
+    if questions == EstimateQuestions():
         parts = "run, choices, scaling, compute_optimal, recurring, ownership, serving"
         raise Invalid.at("", f"asks for nothing; give at least one of {parts}")
     known, today = catalogue(settings), datetime.fromtimestamp(now // NS, UTC).date()
-    run = None if asked.run is None else sections.run_view(asked.run, known, today)
+    run = None if questions.run is None else sections.run_view(questions.run, known, today)
     return EstimateView(
         catalogue=known.name,
         prices=known.age(today),
         run=run,
-        choices=None if asked.choices is None else sections.choices_view(asked.choices),
-        scaling=None if asked.scaling is None else sections.scaling_view(asked.scaling, known),
-        compute_optimal=None if asked.compute is None else sections.compute_view(asked.compute, known),
-        recurring=None if asked.recurring is None else sections.recurring_view(asked.recurring, run),
-        ownership=None if asked.ownership is None else sections.ownership_view(asked.ownership, known),
-        serving=None if asked.serving is None else serving_view(asked.serving, known, today),
+        choices=None if questions.choices is None else sections.choices_view(questions.choices),
+        scaling=None if questions.scaling is None else sections.scaling_view(questions.scaling, known),
+        compute_optimal=None
+        if questions.compute is None
+        else sections.compute_view(questions.compute, known),
+        recurring=None if questions.recurring is None else sections.recurring_view(questions.recurring, run),
+        ownership=None
+        if questions.ownership is None
+        else sections.ownership_view(questions.ownership, known),
+        serving=None if questions.serving is None else serving_view(questions.serving, known, today),
     )

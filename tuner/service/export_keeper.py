@@ -30,7 +30,7 @@ class ExportKeeper:
         #: The last heartbeat of each silent process, and when this service first saw that there was none after it.
         self._silent: dict[str, tuple[Instant | None, Instant]] = {}
 
-    def look(self, term: Term) -> None:
+    def one_pass(self, term: Term) -> None:
         """Look after all exports that have not ended.
 
         Raises:

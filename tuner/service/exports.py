@@ -11,7 +11,7 @@ from tuner.domain.listing import MARKETS
 from tuner.domain.money import Cost, Price
 from tuner.domain.time import NS
 from tuner.ledger import ledger, shared_budgets
-from tuner.planning.serving import PricedServing, ServedModel, Speed, pareto_front, serving_cost
+from tuner.planning.serving import PricedServing, ReplicaSpeed, ServedModel, pareto_front, serving_cost
 from tuner.service import audit_log
 from tuner.service.best import without_best
 from tuner.service.bootstrap import Service
@@ -20,7 +20,7 @@ from tuner.service.machines import MachineQuery, machine
 from tuner.store import best as fronts
 from tuner.store import exports, jobs, stored_files
 from tuner.store.exports import ExportRow as ExportRow
-from tuner.store.exports import ExportWish as ExportWish
+from tuner.store.exports import ExportSpec as ExportSpec
 from tuner.store.jobs import JobRow
 from tuner.training.variants import Variant
 
@@ -55,12 +55,12 @@ class ExportView:
     cost: Cost  #: What was posted.
     held: Cost
     variants: Sequence[VariantView]
-    front: Sequence[
+    pareto_front: Sequence[
         str
     ]  #: The formats that no other beats in metric and dollars per million predictions in batches.
 
 
-def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> ExportView:
+def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> ExportView:
     """Queue an export of a trial's best checkpoint. The leader submits it.
 
     Args:
@@ -88,11 +88,11 @@ def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> E
         left = shared_budgets.allowance(db, row.project, job, service.now(), own).left
         size = row.spec.resources
         rates = [offer.rate(size) for offer in row.offers]
-        longest_ns = min(wish.lease_ns(rate, left) for rate in rates)
+        longest_ns = min(spec.lease_ns(rate, left) for rate in rates)
         if longest_ns < LEAST_NS:
             raise BudgetRefused(
                 f"an export needs {LEAST_NS / NS:.0f} s of a machine, and the money pays for {longest_ns / NS:.1f} s: "
-                f"${left.usd.usd:g} is left of the budget, and the export may cost ${wish.max_cost.usd:g}; raise the one that is too low"
+                f"${left.usd.usd:g} is left of the budget, and the export may cost ${spec.max_cost.usd:g}; raise the one that is too low"
             )
         new = exports.add(
             db,
@@ -101,10 +101,10 @@ def create(service: Service, job: str, trial: str | None, wish: ExportWish) -> E
             trial=trial,
             step=chosen.step,
             attempt=chosen.attempt,
-            wish=wish,
+            spec=spec,
             at=service.now(),
         )
-        after = {"export": new.id, "trial": trial, "max_cost_usd": wish.max_cost.usd}
+        after = {"export": new.id, "trial": trial, "max_cost_usd": spec.max_cost.usd}
         audit_log.note(db, service, "job.export", job, after=after)
     return get(service, job, new.id, ServingQuery())
 
@@ -173,7 +173,9 @@ def served_model(service: Service, job: str, export: str, format: str) -> tuple[
 
 def _served(variant: Variant) -> ServedModel:
     alone = next(each for each in variant.latency if each.batch == 1)
-    speed = Speed(alone.p50_ms / 1000, alone.per_second, max(each.per_second for each in variant.latency))
+    speed = ReplicaSpeed(
+        alone.p50_ms / 1000, alone.per_second, max(each.per_second for each in variant.latency)
+    )
     return ServedModel(speed=speed, size_bytes=variant.bytes or 0, load_s=(variant.load_ms or 0) / 1000)
 
 
@@ -197,11 +199,11 @@ def _variants(row: ExportRow) -> list[Variant]:
 
 
 def _view(
-    service: Service, row: JobRow, found: ExportRow, query: ServingQuery, cost: Cost, held: Cost
+    service: Service, row: JobRow, export: ExportRow, query: ServingQuery, cost: Cost, held: Cost
 ) -> ExportView:
-    variants = _variants(found)
+    variants = _variants(export)
     delivered = [variant for variant in variants if variant.file is not None]
-    machines = _machines(service, row, found, query) if delivered else []
+    machines = _machines(service, row, export, query) if delivered else []
     views = [
         VariantView(variant, _serving(variant, machines, query) if variant.file else ())
         for variant in variants
@@ -213,7 +215,7 @@ def _view(
     }
     mode = row.spec.objective.mode
     front = pareto_front(priced, larger_is_better=mode == "max")
-    return ExportView(found, mode, row.spec.objective.metric, cost, held, views, front)
+    return ExportView(export, mode, row.spec.objective.metric, cost, held, views, front)
 
 
 @dataclass(frozen=True)
@@ -225,13 +227,13 @@ class _Place:
     source: str
 
 
-def _machines(service: Service, row: JobRow, found: ExportRow, query: ServingQuery) -> list[_Place]:
+def _machines(service: Service, row: JobRow, export: ExportRow, query: ServingQuery) -> list[_Place]:
     """Return the machine of the query in each market that has a price, as a share that is as large as a trial.
 
     Raises:
         Invalid: The machine has no price in any market.
     """
-    kind = query.instance_type or (found.offer.instance_type if found.offer else None)
+    kind = query.instance_type or (export.offer.instance_type if export.offer else None)
     places, refusal = [], Invalid.at("instance_type", "has no price")
     for market in MARKETS:
         try:

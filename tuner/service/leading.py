@@ -54,7 +54,7 @@ class Leading:
             if self._looked_at is None or not 0 <= now - self._looked_at < LEASE_NS:
                 self._fit_at = now  # this service has just started, or it stood still
             if self._looked_at is None or not 0 <= now - self._looked_at < RENEW_NS:
-                self._set(self._look(now), now)
+                self._set(self._renew_or_begin(now), now)
             return self._term
 
     def is_leading(self) -> bool:
@@ -91,7 +91,7 @@ class Leading:
                     leadership.give_up(db, term)
                 log.info("this service gave up its term as the leader")
 
-    def _look(self, now: Instant) -> Term | None:
+    def _renew_or_begin(self, now: Instant) -> Term | None:
         """Renew or begin a term in the database and return it, or None if this service does not lead."""
         term = self._term
         if (

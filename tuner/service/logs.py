@@ -186,5 +186,5 @@ def _secrets(service: Service) -> list[str]:
     return [service.settings.api_key(), *([str(password)] if password else [])]
 
 
-def _numbers(found: dict[int, AttemptRow] | list[int]) -> str:
-    return ", ".join(f"attempt {number}" for number in sorted(found))
+def _numbers(attempts: dict[int, AttemptRow] | list[int]) -> str:
+    return ", ".join(f"attempt {number}" for number in sorted(attempts))

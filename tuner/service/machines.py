@@ -56,7 +56,7 @@ class PricedMachine:
         return Offer(self.instance_type, self.price, self.cpus, self.gpus).rate(size)
 
 
-def machine(settings: Settings, row: JobRow, asked: MachineQuery) -> PricedMachine:
+def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachine:
     """Return the requested machine with its price.
 
     If the machine is among the job's offers, the price recorded with the job is used. Otherwise the price is taken from
@@ -66,21 +66,21 @@ def machine(settings: Settings, row: JobRow, asked: MachineQuery) -> PricedMachi
         Invalid: There is no such machine, market or region with a price; the nearest names are given.
     """
     prices = catalogue(settings)
-    market = _market(row, asked.market)
-    kind = asked.instance_type or row.offer.instance_type
-    _check_region(prices, row, asked.region)
+    market = _market(row, query.market)
+    kind = query.instance_type or row.offer.instance_type
+    _check_region(prices, row, query.region)
     own = [o for o in row.offers if _is(o.instance_type, kind)]
-    if own and asked.region in (None, row.spec.resources.region):
+    if own and query.region in (None, row.spec.resources.region):
         offered = next((offer for offer in own if offer.market == market), None)
         if offered is not None:
             return _of(prices, offered, market, offered.price, offered.source)
         usd = settings.node_price(own[0].instance_type, market)
         if usd is not None:
             return _of(prices, own[0], market, Price.from_usd_per_hour(usd), "TUNER_NODE_PRICES")
-    listed = _listed(prices, row, kind, market, asked)
+    listed = _listed(prices, row, kind, market, query)
     if listed is not None:
         return listed
-    if own and asked.region is None:
+    if own and query.region is None:
         # The machine is not in the catalogue. It is priced by its CPUs and GPUs, as when a job is admitted.
         usd, source = settings.local_price(cpus=own[0].cpus, gpus=own[0].gpus, market=market)
         return _of(None, own[0], market, Price.from_usd_per_hour(usd), source)
@@ -98,14 +98,14 @@ def accelerator_of(prices: Catalogue, instance_type: str) -> str:
     return listings[0].accelerator if listings else ""
 
 
-def _market(row: JobRow, asked: str | None) -> Market:
-    if asked is None:
+def _market(row: JobRow, requested: str | None) -> Market:
+    if requested is None:
         return "spot" if row.offer.market == "spot" else "on_demand"
     for market in MARKETS:
-        if asked == market:
+        if requested == market:
             return market
-    near = difflib.get_close_matches(asked, MARKETS, n=1, cutoff=0.3) or list(MARKETS)
-    raise Invalid.at("market", f"{asked!r} is no market with a price; the nearest: {', '.join(near)}")
+    near = difflib.get_close_matches(requested, MARKETS, n=1, cutoff=0.3) or list(MARKETS)
+    raise Invalid.at("market", f"{requested!r} is no market with a price; the nearest: {', '.join(near)}")
 
 
 def _check_region(prices: Catalogue, row: JobRow, region: str | None) -> None:
@@ -123,7 +123,7 @@ def _of(prices: Catalogue | None, offer: Offer, market: Market, price: Price, so
 
 
 def _listed(
-    prices: Catalogue, row: JobRow, kind: str, market: Market, asked: MachineQuery
+    prices: Catalogue, row: JobRow, kind: str, market: Market, query: MachineQuery
 ) -> PricedMachine | None:
     """Return the cheapest listing of an instance type as a machine, or None if the catalogue does not have the type.
 
@@ -135,14 +135,14 @@ def _listed(
     known = prices.find(instance_type=kind)
     if not known:
         return None
-    region = asked.region or row.spec.resources.region
+    region = query.region or row.spec.resources.region
     there = [listing for listing in known if region is None or _is(listing.region, region)]
     if not there:
-        if asked.region is None:
+        if query.region is None:
             there = known
         else:
             regions = ", ".join(sorted({listing.region for listing in known}))
-            raise Invalid.at("region", f"{kind} is not listed in {asked.region}; it is in {regions}")
+            raise Invalid.at("region", f"{kind} is not listed in {query.region}; it is in {regions}")
     priced = [(price, listing) for listing in there if (price := listing.price(market)) is not None]
     if not priced:
         other = "on_demand" if market == "spot" else "spot"
@@ -169,8 +169,8 @@ def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
     """Return an error text: this instance type has no price. It names the most similar types."""
     own = sorted({offer.instance_type for offer in row.offers})
     near = [*difflib.get_close_matches(kind, own, n=1, cutoff=0.5), *prices.nearest("instance_type", kind)]
-    return f"there is no price of {kind!r}; the nearest: {', '.join(near or [*own, *prices.words('instance_type')[:5]])}"
+    return f"there is no price of {kind!r}; the nearest: {', '.join(near or [*own, *prices.values_of('instance_type')[:5]])}"
 
 
-def _is(one: str, other: str) -> bool:
-    return one.casefold() == other.casefold()
+def _is(name: str, other: str) -> bool:
+    return name.casefold() == other.casefold()

@@ -29,15 +29,15 @@ class StorageWatch(PeriodicService):
 
     def one_pass(self) -> None:
         """Check the storage with a file whose name is unique to this process, because several services may share a storage."""
-        vitals = self._service.vitals
+        health = self._service.health
         try:
             Storage(self._service.settings.storage).probe(f"{socket.gethostname()}-{os.getpid()}")
         except Exception as error:
-            if vitals.storage is not False:
+            if health.storage is not False:
                 log.error("the checkpoint storage failed its check: %s", explained(error))
-            vitals.storage = False
+            health.storage = False
         else:
-            vitals.storage = True
+            health.storage = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,7 @@ def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
     budget_uses = [
         BudgetUse(
             shared_budget.budget,
-            shared_budgets.standing(db, project, shared_budget.budget, now).account,
+            shared_budgets.period_at(db, project, shared_budget.budget, now).account,
             project,
         )
         for project in shared_budgets.projects(db)

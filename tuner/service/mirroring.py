@@ -20,8 +20,8 @@ from tuner.ledger import ledger
 from tuner.mirrors.follower import MirrorThread
 from tuner.mirrors.record import (
     BestModel,
-    JobChanges,
     Mirror,
+    MirroredChanges,
     MirroredJob,
     MirroredReport,
     MirroredTrial,
@@ -56,7 +56,7 @@ class StoredRecord:
             heads = mirrored.heads(db, among)
         return {job: Position(seq, state) for job, (seq, state) in heads.items()}
 
-    def changes(self, job: str, after: Position | None) -> JobChanges:
+    def changes(self, job: str, after: Position | None) -> MirroredChanges:
         before = after or Position(0, "")
         with self.service.database.read() as db:
             row = jobs.get(db, job)
@@ -90,7 +90,7 @@ class StoredRecord:
             None if best is None or best.value is None else (best.trial, best.value),
         )
         state = row.state if upto >= newest else before.state
-        return JobChanges(shown, [_trial(trial) for trial in trials], Position(upto, state))
+        return MirroredChanges(shown, [_trial(trial) for trial in trials], Position(upto, state))
 
 
 @contextmanager
@@ -219,7 +219,7 @@ class Mirrors:
         for follower in self._followers:
             follower.stop()
 
-    def standing(self) -> Mapping[str, str]:
+    def status(self) -> Mapping[str, str]:
         """Return `ok` or `failing` for each mirror."""
         return {
             follower.mirror_name: "failing" if follower.is_failing else "ok" for follower in self._followers

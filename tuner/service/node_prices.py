@@ -7,7 +7,7 @@ from tuner.cluster import nodes as its
 from tuner.domain.errors import BadFile
 from tuner.domain.listing import Listing, Market
 from tuner.domain.money import Price
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
@@ -78,14 +78,14 @@ def listed(
     )
 
 
-def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], Offer | None]:
+def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[WorkerMachine], Offer | None]:
     """Return a function that maps the machine on which an attempt was placed to an offer with the machine's price.
 
     The function returns None if the price is not known. If the catalogue cannot be read, it uses the price that
     `offers` had for the machine's type when the job was admitted.
     """
 
-    def find(machine: Machine) -> Offer | None:
+    def find(machine: WorkerMachine) -> Offer | None:
         try:
             node_price = priced(settings, machine.labels, cpus=machine.cpus, gpus=machine.gpus)
         except BadFile as error:
@@ -95,7 +95,7 @@ def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[Machine], O
     return find
 
 
-def _admitted(machine: Machine, offers: Sequence[Offer], why: str) -> NodePrice:
+def _admitted(machine: WorkerMachine, offers: Sequence[Offer], why: str) -> NodePrice:
     kind = its.instance_type_of(machine.labels), its.market_of(machine.labels)
     offer = next(
         (
@@ -112,7 +112,7 @@ def _admitted(machine: Machine, offers: Sequence[Offer], why: str) -> NodePrice:
     )
 
 
-def offer_of(machine: Machine, price: Price, source: str) -> Offer:
+def offer_of(machine: WorkerMachine, price: Price, source: str) -> Offer:
     return Offer(
         its.instance_type_of(machine.labels),
         price,

@@ -16,7 +16,7 @@ from tuner.service.trainables import Described, command_faults
 from tuner.settings import Settings
 from tuner.store import packages
 from tuner.store.packages import PackageRow as PackageRow
-from tuner.worker.packages import Contents, Stored, check_tops, read_archive, unpack
+from tuner.worker.packages import PackageContents, Stored, check_tops, read_archive, unpack
 from tuner.worker.scratch import Scratch
 
 MIB = 1 << 20
@@ -133,14 +133,14 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
         )
 
 
-def same(service: Service, one: JobSpec, other: JobSpec) -> bool:
+def same(service: Service, spec: JobSpec, other: JobSpec) -> bool:
     """Return whether two jobs run the same code or versions of it, so that their measurements can be compared.
 
     They do if neither job uses a package, or if their packages have the same name.
     """
-    if one.package == other.package or one.package is None or other.package is None:
-        return one.package == other.package
-    rows = [_find(service, name) for name in (one.package, other.package)]
+    if spec.package == other.package or spec.package is None or other.package is None:
+        return spec.package == other.package
+    rows = [_find(service, name) for name in (spec.package, other.package)]
     names = {row.name for row in rows if row is not None}
     return None not in rows and len(names) == 1
 
@@ -206,7 +206,7 @@ def _nearest(service: Service, name: str) -> str:
     return f"; the nearest: {', '.join(words[near_id] for near_id in near or ids[:3])}"
 
 
-def _name_of(contents: Contents) -> str:
+def _name_of(contents: PackageContents) -> str:
     """Return the name and version of a wheel, or otherwise the name of a top-level module or folder."""
     tops = sorted({name.partition("/")[0] for name in contents.digests})
     wheel = next((top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info")), None)

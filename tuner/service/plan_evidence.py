@@ -178,7 +178,7 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
 
 
 def _seen(
-    found: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
+    paced: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
 ) -> list[SeenTrial]:
     """Return the trials whose step time is known.
 
@@ -187,7 +187,7 @@ def _seen(
     first = {row.trial: row for row in attempts if row.attempt == 1}
     same_objective = (objective.metric, objective.mode) == (like.metric, like.mode)
     trials = []
-    for trial in found:
+    for trial in paced:
         setup_ns = _setup_ns(trial, first.get(trial.trial))
         step_ns = _step_ns(trial, setup_ns)
         if step_ns is None:

@@ -31,7 +31,7 @@ class QuotaView:
 
     quota: Quota
     budget: SharedBudget | None  #: None if neither dollars nor GPU-hours are limited.
-    standing: BudgetPeriod | None  #: Spend and holds in the budget's present period.
+    period: BudgetPeriod | None  #: Spend and holds in the budget's present period.
     at_work: list[
         int
     ]  #: For each job that has a driver or lost it in mid-run, the number of trials that it may run at once.
@@ -76,7 +76,7 @@ def _view(db: Connection, service: Service) -> QuotaView:
         for shared_budget in shared_budgets.kept(db, service.project)
         if shared_budget.budget.name == BUDGET
     ]
-    standing = shared_budgets.standing(db, service.project, kept[0], service.now()) if kept else None
+    standing = shared_budgets.period_at(db, service.project, kept[0], service.now()) if kept else None
     return QuotaView(
         queue.get(db, service.project),
         kept[0] if kept else None,
@@ -97,7 +97,7 @@ class QueueWait:
     quota: str = ""
 
 
-def in_line(db: Connection, now: Instant) -> list[Waiting]:
+def in_fair_order(db: Connection, now: Instant) -> list[Waiting]:
     """Return the waiting jobs that may be launched now, in the order of the queue."""
     waiting = rows.waiting(db, now)
     shares = rows.shares(db, now) if len(waiting) > 1 else {}
@@ -106,11 +106,11 @@ def in_line(db: Connection, now: Instant) -> list[Waiting]:
 
 def positions(db: Connection, now: Instant) -> dict[str, int]:
     """Return the place of each waiting job in the queue, from 1."""
-    return {waiting_job.job: place for place, waiting_job in enumerate(in_line(db, now), start=1)}
+    return {waiting_job.job: place for place, waiting_job in enumerate(in_fair_order(db, now), start=1)}
 
 
 def waits_of(
-    db: Connection, found: Sequence[JobRow], launched: Mapping[str, Launch], now: Instant
+    db: Connection, job_rows: Sequence[JobRow], launched: Mapping[str, Launch], now: Instant
 ) -> dict[str, QueueWait]:
     """Return what each of these jobs waits for.
 
@@ -119,7 +119,7 @@ def waits_of(
     """
     waiting = [
         row
-        for row in found
+        for row in job_rows
         if row.state not in FINAL
         and row.running_since is None
         and row.id in launched
@@ -128,7 +128,7 @@ def waits_of(
     windows = {row.spec.window for row in waiting}  # a set, because many jobs have the same window
     opens = {window: None if window is None else window.opening(now) for window in windows}
     openings = {row.id: _from(opens[row.spec.window], launched[row.id], now) for row in waiting}
-    in_turn = [row for row in found if row.id in openings and openings[row.id] is None]
+    in_turn = [row for row in job_rows if row.id in openings and openings[row.id] is None]
     places = positions(db, now) if in_turn else {}
     full = _full(db, in_turn)
     # A job that was resumed is `running` before it has a driver again: it has no place to show.
@@ -139,7 +139,7 @@ def waits_of(
         else QueueWait(next_opening=opens_at)
         for job, opens_at in openings.items()
     }
-    return {row.id: waits.get(row.id, QueueWait()) for row in found}
+    return {row.id: waits.get(row.id, QueueWait()) for row in job_rows}
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:

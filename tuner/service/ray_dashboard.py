@@ -119,7 +119,7 @@ def is_page(path: str) -> bool:
 
 
 @asynccontextmanager
-async def asked(
+async def open_page(
     cluster: Cluster, method: str, path: str, query: str, headers: Mapping[str, str]
 ) -> AsyncIterator[DashboardAnswer]:
     """Open a path of Ray's dashboard.

@@ -41,7 +41,7 @@ class Reconciler(PeriodicService):
             "reconciler",
             every_s=PASS_S,
             first_s=PASS_S,
-            health=service.vitals,
+            health=service.health,
             failures="reconciler_failures",
         )
         self._service = service
@@ -68,8 +68,8 @@ class Reconciler(PeriodicService):
             for project in alerting:
                 self._record_alerts(self._service.of(project), term)
             self.webhooks.send_due(term)
-            self._meter.look()
-            self._service.vitals.reconciler_at = self._service.now()
+            self._meter.measure()
+            self._service.health.reconciler_at = self._service.now()
         self._audit.some()
 
     def _resume_waiting(self, service: Service, term: Term) -> None:

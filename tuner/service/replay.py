@@ -151,8 +151,8 @@ def _source(
         return job_record.trial_up_to(db, inherited.job, inherited.trial, inherited.step, constraints)
 
 
-def _with(found: Replayed, notes: list[Unchecked]) -> Replayed:
-    return replace(found, unchecked=(*found.unchecked, *notes))
+def _with(replayed: Replayed, notes: list[Unchecked]) -> Replayed:
+    return replace(replayed, unchecked=(*replayed.unchecked, *notes))
 
 
 def _history_gone(gone: list[str]) -> list[Unchecked]:

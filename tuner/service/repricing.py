@@ -19,7 +19,7 @@ PARTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pricing:
+class MachinePricing:
     """How to price points on another machine."""
 
     machine: PricedMachine
@@ -27,7 +27,7 @@ class Pricing:
     notes: tuple[str, ...]  #: The assumptions that were made, as texts for users.
 
 
-def pricing(db: Connection, service: Service, row: JobRow, asked: MachineQuery) -> Pricing | None:
+def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> MachinePricing | None:
     """Return how to price the job's points on the requested machine.
 
     Return None if costs stay as they were recorded: no other machine was requested, or the job ran on exactly this
@@ -36,9 +36,9 @@ def pricing(db: Connection, service: Service, row: JobRow, asked: MachineQuery) 
     Raises:
         Invalid: The requested machine is not known, or a trial does not fit on it.
     """
-    if asked.nothing:
+    if query.nothing:
         return None
-    there = machine(service.settings, row, asked)
+    there = machine(service.settings, row, query)
     rate = there.rate(row)
     if len(row.offers) == 1 and there.is_as_offered(row.offer):
         return None
@@ -50,7 +50,7 @@ def pricing(db: Connection, service: Service, row: JobRow, asked: MachineQuery) 
             *notes,
             f"trials of this job ran on {', '.join(kinds)}: their time is taken as it was on either",
         )
-    return Pricing(there, Repricing(rate, time, overhead), (time.note, *notes))
+    return MachinePricing(there, Repricing(rate, time, overhead), (time.note, *notes))
 
 
 def _relative_time(db: Connection, service: Service, row: JobRow, there: PricedMachine) -> RelativeTime:

@@ -42,7 +42,7 @@ class BudgetView:
     """A shared budget as it is shown to users."""
 
     kept: Kept
-    standing: BudgetPeriod
+    period: BudgetPeriod
     forecast: RunOutForecast
     waiting: list[str]  #: Jobs that wait until this budget has money left.
     deliveries: list[Delivery]
@@ -152,7 +152,7 @@ def without_room(
     """Return the first shared budget for these tags that cannot pay for one second of a trial, or None if all can."""
     budgets = [shared_budget.budget for shared_budget in shared_budgets.kept(db, service.project)]
     for budget in applying(budgets, tags):
-        now = shared_budgets.standing(db, service.project, budget, service.now())
+        now = shared_budgets.period_at(db, service.project, budget, service.now())
         if rate.affords_ns(now.account.left) < UNKNOWN_NEED_NS:
             return budget, now
     return None
@@ -168,7 +168,7 @@ def _views(
     views = []
     for shared_budget in budgets:
         name = shared_budget.budget.name
-        standing = shared_budgets.standing(db, project, shared_budget.budget, now)
+        standing = shared_budgets.period_at(db, project, shared_budget.budget, now)
         mine = {job: spent for job, spent in slots.items() if job in counted[name]}
         waiting = [wait.job for wait in waits if wait.name == name]
         sent = deliveries.of_budget(db, project, name, limit=SHOWN_DELIVERIES)
@@ -179,7 +179,7 @@ def _views(
 
 
 def _forecast(
-    standing: BudgetPeriod, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
+    period: BudgetPeriod, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
 ) -> RunOutForecast:
     """Return when the first limit, dollars or GPU-hours, runs out at the spending rate of the last day."""
     sums: tuple[dict[int, int], dict[int, int]] = ({}, {})
@@ -187,7 +187,7 @@ def _forecast(
         for number, amounts in spent.items():
             for unit, amount in zip(sums, amounts, strict=True):
                 unit[number] = unit.get(number, 0) + amount
-    account = standing.account
+    account = period.account
     usd = burn(sums[0], account.left.usd.micro_usd)
     gpus = burn(sums[1], account.left.gpu_ms)
     bounded = [
@@ -199,11 +199,11 @@ def _forecast(
         if limit < unlimited and unit_burn.in_ns is not None
     ]
     first = min(bounded, key=lambda bounded_burn: bounded_burn.in_ns or 0, default=Burn(0, None, None, None))
-    times = (_at(standing, now, ns) for ns in (first.in_ns, first.earliest_ns, first.latest_ns))
+    times = (_at(period, now, ns) for ns in (first.in_ns, first.earliest_ns, first.latest_ns))
     return RunOutForecast(Money(usd.per_hour), gpus.per_hour, *times)
 
 
-def _at(standing: BudgetPeriod, now: Instant, ns: int | None) -> Instant | None:
-    if ns is None or (standing.ends_at is not None and now + ns >= standing.ends_at):
+def _at(period: BudgetPeriod, now: Instant, ns: int | None) -> Instant | None:
+    if ns is None or (period.ends_at is not None and now + ns >= period.ends_at):
         return None
     return Instant(now + ns)

@@ -18,7 +18,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.catalogue import data_transfer_price, storage_price, transfer_price
 from tuner.service.cluster_meter import ClusterCost, cluster_cost
 from tuner.store import best, curves, jobs, spend, stored_files
-from tuner.store.answers import StepReport
+from tuner.store.answers import CostedReport
 from tuner.store.curves import Improvement as Improvement
 from tuner.store.jobs import JobRow
 from tuner.store.spend import Span
@@ -35,7 +35,7 @@ class ReportView:
 
     job: JobRow
     spent: Money
-    best: StepReport | None
+    best: CostedReport | None
     curve: Sequence[Improvement]
     trials: int  #: Number of trials that reported the metric.
     estimates: Sequence[SearchEstimate]

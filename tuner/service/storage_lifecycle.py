@@ -102,20 +102,20 @@ class StorageLifecycle(PeriodicService):
             else:
                 self._next[key] = known[key]
 
-    def _order(self, term: Term, one: EndedJob, now: Instant) -> Instant | None:
+    def _order(self, term: Term, ended: EndedJob, now: Instant) -> Instant | None:
         """Order the removal of what the job no longer keeps. Return when to look at it again, or None for never."""
-        service = self._service.of(one.project)
+        service = self._service.of(ended.project)
         with service.database.read() as db:
-            policy = policy_of(service, jobs.get(db, one.id))
-        keeps = policy.keeps(one.ended_at, now)
+            policy = policy_of(service, jobs.get(db, ended.id))
+        keeps = policy.keeps(ended.ended_at, now)
         if keeps != "all":
             with service.leading.write(term, "lifecycle.order") as db:
-                stored_files.lock_job(db, one.id)
-                row = jobs.get(db, one.id)
-                if row.ended_at != one.ended_at or stored_files.needed_by(db, one.id) is not None:
+                stored_files.lock_job(db, ended.id)
+                row = jobs.get(db, ended.id)
+                if row.ended_at != ended.ended_at or stored_files.needed_by(db, ended.id) is not None:
                     return Instant(now + LATER_NS)
                 _order_removal(db, service, row, keeps, why="retention")
-        return policy.next_change(one.ended_at, now)
+        return policy.next_change(ended.ended_at, now)
 
     def _remove_ordered(self, term: Term, storage: Storage) -> None:
         with self._service.database.read() as db:

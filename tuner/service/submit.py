@@ -16,7 +16,7 @@ from tuner.database.database import Connection
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import FINAL, JobSpec, Resources, Teacher
 from tuner.domain.money import NS_PER_SECOND
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.service import audit_log, packages
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
@@ -163,7 +163,7 @@ def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
 def _room(service: Service, nodes: list[Node], wanted: Resources, limit: int | None) -> int:
     """Return how many trials fit on the nodes at once, at most `limit`."""
     fitting = sum(
-        Machine(node.labels, node.cpus, node.gpus).fits(wanted)
+        WorkerMachine(node.labels, node.cpus, node.gpus).fits(wanted)
         for node, *_ in priced_nodes(service.settings, nodes, wanted)
     )
     return min(fitting // wanted.nodes, limit or MAX_CONCURRENCY, MAX_CONCURRENCY)

@@ -15,7 +15,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.queue import QueueWait, waits_of
 from tuner.service.ray_dashboard import optuna_link, ray_link
 from tuner.store import answers, best, job_summaries, jobs
-from tuner.store.answers import StepReport
+from tuner.store.answers import CostedReport
 from tuner.store.job_summaries import JobSummary
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch as Launch
@@ -32,7 +32,7 @@ class JobView:
     summary: JobSummary
     states: Mapping[TrialState, int]  #: Number of trials in each state.
     steps: int  #: Steps that its trials have reported.
-    best: StepReport | None
+    best: CostedReport | None
     running_ns: int  #: How long the job has run so far.
     wait: QueueWait  #: What the job waits for if it has no driver.
     ray_dashboard: str | None
@@ -91,7 +91,7 @@ class _Progress:
 
     states: Mapping[TrialState, int]
     steps: int
-    best: StepReport | None
+    best: CostedReport | None
 
 
 # The cache, by database: without it a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the number of the job's newest

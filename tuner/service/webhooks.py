@@ -73,52 +73,54 @@ class WebhookSender:
         with self._changed:
             return self._changed.wait_for(lambda: not self._sending.total(), timeout_s)
 
-    def _start(self, term: Term, one: Delivery, secrets: Mapping[str, str]) -> None:
+    def _start(self, term: Term, delivery: Delivery, secrets: Mapping[str, str]) -> None:
         """Claim a delivery and send it in a thread of its own. Do nothing if another service has claimed it."""
         now = self._service.now()
-        wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(one.tries, 20))
+        wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(delivery.tries, 20))
         with self._service.leading.write(term, "webhook.claim") as db:
-            if not deliveries.claim(db, one, next_at=Instant(now + wait_ns)):
+            if not deliveries.claim(db, delivery, next_at=Instant(now + wait_ns)):
                 return
-        last = now + wait_ns - one.created_at > GIVE_UP_NS
+        last = now + wait_ns - delivery.created_at > GIVE_UP_NS
         with self._changed:
-            self._sending[one.project] += 1
+            self._sending[delivery.project] += 1
         send = threading.Thread(
             target=self._send,
-            args=(term, one, secrets.get(one.name, ""), now, last),
-            name=f"webhook-{one.id}",
+            args=(term, delivery, secrets.get(delivery.name, ""), now, last),
+            name=f"webhook-{delivery.id}",
             daemon=True,
         )
         send.start()
 
-    def _send(self, term: Term, one: Delivery, secret: str, now: Instant, last: bool) -> None:
-        body = one.body.encode()
+    def _send(self, term: Term, delivery: Delivery, secret: str, now: Instant, last: bool) -> None:
+        body = delivery.body.encode()
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "tuner",
-            "Tuner-Delivery": one.id,
+            "Tuner-Delivery": delivery.id,
             "Tuner-Signature": signature(secret, now // NS, body),
         }
         try:
-            result = send(one.url, body, headers, private=may_be_private(self._service.settings, one.url))
-            self._service.vitals.count("webhooks_taken" if result.taken else "webhooks_refused")
-            state: DeliveryState = "delivered" if result.taken else "given_up" if last else "pending"
+            result = send(
+                delivery.url, body, headers, private=may_be_private(self._service.settings, delivery.url)
+            )
+            self._service.health.count("webhooks_taken" if result.accepted else "webhooks_refused")
+            state: DeliveryState = "delivered" if result.accepted else "given_up" if last else "pending"
             with self._service.leading.write(term, "webhook.sent") as db:
-                deliveries.end(db, one.id, state, result.detail)
+                deliveries.end(db, delivery.id, state, result.detail)
             if state == "given_up":
                 log.error(
                     "the webhook %s of budget %r was given up after a day: %s",
-                    one.id,
-                    one.name,
+                    delivery.id,
+                    delivery.name,
                     result.detail,
                 )
         except TunerError as error:  # another service leads, or the database does not answer: the delivery is sent again later
-            log.warning("the result of the webhook %s could not be recorded: %s", one.id, error.detail)
+            log.warning("the result of the webhook %s could not be recorded: %s", delivery.id, error.detail)
         except Exception:
-            log.exception("the webhook %s could not be sent", one.id)
+            log.exception("the webhook %s could not be sent", delivery.id)
         finally:
             with self._changed:
-                self._sending[one.project] -= 1
+                self._sending[delivery.project] -= 1
                 self._changed.notify_all()
 
 
@@ -136,7 +138,7 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 class WebhookResult:
     """The outcome of sending a webhook."""
 
-    taken: bool  #: Whether the receiver answered with a 2xx status.
+    accepted: bool  #: Whether the receiver answered with a 2xx status.
     detail: str  #: The status, or why it was not sent.
 
 
@@ -236,14 +238,14 @@ def _resolve(host: str, port: int) -> list[str]:
     """
     answer: list[list[str] | OSError] = []
 
-    def look() -> None:
+    def look_up() -> None:
         try:
             address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             answer.append(list(dict.fromkeys(str(address_info[4][0]) for address_info in address_infos)))
         except OSError as error:
             answer.append(error)
 
-    looking = threading.Thread(target=look, name=f"resolve-{host}", daemon=True)
+    looking = threading.Thread(target=look_up, name=f"resolve-{host}", daemon=True)
     looking.start()
     looking.join(TIMEOUT_S)
     if not answer:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from tuner.domain.cost import Meter
 from tuner.domain.offer import Offer
-from tuner.driver.messages import Progress
+from tuner.driver.messages import WorkerMessage
 from tuner.driver.ports import Assignment
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import SimulatedAttempt, SimulatedClock
@@ -24,7 +24,7 @@ class SimulatedWorker:
 
     offer: Offer | None = None  #: The offer of its machine. None means that it fits every offer.
     up: bool = True
-    leaving: bool = False  #: Whether it has a preemption notice.
+    has_notice: bool = False  #: Whether it has a preemption notice.
     cold: bool = True  #: Whether it has not run an attempt yet. A worker that comes back is cold again.
     attempt: SimulatedAttempt | None = None
 
@@ -35,7 +35,7 @@ class SimulatedWorker:
     @property
     def there(self) -> bool:
         """Whether the worker's machine is up and has no preemption notice, so that attempts may be placed on it."""
-        return self.up and not self.leaving
+        return self.up and not self.has_notice
 
     def free_for(self, offer: Offer | None) -> bool:
         return self.there and self.busy is None and (offer is None or self.offer in (None, offer))
@@ -55,10 +55,10 @@ class Fleet:
         workers: Sequence[SimulatedWorker],
         *,
         make: Callable[[Assignment, bool], SimulatedAttempt],
-        taken: Callable[[SimulatedAttempt], None],
+        on_preempted: Callable[[SimulatedAttempt], None],
     ) -> None:
         self.workers = workers
-        self._clock, self._make, self._taken = clock, make, taken
+        self._clock, self._make, self._on_preempted = clock, make, on_preempted
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
@@ -113,7 +113,7 @@ class Fleet:
             self._queue.remove(assignment)
         return assignment
 
-    def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> Progress | None:
+    def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> WorkerMessage | None:
         """Remove the trial's waiting attempt from the queue, and return its final result for the driver loop.
 
         Return None if the trial has no waiting attempt.
@@ -122,7 +122,7 @@ class Fleet:
         if assignment is None:
             return None
         restored = assignment.restore_step
-        return Progress(trial, assignment.attempt, state, Meter(), saved_step=restored)
+        return WorkerMessage(trial, assignment.attempt, state, Meter(), saved_step=restored)
 
     def crashed(self, attempt: SimulatedAttempt) -> None:
         """End an attempt whose worker died. A new, cold worker replaces it."""
@@ -149,11 +149,11 @@ class Fleet:
             return
 
         def come() -> None:
-            worker.up, worker.leaving, worker.cold = True, False, True
+            worker.up, worker.has_notice, worker.cold = True, False, True
             if span.end_ns is not None:
                 left_ns = start_ns + span.end_ns - self._clock.elapsed_ns()
-                worker.leaving = notice_ns is not None and left_ns <= notice_ns
-                if notice_ns is not None and not worker.leaving:
+                worker.has_notice = notice_ns is not None and left_ns <= notice_ns
+                if notice_ns is not None and not worker.has_notice:
                     self._clock.after(left_ns - notice_ns, lambda: self._notice(worker, notice_ns))
                 self._clock.after(left_ns, go)
             self.place()
@@ -165,13 +165,13 @@ class Fleet:
         self._clock.after(start_ns + span.begin_ns - self._clock.elapsed_ns(), come)
 
     def _notice(self, worker: SimulatedWorker, left_ns: int) -> None:
-        worker.leaving = True
+        worker.has_notice = True
         if worker.busy is not None:
             worker.busy.leave(left_ns)
 
     def _take_away(self, worker: SimulatedWorker) -> None:
         attempt = worker.busy
-        worker.up, worker.leaving, worker.attempt = False, False, None
+        worker.up, worker.has_notice, worker.attempt = False, False, None
         if attempt is not None:
             attempt.vanish()
-            self._taken(attempt)
+            self._on_preempted(attempt)

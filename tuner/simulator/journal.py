@@ -93,7 +93,7 @@ class MemoryTx:
     def __init__(self, tables: Tables) -> None:
         self._t = tables
         self._account, self._job = tables.account, tables.job
-        self._above: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
+        self._written: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self._forgotten: set[tuple[str, int]] = set()
         self.committed = Committed([], [], [])
 
@@ -101,17 +101,17 @@ class MemoryTx:
         """Write the transaction's records to the tables. Call this once, at the end of the transaction."""
         self._t.account, self._t.job = self._account, self._job
         self._t.events += self.committed.events
-        for name, written in self._above.items():
+        for name, written in self._written.items():
             getattr(self._t, name).update(written)
-        for hold_id, (_, is_open) in self._above.get("holds", {}).items():
+        for hold_id, (_, is_open) in self._written.get("holds", {}).items():
             if not is_open:
                 del self._t.open[hold_id]
         for where in self._forgotten:
             self._t.checkpoints.pop(where, None)
 
     def _get(self, table: str, key: object) -> Any:
-        above = self._above.get(table, ())
-        return self._above[table][key] if key in above else getattr(self._t, table).get(key)
+        above = self._written.get(table, ())
+        return self._written[table][key] if key in above else getattr(self._t, table).get(key)
 
     def append(self, event: Event) -> int:
         self.committed.events.append(event)
@@ -124,8 +124,8 @@ class MemoryTx:
             self._account = self._account.hold(hold.cost)
         except BudgetRefused:
             return False
-        self._above["holds"][hold.id] = (hold, True)
-        self._above["open"][hold.id] = hold
+        self._written["holds"][hold.id] = (hold, True)
+        self._written["open"][hold.id] = hold
         where = (hold.trial, hold.attempt, hold.slice)
         self._enter(Entry(entry_id(hold.id, "hold"), "hold", None, *where, hold.cost, hold.placed_at))
         return True
@@ -139,7 +139,7 @@ class MemoryTx:
             return
         spent = total(used)
         self._account = self._account.settle(held=hold.cost, used=spent)
-        self._above["holds"][hold_id] = (hold, False)
+        self._written["holds"][hold_id] = (hold, False)
         where = (hold.trial, hold.attempt, hold.slice)
         for kind, cost in used.items():
             self._enter(Entry(entry_id(hold_id, "post", kind), "post", kind, *where, cost, at))
@@ -159,12 +159,12 @@ class MemoryTx:
     def _enter(self, entry: Entry) -> None:
         if self._get("entries", entry.id) is not None:
             return
-        self._above["entries"][entry.id] = entry
+        self._written["entries"][entry.id] = entry
         self.committed.entries.append(entry)
         if entry.kind is not None:
             where = (entry.trial, entry.attempt)
             bill = self._get("bills", where) or {}
-            self._above["bills"][where] = bill | {entry.kind: bill.get(entry.kind, FREE) + entry.cost}
+            self._written["bills"][where] = bill | {entry.kind: bill.get(entry.kind, FREE) + entry.cost}
 
     def account(self) -> Account:
         return self._account
@@ -177,23 +177,23 @@ class MemoryTx:
         self, trial: str, state: TrialState, *, at: Instant, config: Config | None = None, reason: str = ""
     ) -> None:
         known = self._get("trials", trial)
-        self._above["trials"][trial] = (state, config if known is None else known[1], reason)
+        self._written["trials"][trial] = (state, config if known is None else known[1], reason)
 
     def put_attempt(self, attempt: AttemptRow) -> None:
-        self._above["attempts"][attempt.trial, attempt.attempt] = attempt
+        self._written["attempts"][attempt.trial, attempt.attempt] = attempt
         newest = self._get("newest_attempt", attempt.trial)
         if newest is None or newest.attempt <= attempt.attempt:
-            self._above["newest_attempt"][attempt.trial] = attempt
+            self._written["newest_attempt"][attempt.trial] = attempt
         self.committed.attempts.append(attempt)
 
     def put_usage(self, trial: str, attempt: int, usage: Usage) -> None:
-        self._above["usages"][trial, attempt] = usage
+        self._written["usages"][trial, attempt] = usage
 
     def put_report(self, report: ReportRow) -> bool:
         key = (report.trial, report.step)
         is_new = self._get("reports", key) is None
         if is_new:
-            self._above["reports"][key] = report
+            self._written["reports"][key] = report
         return is_new
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
@@ -205,18 +205,18 @@ class MemoryTx:
 
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
         trial, step = checkpoint.trial, checkpoint.step
-        self._above["checkpoints"][trial, step] = checkpoint.uri
+        self._written["checkpoints"][trial, step] = checkpoint.uri
         self._forgotten.discard((trial, step))
-        self._above["newest_checkpoint"][trial] = max(step, self._get("newest_checkpoint", trial) or 0)
+        self._written["newest_checkpoint"][trial] = max(step, self._get("newest_checkpoint", trial) or 0)
 
     def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
         """Do nothing: the simulation uses only the newest checkpoint, which is always kept."""
 
-    def forget_checkpoints(self, trial: str, *, above: int) -> None:
-        mine = {where for where in {*self._t.checkpoints, *self._above["checkpoints"]} if where[0] == trial}
-        self._forgotten |= {where for where in mine if where[1] > above}
+    def forget_checkpoints(self, trial: str, *, after_step: int) -> None:
+        mine = {where for where in {*self._t.checkpoints, *self._written["checkpoints"]} if where[0] == trial}
+        self._forgotten |= {where for where in mine if where[1] > after_step}
         left = [step for _, step in mine - self._forgotten]
-        self._above["newest_checkpoint"][trial] = max(left, default=0)
+        self._written["newest_checkpoint"][trial] = max(left, default=0)
 
     def put_job(
         self,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tuner.domain.job import Resources
 from tuner.domain.money import Rate
-from tuner.domain.offer import Machine, Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import Instant
 from tuner.driver.fallback import placement_of
 from tuner.driver.placement import PATIENCE_NS, AllowedPlaces, Placement
@@ -47,10 +47,10 @@ class Markets:
         )
 
 
-def machines(workers: Sequence[SimulatedWorker], wanted: Resources = ONE) -> list[Machine]:
+def machines(workers: Sequence[SimulatedWorker], wanted: Resources = ONE) -> list[WorkerMachine]:
     """Return the machines on which attempts may be placed, as Ray would list them."""
     there = (worker.offer for worker in workers if worker.offer is not None and worker.there)
-    return [Machine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]
+    return [WorkerMachine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]
 
 
 def _labels(offer: Offer) -> dict[str, str]:
@@ -62,7 +62,7 @@ class LossesSeen:
     """Count how the attempts of a job ended and how long they held machines, as `tuner.store.evidence` does from the database."""
 
     _held_ns: int = 0
-    _ends: dict[str, int] = field(default_factory=dict)
+    _outcomes: dict[str, int] = field(default_factory=dict)
     _since: dict[tuple[str, int], Instant] = field(default_factory=dict)
 
     def recorded(self, tables: Tables, committed: Committed) -> None:
@@ -74,8 +74,8 @@ class LossesSeen:
                 continue
             since = self._since.pop(key, row.ended_at)
             self._held_ns += max(0, row.ended_at - since)
-            self._ends[row.end] = self._ends.get(row.end, 0) + 1
+            self._outcomes[row.end] = self._outcomes.get(row.end, 0) + 1
 
     def at(self, now: Instant) -> Losses:
         held_ns = self._held_ns + sum(max(0, now - since) for since in self._since.values())
-        return Losses(held_ns, dict(self._ends))
+        return Losses(held_ns, dict(self._outcomes))

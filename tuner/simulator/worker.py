@@ -11,7 +11,7 @@ from tuner.domain.cost import CostKind, Meter
 from tuner.domain.preemption_policy import MARGIN_NS, in_time
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
-from tuner.driver.messages import Progress, Saved, StepReport, Trouble, WorkerState
+from tuner.driver.messages import Saved, StepReport, Trouble, WorkerMessage, WorkerState
 from tuner.driver.ports import Assignment
 from tuner.worker.saves import Saves
 
@@ -85,7 +85,7 @@ class SimulatedAttempt:
     training: Training
     overheads: Overheads
     clock: SimulatedClock
-    tell: Callable[["SimulatedAttempt", Progress], None]  # sends a message to the driver
+    tell: Callable[["SimulatedAttempt", WorkerMessage], None]  # sends a message to the driver
     metric: str
     max_step: int | None
     saves: Saves | None = None  # decides when to save in the background; None means never
@@ -103,7 +103,7 @@ class SimulatedAttempt:
     waiting: bool = False  # whether it waits for the driver
     need_ns: int = 0  # by how much the lease is too short for the next step
     pausing: bool = False  # whether the driver ordered a pause
-    leaving: bool = False  # whether the worker has a preemption notice
+    has_notice: bool = False  # whether the worker has a preemption notice
     recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     generation: int = 0  # rises when scheduled calls of the training become invalid
     pending: list[StepReport] = field(default_factory=list)
@@ -152,7 +152,7 @@ class SimulatedAttempt:
         """
         if self.over:
             return
-        self.leaving = True
+        self.has_notice = True
         ends_ns, save_ns = self.clock.elapsed_ns() + left_ns, self.overheads.save_ns
         if self.waiting:
             self._save_and("preempted")
@@ -217,7 +217,7 @@ class SimulatedAttempt:
         self._later(self.overheads.restore_ns, self._next_step)
 
     def _next_step(self) -> None:
-        if self.pausing or self.leaving:
+        if self.pausing or self.has_notice:
             self._save_and("paused" if self.pausing else "preempted")
             return
         at_rung = self.until is not None and self.step >= self.until
@@ -247,7 +247,7 @@ class SimulatedAttempt:
 
     def _copied(self) -> None:
         """Continue training after the stall in which the child copied the state to save."""
-        if self.leaving or self.pausing:
+        if self.has_notice or self.pausing:
             self._next_step()
         else:
             self._step_on()
@@ -363,7 +363,7 @@ class SimulatedAttempt:
         new = (Saved(self.saved, f"sim://{self.given.trial}/{self.saved}", 1, 0.0),)
         checkpoints = new if self.saved > self.sent_saved else ()
         self.sent_saved = self.saved
-        progress = Progress(
+        progress = WorkerMessage(
             self.given.trial,
             self.given.attempt,
             state,
@@ -374,7 +374,7 @@ class SimulatedAttempt:
             self.saved or None,
             trouble,
             self.warming_ns,
-            leaving=self.leaving,
+            has_notice=self.has_notice,
         )
         self.last_sent_ns = self.clock.elapsed_ns()
         self.tell(self, progress)

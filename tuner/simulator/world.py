@@ -7,11 +7,11 @@ from random import Random
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec
-from tuner.domain.offer import Machine
+from tuner.domain.offer import WorkerMachine
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import MachineCheck
-from tuner.driver.messages import Progress
-from tuner.driver.placement import Placement, exposure
+from tuner.driver.messages import WorkerMessage
+from tuner.driver.placement import Placement, interruption_risk
 from tuner.driver.ports import Assignment, LoopConfig
 from tuner.driver.recovery import recover
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
@@ -113,7 +113,7 @@ class SimulatedRun:
         placement: Placement | None = None,
         markets: Markets | None = None,
         machine_check: MachineCheck | None = None,
-        machine: Callable[[Assignment], Machine | None] = lambda _: None,
+        machine: Callable[[Assignment], WorkerMachine | None] = lambda _: None,
         warm_starts: WarmStarts = NO_WARM_STARTS,
         look_ns: int = LOOK_NS,
         journal: MemoryJournal | None = None,
@@ -135,7 +135,7 @@ class SimulatedRun:
             self.clock,
             markets.workers(count) if markets else [SimulatedWorker() for _ in range(count)],
             make=self._attempt,
-            taken=lambda it: self._taken(it, preempted=True),
+            on_preempted=lambda it: self._schedule_loss(it, preempted=True),
         )
         if up_times is not None:
             self.fleet.follow(up_times, notice_ns=notice_ns)
@@ -164,7 +164,7 @@ class SimulatedRun:
             tx.append(ev.BudgetChanged(self.clock.now(), budget))
         self._launch(ev.ControlRequested(self.clock.now(), "resume"))
 
-    def _launch(self, asked: ev.ControlRequested) -> None:
+    def _launch(self, request: ev.ControlRequested) -> None:
         if self.journal.tables.job[0] != "running":
             with self.journal.transaction() as tx:
                 tx.put_job("running", None, at=self.clock.now())
@@ -184,7 +184,7 @@ class SimulatedRun:
             warm_starts=self.warm_starts,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
-        self.loop.start(asked)
+        self.loop.start(request)
         if self.budget.wall_clock_ns is not None or self.spec.window is not None:
             self._tick(self.loop)
 
@@ -203,9 +203,9 @@ class SimulatedRun:
         several = self.markets is not None and self.markets.are_several
         if several and not self._looks and self.fleet.is_wanted:
             self._looks, loop = True, self.loop
-            self.clock.after(self._look_ns, lambda: self._look(loop))
+            self.clock.after(self._look_ns, lambda: self._poll(loop))
 
-    def _look(self, loop: Loop) -> None:
+    def _poll(self, loop: Loop) -> None:
         if loop is not self.loop or loop.end is not None:
             return
         self._looks = False
@@ -240,7 +240,7 @@ class SimulatedRun:
         if every is None:
             return None
         market = assignment.offer.market if assignment.offer is not None else "on_demand"
-        seen = exposure(market, self._losses.at(self.clock.now()))
+        seen = interruption_risk(market, self._losses.at(self.clock.now()))
         return Saves(seen, None if every == "auto" else every, self.clock.elapsed_ns())
 
     def transit_ns(self) -> int:
@@ -251,7 +251,7 @@ class SimulatedRun:
             ns += RETRY_NS
         return ns
 
-    def hear(self, attempt: SimulatedAttempt, progress: Progress) -> None:
+    def hear(self, attempt: SimulatedAttempt, progress: WorkerMessage) -> None:
         """Deliver a worker's message after its transit time, and draw the random faults for this message."""
         loop, now = self.loop, self.clock.elapsed_ns()
         attempt.line_ns = max(attempt.line_ns, now + self.transit_ns())
@@ -270,7 +270,7 @@ class SimulatedRun:
         if attempt.over:
             self.fleet.place()
 
-    def answer(self, progress: Progress) -> None:
+    def answer(self, progress: WorkerMessage) -> None:
         """Deliver the final result of an attempt that has no worker.
 
         It does not cross the network, so it cannot be lost.
@@ -278,7 +278,7 @@ class SimulatedRun:
         loop = self.loop
         self.clock.after(MESSAGE_NS, lambda: self._arrive(loop, progress))
 
-    def _arrive(self, loop: Loop, progress: Progress) -> None:
+    def _arrive(self, loop: Loop, progress: WorkerMessage) -> None:
         if loop is self.loop and loop.end is None:
             loop.progress(progress)
             self.on_turn()
@@ -287,9 +287,9 @@ class SimulatedRun:
         if not attempt.over:
             self.crashes += 1
             self.fleet.crashed(attempt)
-            self._taken(attempt, preempted=False)
+            self._schedule_loss(attempt, preempted=False)
 
-    def _taken(self, attempt: SimulatedAttempt, *, preempted: bool) -> None:
+    def _schedule_loss(self, attempt: SimulatedAttempt, *, preempted: bool) -> None:
         loop = self.loop
         self.clock.after(NOTICED_NS, lambda: self._notice_death(loop, attempt.given, preempted=preempted))
 

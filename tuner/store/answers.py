@@ -29,7 +29,7 @@ _STEPS = select(reports.c.job, func.count()).where(reports.c.job.in_(_JOBS)).gro
 
 
 @dataclass(frozen=True, slots=True)
-class StepReport:
+class CostedReport:
     """The report of a trial at a step, with the cost of training its configuration up to that step."""
 
     trial: str
@@ -88,11 +88,11 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
-class JobChanges:
+class ChangesSince:
     """The changes of a job after an event: new reports, and the changed trials in their current state."""
 
     seq: int  #: The newest event that is included.
-    reports: list[StepReport]
+    reports: list[CostedReport]
     trials: list[TrialRow]
     more: bool = False  #: Whether later events may have been left out because of the limit.
 
@@ -105,7 +105,7 @@ def last_reports(db: Connection, job: str) -> list[Row[Any]]:
     return list(db.execute(select(reports).join(last, same).where(r.job == job)))
 
 
-def curve(db: Connection, job: str, trial: str) -> list[StepReport]:
+def curve(db: Connection, job: str, trial: str) -> list[CostedReport]:
     """Return all reports of a trial by step, including those without a metric."""
     r = reports.c
     rows = db.execute(select(reports).where(r.job == job, r.trial == trial).order_by(r.step))
@@ -236,7 +236,7 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
 
 def changes_after(
     db: Connection, job: str, mode: Mode, seq: int, *, until: int | None = None, limit: int = 500
-) -> JobChanges:
+) -> ChangesSince:
     """Return what changed after event `seq`.
 
     Args:
@@ -252,7 +252,7 @@ def changes_after(
         upper = rows[-1].seq
         rows = [row for row in rows if row.seq < upper] + list(db.execute(query.where(r.seq == upper)))
     changed = db.execute(_changed_trials(mode), {"of": job, "after": seq, "until": upper})
-    return JobChanges(upper, [step_report(row) for row in rows], [_trial(row) for row in changed], more)
+    return ChangesSince(upper, [step_report(row) for row in rows], [_trial(row) for row in changed], more)
 
 
 @cache
@@ -262,10 +262,10 @@ def _changed_trials(mode: Mode) -> Select[Any]:
     return query.order_by(t.seq, t.number)
 
 
-def step_report(row: Row[Any]) -> StepReport:
+def step_report(row: Row[Any]) -> CostedReport:
     cost = Cost(Money(row.usd), row.gpu_ms)
     metrics = json.loads(row.metrics)
-    return StepReport(
+    return CostedReport(
         row.trial,
         row.step,
         row.value,

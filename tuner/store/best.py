@@ -17,7 +17,7 @@ from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
-from tuner.store.answers import StepReport, step_report
+from tuner.store.answers import CostedReport, step_report
 from tuner.store.pareto_front import loss_of
 
 
@@ -116,7 +116,7 @@ def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
     ]
 
 
-def report_at(db: Connection, job: str, trial: str, step: int) -> StepReport:
+def report_at(db: Connection, job: str, trial: str, step: int) -> CostedReport:
     """Return a report with its configuration and checkpoint."""
     return _in_whole(db.execute(_AT_PLACES, {"places": [(job, trial, step)]}).one())
 
@@ -223,7 +223,7 @@ def _at_places() -> Select[Any]:
 _PLACES, _AT_PLACES = _places(), _at_places()
 
 
-def best(db: Connection, job: str, limits: CostLimits = ANY) -> StepReport | None:
+def best(db: Connection, job: str, limits: CostLimits = ANY) -> CostedReport | None:
     """Return the report with the best metric within the limits, or None if there is none.
 
     Among equal metrics the cheapest in dollars wins, then the one with the shortest training, the least GPU time, and the earliest.
@@ -234,7 +234,7 @@ def best(db: Connection, job: str, limits: CostLimits = ANY) -> StepReport | Non
     )
 
 
-def best_of_each(db: Connection, names: Collection[str]) -> dict[str, StepReport]:
+def best_of_each(db: Connection, names: Collection[str]) -> dict[str, CostedReport]:
     """Return the report with the best metric of each of these jobs, without cost limits. A job without a metric is left out."""
     places = [tuple(row) for row in db.execute(_PLACES, {"jobs": list(names)}) if row[1] is not None]
     if not places:
@@ -242,12 +242,12 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, StepReport
     return {row.job: _in_whole(row) for row in db.execute(_AT_PLACES, {"places": places})}
 
 
-def next_better(db: Connection, job: str, mode: Mode, than: float) -> StepReport | None:
+def next_better(db: Connection, job: str, mode: Mode, than: float) -> CostedReport | None:
     """Return the cheapest report of the front whose metric is better than `than`, or None if there is none."""
     return _first(db, job, _NEXT_BETTER, below=loss_of(mode, than))
 
 
-def nearest(db: Connection, job: str) -> StepReport | None:
+def nearest(db: Connection, job: str) -> CostedReport | None:
     """Return the report that violates the constraints least, without its configuration. Return None if no report has all metrics."""
     r = reports.c
     known = (r.job == job, r.value.is_not(None), r.violation.is_not(None))
@@ -255,7 +255,7 @@ def nearest(db: Connection, job: str) -> StepReport | None:
     return None if row is None else step_report(row)
 
 
-def cheapest(db: Connection, job: str) -> StepReport | None:
+def cheapest(db: Connection, job: str) -> CostedReport | None:
     """Return the cheapest report of the front, or None if the front is empty."""
     return _first(db, job, _CHEAPEST)
 
@@ -265,7 +265,7 @@ def points(db: Connection, job: str) -> list[Row[Any]]:
     return list(db.execute(_POINTS.order_by(*CHEAPEST_FIRST), {"of": job}))
 
 
-def pareto(db: Connection, job: str) -> list[StepReport]:
+def pareto(db: Connection, job: str) -> list[CostedReport]:
     """Return the Pareto front of dollars and metric, cheapest first: each report is better than all cheaper ones."""
     front_rows: list[Row[Any]] = []
     least = math.inf
@@ -276,7 +276,7 @@ def pareto(db: Connection, job: str) -> list[StepReport]:
     return whole(db, job, [(row.trial, row.step) for row in front_rows])
 
 
-def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[StepReport]:
+def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[CostedReport]:
     """Return complete reports, with configuration and checkpoint, for these (trial, step) points of the front, in the same order."""
     if len(places) == 1:
         rows = db.execute(_ONE_IN_WHOLE, {"of": job, "trial": places[0][0], "step": places[0][1]})
@@ -303,10 +303,10 @@ _IN_WHOLE = _all_in_whole()
 _ONE_IN_WHOLE = _IN_WHOLE.where(front.c.trial == bindparam("trial"), front.c.step == bindparam("step"))
 
 
-def _in_whole(row: Row[Any]) -> StepReport:
+def _in_whole(row: Row[Any]) -> CostedReport:
     return replace(step_report(row), config=json.loads(row.config), checkpoint_uri=row.uri)
 
 
-def _first(db: Connection, job: str, query: Select[Any], **given: float) -> StepReport | None:
+def _first(db: Connection, job: str, query: Select[Any], **given: float) -> CostedReport | None:
     row = db.execute(query, {"of": job, **given}).first()
     return None if row is None else whole(db, job, [(row.trial, row.step)])[0]

@@ -46,7 +46,7 @@ class MachineTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class ObservedTime:
     """How long the cluster was observed, and the summed time of machines whose price is unknown."""
 
     watched_ns: int
@@ -86,7 +86,7 @@ def advance(db: Connection, project: str, seen: MeteredSpan, now: Instant) -> bo
     return db.execute(update(cluster_clock).where(mine).values(until=now)).rowcount == 1
 
 
-def add(db: Connection, project: str, at: Instant, times: Iterable[MachineTime], watch: Observation) -> None:
+def add(db: Connection, project: str, at: Instant, times: Iterable[MachineTime], watch: ObservedTime) -> None:
     hour = at // HOUR_NS
     here = {"project": project, "hour": hour}
     _add(
@@ -131,14 +131,14 @@ def has_seen_any(db: Connection, project: str) -> bool:
     return bool(db.execute(select(of_price | of_none)).scalar_one())
 
 
-def watched(db: Connection, project: str, since: Instant, until: Instant) -> Observation:
+def watched(db: Connection, project: str, since: Instant, until: Instant) -> ObservedTime:
     c = cluster_watch.c
     row = db.execute(
         select(func.sum(c.watched_ms), func.sum(c.unpriced_ms)).where(
             _within(cluster_watch, project, since, until)
         )
     ).one()
-    return Observation(int(row[0] or 0) * MS, int(row[1] or 0) * MS)
+    return ObservedTime(int(row[0] or 0) * MS, int(row[1] or 0) * MS)
 
 
 def idle_cost(times: Iterable[MachineTime]) -> dict[Kind, Money]:

@@ -266,9 +266,9 @@ def _needs(program: str) -> str:
     return path
 
 
-def _run(program: str, words: Sequence[str], env: dict[str, str]) -> None:
+def _run(program: str, arguments: Sequence[str], env: dict[str, str]) -> None:
     done = subprocess.run(
-        [_needs(program), *words], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [_needs(program), *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode == 0:
         return
@@ -282,7 +282,7 @@ def _run(program: str, words: Sequence[str], env: dict[str, str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ReplacedContents:
     """The relevant contents of a database that is about to be replaced by a copy."""
 
     #: The account of each job. Empty if they cannot be read: the file is damaged or not a database of tuner, or a restore was
@@ -299,7 +299,7 @@ def kind_of(database: Database) -> Kind:
     return "sqlite" if database.is_sqlite else "postgresql"
 
 
-def take(database: Database, to: Path) -> None:
+def copy_database(database: Database, to: Path) -> None:
     """Copy the database to the new file `to`. Other processes may write to the database meanwhile.
 
     Raises:
@@ -341,33 +341,33 @@ def jobs_in(database: Database) -> int:
         return int(db.execute(select(func.count()).select_from(jobs)).scalar_one())
 
 
-def contents(database: Database, now: Instant) -> Contents:
+def contents(database: Database, now: Instant) -> ReplacedContents:
     """Return what the database contains. Raise Unavailable if the PostgreSQL server does not answer."""
     if database.is_sqlite and not Path(str(database.url.database)).exists():
-        return Contents()
+        return ReplacedContents()
     try:
         with database.read() as db:
             return _contents(db, now)
     except (DatabaseError, Unavailable):
         if not database.is_sqlite:
             raise
-        return Contents(empty=False)
+        return ReplacedContents(empty=False)
 
 
-def _contents(db: Connection, now: Instant) -> Contents:
+def _contents(db: Connection, now: Instant) -> ReplacedContents:
     known = set(inspect(db).get_table_names())
     empty = not any(
         db.execute(text(f"SELECT 1 FROM {name} LIMIT 1")).first() for name in RECORDS if name in known
     )
     if not {"jobs", "accounts"} <= known:
-        return Contents(empty=empty)
+        return ReplacedContents(empty=empty)
     led_by = _led_by(db, now) if "leadership" in known else None
     if db.dialect.name == "postgresql":
         comment = db.execute(text("SELECT obj_description('launches'::regclass, 'pg_class')")).scalar()
         if comment == RESTORING:
-            return Contents(empty=empty, led_by=led_by)
+            return ReplacedContents(empty=empty, led_by=led_by)
     every = db.execute(select(accounts.c.job)).scalars().all()
-    return Contents({job: ledger.account(db, job) for job in every}, empty=empty, led_by=led_by)
+    return ReplacedContents({job: ledger.account(db, job) for job in every}, empty=empty, led_by=led_by)
 
 
 def _led_by(db: Connection, now: Instant) -> str | None:

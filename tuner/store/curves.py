@@ -133,7 +133,7 @@ def _curve_reports(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[i
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ReportSeries:
     """The reports of a trial up to a given event of the job, as parallel lists in ascending order of steps."""
 
     steps: list[int]
@@ -187,13 +187,13 @@ def _courses() -> Select[Any]:
 _COURSES = _courses()
 
 
-def courses(db: Connection, job: str, until: int) -> dict[str, Course]:
+def report_series(db: Connection, job: str, until: int) -> dict[str, ReportSeries]:
     """Return the reports up to event `until`, by trial. A trial without a report by then is left out."""
-    by_trial: dict[str, Course] = {}
+    by_trial: dict[str, ReportSeries] = {}
     for trial, step, value, usd, body in db.execute(_COURSES, {"of": job, "until": until}):
         course = by_trial.get(trial)
         if course is None:
-            course = by_trial[trial] = Course([], [], [], [])
+            course = by_trial[trial] = ReportSeries([], [], [], [])
         spent = _SPENT.search(body or "")
         course.steps.append(step)
         course.values.append(value)
@@ -227,7 +227,7 @@ def metric_names(db: Connection, job: str) -> list[str]:
 
 
 def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, list[float | None]]:
-    """Return one metric of all reports up to event `until`, by trial, in the order of `courses`. None if a report lacks it."""
+    """Return one metric of all reports up to event `until`, by trial, in the order of `report_series`. None if a report lacks it."""
     r = reports.c
     query = select(r.trial, r.metrics).where(r.job == job, r.seq <= until).order_by(r.trial, r.step)
     values: dict[str, list[float | None]] = {}

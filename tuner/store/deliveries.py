@@ -61,14 +61,14 @@ def of_budget(db: Connection, project: str, name: str, *, limit: int) -> list[De
     return [_delivery(row) for row in db.execute(query)]
 
 
-def claim(db: Connection, one: Delivery, *, next_at: Instant) -> bool:
+def claim(db: Connection, delivery: Delivery, *, next_at: Instant) -> bool:
     """Claim the delivery before sending it: count one more try, and set the time of the next one.
 
     Return False if another process has claimed or ended the delivery since it was read.
     """
     d = deliveries.c
-    same = (d.id == one.id) & (d.state == "pending") & (d.tries == one.tries)
-    values = {"tries": one.tries + 1, "next_at": next_at}
+    same = (d.id == delivery.id) & (d.state == "pending") & (d.tries == delivery.tries)
+    values = {"tries": delivery.tries + 1, "next_at": next_at}
     return db.execute(update(deliveries).where(same).values(values)).rowcount == 1
 
 

@@ -23,7 +23,7 @@ class Losses:
 
     held_ns: int = 0  #: How long the attempts had their machines, summed.
     #: Number of attempts by outcome. Attempts that ended because their driver ended are left out: no machine was lost.
-    ends: Mapping[str, int] = field(default_factory=dict)
+    outcomes: Mapping[str, int] = field(default_factory=dict)
 
 
 def losses(db: Connection, job: str, market: str, now: Instant) -> Losses:

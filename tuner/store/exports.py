@@ -25,7 +25,7 @@ LIVE: tuple[ExportState, ...] = ("queued", "running")
 
 
 @dataclass(frozen=True, slots=True)
-class ExportWish:
+class ExportSpec:
     """What an export makes."""
 
     formats: tuple[str, ...]
@@ -49,7 +49,7 @@ class ExportRow:
     trial: str
     step: int  #: The step of the exported checkpoint.
     attempt: int  #: The attempt that saved the checkpoint.
-    wish: ExportWish
+    spec: ExportSpec
     state: ExportState
     code: str | None  #: Why the export failed, or why variants are missing. None if neither is the case.
     detail: str
@@ -78,12 +78,12 @@ def add(
     trial: str,
     step: int,
     attempt: int,
-    wish: ExportWish,
+    spec: ExportSpec,
     at: Instant,
 ) -> ExportRow:
     """Queue an export. Call `jobs.change_alone` first, because the id counts the job's exports."""
     number = int(db.execute(select(func.count()).where(exports.c.job == job)).scalar_one()) + 1
-    wanted = {"formats": wish.formats, "max_cost": wish.max_cost.micro_usd, "max_drop": wish.max_drop}
+    wanted = {"formats": spec.formats, "max_cost": spec.max_cost.micro_usd, "max_drop": spec.max_drop}
     new = {"job": job, "export": export_id(number), "project": project, "trial": trial, "step": step}
     new |= {
         "attempt": attempt,
@@ -170,7 +170,7 @@ def _row(row: Any) -> ExportRow:
         row.trial,
         row.step,
         row.attempt,
-        ExportWish(tuple(wanted["formats"]), Money(wanted["max_cost"]), wanted["max_drop"]),
+        ExportSpec(tuple(wanted["formats"]), Money(wanted["max_cost"]), wanted["max_drop"]),
         row.state,
         row.code,
         row.detail,

@@ -22,7 +22,7 @@ from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.store import launches, stored_files, warm_starts
 
-Wish = Literal["pause", "cancel", "resume"]
+ControlAction = Literal["pause", "cancel", "resume"]
 """A pending control request. `resume` is recorded only while a job is pausing: the job resumes once it is paused."""
 IDEMPOTENCY_NS = 24 * 3600 * NS
 # Built once, because SQLAlchemy takes several times as long to build such a query as the database takes to answer it.
@@ -62,7 +62,7 @@ class JobRow:
     state: JobState
     stop_reason: StopReason | None
     detail: str
-    wish: Wish | None
+    control_request: ControlAction | None
     created_at: Instant
     started_at: Instant | None
     ended_at: Instant | None
@@ -102,7 +102,7 @@ class NewJob:
 class Control:
     """What users want of a running job, as its driver reads it."""
 
-    wish: Wish | None
+    request: ControlAction | None
     budget: Budget
     budget_version: int
     concurrency: int
@@ -277,8 +277,8 @@ def set_priority(db: Connection, job: str, priority: int) -> None:
     db.execute(update(jobs).where(jobs.c.id == job).values(priority=priority))
 
 
-def set_wish(db: Connection, job: str, wish: Wish | None) -> None:
-    db.execute(update(jobs).where(jobs.c.id == job).values(wish=wish))
+def set_control_request(db: Connection, job: str, action: ControlAction | None) -> None:
+    db.execute(update(jobs).where(jobs.c.id == job).values(wish=action))
 
 
 def set_offers(db: Connection, job: str, offers: tuple[Offer, ...]) -> None:
@@ -434,6 +434,7 @@ def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobR
     """
     fields: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
     del fields["name"], fields["trainable"]
+    fields["control_request"] = fields.pop("wish")
     for coded in ("spec", "budget", "offer"):
         fields[coded] = _decoded(str(fields[coded]))
     if isinstance(fields["offer"], tuple):

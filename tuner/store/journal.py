@@ -61,7 +61,7 @@ class _Recorded:
     steps: dict[str, int]  #: The highest reported step of each trial.
     attempts: dict[str, int]  #: The newest attempt of each trial.
     checkpoints: defaultdict[str, set[int]]  #: The steps of the checkpoints of each trial.
-    front: ParetoFront
+    pareto_front: ParetoFront
 
     @classmethod
     def load(cls, db: Connection, job: str, project: str, spec: JobSpec) -> Self:
@@ -301,7 +301,7 @@ class SqlTx:
             },
         )
         if value is not None and report.violation == 0:
-            self._recorded.front.note(self._db, report, seq=self.seq + 1)
+            self._recorded.pareto_front.note(self._db, report, seq=self.seq + 1)
         if report.step > steps:
             self._recorded.steps[report.trial] = report.step
             new: dict[str, object] = {"steps": report.step, "updated_at": report.at}
@@ -343,10 +343,10 @@ class SqlTx:
             )
             self._recorded.checkpoints[trial].difference_update(gone)
 
-    def forget_checkpoints(self, trial: str, *, above: int) -> None:
+    def forget_checkpoints(self, trial: str, *, after_step: int) -> None:
         c = checkpoints.c
-        self._db.execute(delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step > above))
-        kept = {step for step in self._recorded.checkpoints[trial] if step <= above}
+        self._db.execute(delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step > after_step))
+        kept = {step for step in self._recorded.checkpoints[trial] if step <= after_step}
         self._recorded.checkpoints[trial] = kept
 
     def put_job(
@@ -374,9 +374,12 @@ class SqlTx:
                 cancel the job.
         """
         control = jobs.control(self._db, self._job)
-        resumed = state == "paused" and reason is None and again_at is None and control.wish == "resume"
-        unheard = control.budget_version != self._budget_version and control.wish not in ("pause", "cancel")
-        if control.wish in ("pause", "cancel") or state != "paused":
+        resumed = state == "paused" and reason is None and again_at is None and control.request == "resume"
+        unheard = control.budget_version != self._budget_version and control.request not in (
+            "pause",
+            "cancel",
+        )
+        if control.request in ("pause", "cancel") or state != "paused":
             detail, waits_for = "" if waits_for else detail, ""
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
@@ -385,7 +388,7 @@ class SqlTx:
         if resumed or (unheard and reason in LIMITS):
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)
-        if again_at is not None and control.wish not in ("pause", "cancel"):
+        if again_at is not None and control.request not in ("pause", "cancel"):
             launches.want(self._db, self._job, self._project, at, not_before=again_at)
 
     def set_limit(self, budget: Budget) -> None:

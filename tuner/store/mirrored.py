@@ -11,7 +11,7 @@ from tuner.database.tables import jobs as job_rows
 from tuner.domain.job import FINAL
 from tuner.domain.objective import Mode
 from tuner.store import answers, jobs
-from tuner.store.answers import StepReport, TrialRow
+from tuner.store.answers import CostedReport, TrialRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ChangedTrial:
     row: TrialRow
     is_as_of_then: bool  #: False if the trial has changed after the last included event. Its state is then newer than the reports.
     #: Each report with the trial's best feasible value up to that step.
-    reports: list[tuple[StepReport, float | None]] = field(default_factory=list)
+    reports: list[tuple[CostedReport, float | None]] = field(default_factory=list)
 
 
 def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int, str]]:

@@ -84,8 +84,8 @@ class ParetoFront:
         db.execute(_INSERT, {**row, "seq": seq, **dict(zip(_NAMES, new, strict=True))})
 
 
-def _is_as_good(one: Point, other: Point) -> bool:
-    return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]
+def _is_as_good(point: Point, other: Point) -> bool:
+    return point[0] <= other[0] and point[1] <= other[1] and point[2] <= other[2] and point[3] <= other[3]
 
 
 def loss_of(mode: Mode, value: float) -> float:

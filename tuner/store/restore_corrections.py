@@ -109,7 +109,7 @@ def close(
     for job in db.execute(query).scalars().all():
         row = jobs.get(db, job)
         paused_job = _pause(db, row, taken_at, at, replaced.get(job))
-        if row.wish != "cancel":
+        if row.control_request != "cancel":
             paused.append(paused_job)
     _note_all(db, replaced, at)
     if db.dialect.name == "postgresql":
@@ -155,7 +155,7 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
         limit = row.budget.limit - since
     else:
         since, limit = _within(known.posted + known.held - before.posted - settled), known.limit
-    if row.wish != "cancel":
+    if row.control_request != "cancel":
         _lower(db, row, limit)
     if since.nothing:
         spent = "it spent nothing since then"
@@ -166,7 +166,7 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
     detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; `tuner resume` lets it go on"
     jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=detail)
     budget_waits.end(db, row.id)
-    if row.wish == "cancel":
+    if row.control_request == "cancel":
         end_open(db, row.id, taken_at)
     t = trials.c
     ran = update(trials).where(t.job == row.id, t.state == "running")

@@ -10,7 +10,7 @@ from tuner.domain.time import Instant
 
 
 @dataclass(frozen=True, slots=True)
-class SelfTest:
+class SelfTestRow:
     trainable: str
     code: str  #: Digest of the trainable's code.
     passed: bool
@@ -19,17 +19,17 @@ class SelfTest:
     at: Instant
 
 
-def get(db: Connection, project: str, trainable: str, code: str) -> SelfTest | None:
+def get(db: Connection, project: str, trainable: str, code: str) -> SelfTestRow | None:
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == trainable) & (t.code == code)
     row = db.execute(select(self_tests).where(mine)).first()
     if row is None:
         return None
-    return SelfTest(row.trainable, row.code, bool(row.passed), row.reason, row.job, Instant(row.at))
+    return SelfTestRow(row.trainable, row.code, bool(row.passed), row.reason, row.job, Instant(row.at))
 
 
 def at_the_door(seen: str) -> str:
-    """Return the key (`SelfTest.code`) under which admission looks up the newest result for a trainable.
+    """Return the key (`SelfTestRow.code`) under which admission looks up the newest result for a trainable.
 
     Args:
         seen: Digest of the trainable's code as the service reads it. The service needs a key of its own, because its files may
@@ -38,7 +38,7 @@ def at_the_door(seen: str) -> str:
     return hashlib.sha256(f"at the door {seen}".encode()).hexdigest()
 
 
-def put(db: Connection, project: str, result: SelfTest) -> None:
+def put(db: Connection, project: str, result: SelfTestRow) -> None:
     """Record the result, replacing an earlier one for the same code."""
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == result.trainable) & (t.code == result.code)

@@ -20,7 +20,7 @@ from tuner.domain.history import MAX_TRIALS, most_informative, transferred
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Objective, violation
-from tuner.domain.records import CheckpointRow, PastTrial, ReportRow, WarmStart
+from tuner.domain.records import CheckpointRow, PastTrial, ReportRow, WarmStartTrial
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
@@ -137,7 +137,9 @@ def _curves(
         yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in group)
 
 
-def find_warm_starts(db: Connection, job: str, spec: JobSpec, *, code: str, limit: int) -> list[WarmStart]:
+def find_warm_starts(
+    db: Connection, job: str, spec: JobSpec, *, code: str, limit: int
+) -> list[WarmStartTrial]:
     """Return up to `limit` trials of earlier jobs that the job may continue, best score first.
 
     Feasible trials come before all others, which are ordered by how much they violate the job's constraints. Only source jobs whose
@@ -183,7 +185,7 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
     return [row for row in rows if transferred(spec.space, (was := json.loads(row.config))) == was]
 
 
-def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> WarmStart:
+def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> WarmStartTrial:
     r = reports.c
     mine = (r.job == mark.source) & (r.trial == row.trial) & (r.step <= row.step) & r.value.is_not(None)
     curve = tuple(
@@ -201,7 +203,7 @@ def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> War
         for report in db.execute(select(reports).where(mine).order_by(r.step))
     )
     kept = (row.trial, row.step, row.attempt, row.uri, row.size_bytes, row.seconds, Instant(row.at))
-    return WarmStart(mark.source, row.trial, json.loads(row.config), curve, CheckpointRow(*kept))
+    return WarmStartTrial(mark.source, row.trial, json.loads(row.config), curve, CheckpointRow(*kept))
 
 
 def inherited(db: Connection, job: str, trial: str) -> Inherited | None:

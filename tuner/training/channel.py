@@ -109,7 +109,7 @@ class Channel:
             MetricsRefused: A metric cannot be recorded.
         """
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
-        report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.taken()}
+        report = {"step": step, "metrics": shown, "resumable": resumable, "usage": measured.measurements()}
         self._send({"type": "report", **report, **({"artifacts": list(artifacts)} if artifacts else {})})
         self.step = step
         return self._reply()

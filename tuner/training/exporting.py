@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import prune
 
-from tuner.training.variants import BATCHES, Format, Latency, Variant
+from tuner.training.variants import BATCHES, BatchLatency, Format, Variant
 
 TOLERANCE = (
     1e-4  # the largest difference that is accepted between the outputs of the ONNX file and of the module
@@ -418,7 +418,7 @@ class _OnnxFile:
         return {n: tensor.detach().cpu().numpy() for n, tensor in zip(self._names, inputs, strict=True)}
 
 
-def _latency(call: Callable[[], object], batch: int, seconds: float) -> Latency:
+def _latency(call: Callable[[], object], batch: int, seconds: float) -> BatchLatency:
     """Call repeatedly for about `seconds`, and return the times of the calls."""
     for _ in range(3):  # the first calls allocate memory
         call()
@@ -430,7 +430,7 @@ def _latency(call: Callable[[], object], batch: int, seconds: float) -> Latency:
         times.append(time.perf_counter_ns() - began)
     ordered = sorted(times)
     p50, p99 = (ordered[min(len(ordered) - 1, len(ordered) * share // 100)] / 1e6 for share in (50, 99))
-    return Latency(batch, p50, p99, batch * len(times) * 1e9 / sum(times))
+    return BatchLatency(batch, p50, p99, batch * len(times) * 1e9 / sum(times))
 
 
 def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASURED_S) -> float:

@@ -23,7 +23,7 @@ def note(**facts: str | int) -> None:
     _facts.update(facts)
 
 
-def taken() -> dict[str, Any]:
+def measurements() -> dict[str, Any]:
     """Return the measurements so far: `data_wait_ns` if batches were timed, and `facts` if there are any."""
     measured: dict[str, Any] = {"facts": dict(_facts)} if _facts else {}
     return {**measured, "data_wait_ns": _waited_ns[0]} if _waited_ns else measured

@@ -15,7 +15,7 @@ BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class BatchLatency:
     """The time of calls with one batch size."""
 
     batch: int
@@ -39,7 +39,7 @@ class Variant:
         None  #: The largest difference between the outputs of this variant and of the module.
     )
     load_ms: float | None = None  #: The time to open the file in a process that has imported the runtime.
-    latency: tuple[Latency, ...] = ()
+    latency: tuple[BatchLatency, ...] = ()
     seconds: float = 0.0  #: How long exporting and measuring took.
     code: str | None = None
     detail: str | None = None
@@ -75,15 +75,15 @@ class Variant:
         return cls(**known)
 
 
-def _latency(plain: Any) -> Latency:
+def _latency(plain: Any) -> BatchLatency:
     if not isinstance(plain, Mapping):
         raise ValueError("latency of a variant is not an object")
     numbers: dict[str, Any] = {
-        field.name: _number(field.name, plain.get(field.name)) for field in fields(Latency)
+        field.name: _number(field.name, plain.get(field.name)) for field in fields(BatchLatency)
     }
     if min(numbers.values()) <= 0:
         raise ValueError("latency of a variant is not above zero")
-    return Latency(**{**numbers, "batch": int(numbers["batch"])})
+    return BatchLatency(**{**numbers, "batch": int(numbers["batch"])})
 
 
 def _number(name: str, value: object) -> float:

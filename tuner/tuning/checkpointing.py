@@ -74,7 +74,7 @@ class Notices:
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class SaveTimes:
     """The duration of a save, counted from the end of a step."""
 
     stall_ns: int  #: Until training continues. A running mean.
@@ -89,7 +89,7 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
+class InterruptionRisk:
     """The interruptions that may end an attempt."""
 
     preemption: Hazard | None = None  #: None if the machine cannot be preempted (on demand).
@@ -102,7 +102,7 @@ class Exposure:
         """Return the mean time between interruptions of any kind."""
         return _together(self.preemption.mean_ns if self.preemption else None, self.crash.mean_ns)
 
-    def unsaved_mean_ns(self, step_ns: int, saving: Saving) -> int:
+    def unsaved_mean_ns(self, step_ns: int, saving: SaveTimes) -> int:
         """Return the mean time between interruptions that lose unsaved work."""
         if self.preemption is None:
             return self.mean_ns
@@ -139,18 +139,18 @@ def daly_ns(stall_ns: int, mean_ns: int) -> int:
     return round(2 * mean_ns * (root - 2 / 3 * root**2 + root**3 / 9))
 
 
-def steps_between(*, step_ns: int, saving: Saving, exposure: Exposure) -> int:
+def steps_between(*, step_ns: int, saving: SaveTimes, risk: InterruptionRisk) -> int:
     """Return the number of steps between saves, at least 1.
 
     Args:
         step_ns: The duration of a step; the longest recent one if steps differ.
     """
     step_ns = max(1, step_ns)
-    wanted_ns = daly_ns(saving.stall_ns, exposure.unsaved_mean_ns(step_ns, saving))
+    wanted_ns = daly_ns(saving.stall_ns, risk.unsaved_mean_ns(step_ns, saving))
     at_least = -(-max(STALL_PART * saving.stall_ns, saving.durable_ns) // step_ns)
-    at_most = exposure.mean_ns // LOSS_PART // step_ns
-    if exposure.preemption is not None and exposure.notice_ns is not None:
-        at_most = at_most if saves_on_notice(exposure.notice_ns, step_ns, saving.durable_ns) else 1
+    at_most = risk.mean_ns // LOSS_PART // step_ns
+    if risk.preemption is not None and risk.notice_ns is not None:
+        at_most = at_most if saves_on_notice(risk.notice_ns, step_ns, saving.durable_ns) else 1
     return max(1, at_least, min((wanted_ns + step_ns // 2) // step_ns, at_most))
 
 

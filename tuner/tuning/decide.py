@@ -107,7 +107,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
     A trial that was being stopped gets its final status instead.
     """
     state.confirming = state.confirming and not state.ended
-    if state.ended or (state.ending and not state.ending.found):
+    if state.ended or (state.ending and not state.ending.is_from_reports):
         state.ending = None
     state.accepting_work, state.suggesting, state.ended = False, False, False
     state.concurrency = event.concurrency or state.concurrency
@@ -123,7 +123,7 @@ def _on_launched(state: State, event: ev.Launched) -> list[Command]:
 
 def _money_moved(state: State) -> None:
     """Forget earlier refusals of holds. Money may have been released or added, so that a refused hold is affordable now."""
-    state.exhausted_limit, state.above, state.skipped = None, "", {}
+    state.exhausted_limit, state.refusing_budget, state.skipped = None, "", {}
 
 
 def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
@@ -289,7 +289,7 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
     until that budget allows more.
     """
     trial = state.trial(event.trial)
-    state.above = event.above
+    state.refusing_budget = event.above
     if trial.status == "running" and event.running:
         state.exhausted_limit = event.limit
         state.set(trial, "pausing")
@@ -305,16 +305,20 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
 
 
 def _out_of(state: State, reason: StopReason | ev.Limit) -> list[Command]:
-    if state.ending is not None or (reason in BUDGETS and not state.above and confirm.begin(state)):
+    if state.ending is not None or (reason in BUDGETS and not state.refusing_budget and confirm.begin(state)):
         return []
     return _end(state, OUTSIDE_WINDOW if reason == "window" else _exhausted(state, reason))
 
 
 def _exhausted(state: State, reason: StopReason) -> Ending:
-    if state.above and reason in ("budget_usd", "budget_gpu_hours"):
-        name = "quota of the project" if state.above == BUDGET else f"budget {state.above!r} above this job"
+    if state.refusing_budget and reason in ("budget_usd", "budget_gpu_hours"):
+        name = (
+            "quota of the project"
+            if state.refusing_budget == BUDGET
+            else f"budget {state.refusing_budget!r} above this job"
+        )
         detail = f"the {name} is used up; the job goes on once that allows more"
-        return Ending("paused", reason, detail, waits_for=state.above)
+        return Ending("paused", reason, detail, waits_for=state.refusing_budget)
     return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
 
 
@@ -349,7 +353,9 @@ def _on_asked(state: State, event: ev.ControlRequested) -> list[Command]:
             return []
         case "pause":
             state.accepting_work = True
-            return [] if state.ending and state.ending.found else _end(state, Ending("paused", None))
+            return (
+                [] if state.ending and state.ending.is_from_reports else _end(state, Ending("paused", None))
+            )
         case "cancel":
             state.ending = None
             return _end(state, Ending("cancelled", "cancelled"), pause=False)

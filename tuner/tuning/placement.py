@@ -158,7 +158,7 @@ class PlacementRequest:
                 raise ValueError(f"there is no {market} offer")
 
     @property
-    def line(self) -> Fraction:
+    def line_slope(self) -> Fraction:
         """Return the slope of the line, as work per unit of time: C(0)/R(0), but at least the switch point `TIGHT`.
 
         It is at most 1, because the work may have been overestimated.
@@ -329,15 +329,15 @@ class Schedule:
 
     left_ns: int  #: Remaining work: C(t).
     time_ns: int  #: Remaining time: R(t).
-    line: Fraction  #: Work per unit of time on the line.
+    line_slope: Fraction  #: Work per unit of time on the line.
 
     @classmethod
     def of(cls, request: PlacementRequest, observation: Observation) -> Self:
         assert request.deadline is not None
-        return cls(observation.left_ns, request.deadline - observation.now, request.line)
+        return cls(observation.left_ns, request.deadline - observation.now, request.line_slope)
 
     def with_saved(self, unsaved_ns: int) -> Self:
-        return type(self)(self.left_ns - unsaved_ns, self.time_ns, self.line)
+        return type(self)(self.left_ns - unsaved_ns, self.time_ns, self.line_slope)
 
     @property
     def slack_ns(self) -> int:
@@ -346,7 +346,7 @@ class Schedule:
     def until_off_line_ns(self) -> int:
         """Return the time until an idle training falls behind the line. 0 or less means that it is behind already."""
         # The progress C(0) - C(t) is less than C(0)·t/R(0) if and only if C(t) > C(0)/R(0)·R(t).
-        return self.time_ns - self.left_ns * self.line.denominator // self.line.numerator
+        return self.time_ns - self.left_ns * self.line_slope.denominator // self.line_slope.numerator
 
     def until_on_line_ns(self, ahead_ns: int) -> int | None:
         """Return the uninterrupted work after which the training reaches the point that the line reaches `ahead_ns` later.
@@ -355,7 +355,7 @@ class Schedule:
             Nanoseconds; 0 if the training is there already; None if it never gets there.
         """
         # Solve (C - x) · q = p · (R - x - ahead) for x. The slope of the line is p/q.
-        p, q = self.line.numerator, self.line.denominator
+        p, q = self.line_slope.numerator, self.line_slope.denominator
         short = self.left_ns * q - p * (self.time_ns - ahead_ns)
         if short <= 0 or p >= q:
             return 0 if short <= 0 else None

@@ -99,8 +99,10 @@ class Outlook:
         return self.mean - half, self.mean + half
 
 
-def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence[int]) -> dict[int, Outlook]:
-    """Return the predictions for the trials in `asked`, by trial number.
+def outlooks(
+    levels: int, curves: Mapping[int, Sequence[float]], numbers: Sequence[int]
+) -> dict[int, Outlook]:
+    """Return the predictions for the trials in `numbers`, by trial number.
 
     A trial is omitted if fewer than three trials continued from one of its remaining levels.
 
@@ -109,7 +111,7 @@ def outlooks(levels: int, curves: Mapping[int, Sequence[float]], asked: Sequence
         curves: The scores of each trial at the levels that it reached, at least one.
     """
     lines = [_line(curves, level) for level in range(levels - 1)]
-    outlook_by_number = {number: _outlook(curves[number], lines) for number in asked}
+    outlook_by_number = {number: _outlook(curves[number], lines) for number in numbers}
     return {number: outlook for number, outlook in outlook_by_number.items() if outlook is not None}
 
 

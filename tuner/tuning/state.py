@@ -94,7 +94,7 @@ class Ending:
     waits_for: str = ""  #: The shared budget, or the project's quota, that the job waits for.
 
     @property
-    def found(self) -> bool:
+    def is_from_reports(self) -> bool:
         """Return whether the reports caused the ending. A later pause request or a restart does not undo it."""
         return self.reason in ("target", "plateau", "worth", "error")
 
@@ -129,7 +129,7 @@ class State:
     #: The limit that refused a hold. No attempt starts until money may have been released or added.
     exhausted_limit: StopReason | Limit | None = None
     #: The shared budget that refused a hold last. Empty if the job's own budget refused it.
-    above: str = ""
+    refusing_budget: str = ""
     #: The trials that are skipped because their hold was refused, by number, with the limit that refused it.
     skipped: dict[int, StopReason] = field(default_factory=dict)
     ending: Ending | None = None

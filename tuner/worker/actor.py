@@ -33,7 +33,7 @@ class Worker:
             package=Stored.parse(config.get("package")),
             constants=config.get("constants"),
             born_ns=STARTED_NS,
-            notice=lambda: self._board.standing(self._node),
+            notice=lambda: self._board.earliest_notice(self._node),
             owns_process=True,
         )
         self._name, self._messages = config.get("name", "Worker"), 0
@@ -55,7 +55,7 @@ class Worker:
         if self._supervisor.attempt is not None:
             machine = self._board.described(self._node)
             message = {**self._supervisor.step(), "node": self._node, "machine": machine}
-        elif self._board.standing(self._node) is not None:
+        elif self._board.earliest_notice(self._node) is not None:
             raise RuntimeError(
                 "this machine is about to be taken away, so its worker begins no more attempts"
             )

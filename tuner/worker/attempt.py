@@ -256,7 +256,7 @@ class RunningAttempt:
             }
         )
 
-    def asked(self, message: AskMessage) -> None:
+    def note_question(self, message: AskMessage) -> None:
         """Note a question of the child in the middle of a step.
 
         Raises:

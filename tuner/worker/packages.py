@@ -109,14 +109,14 @@ _BROKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class PackageContents:
     """The files of a package."""
 
     digests: Mapping[str, str]  #: The SHA-256 of each file by its name.
     size_bytes: int  #: The unpacked size of all files.
 
 
-def read_archive(data: bytes, *, most_bytes: int, into: Path | None = None) -> Contents:
+def read_archive(data: bytes, *, most_bytes: int, into: Path | None = None) -> PackageContents:
     """Check a package and return its contents.
 
     Args:
@@ -140,7 +140,7 @@ def read_archive(data: bytes, *, most_bytes: int, into: Path | None = None) -> C
         raise BadFile(f"the package cannot be unpacked: {error or type(error).__name__}") from error
 
 
-def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Contents:
+def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> PackageContents:
     files = _files(packed.infolist())
     digests, left = dict[str, str](), most_bytes
     for info in files:
@@ -160,7 +160,7 @@ def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Conten
     for name in digests:
         if name.endswith(WHEEL):
             _check_wheel(packed.read(name))
-    return Contents(digests, most_bytes - left)
+    return PackageContents(digests, most_bytes - left)
 
 
 def _target(into: Path | None, name: str) -> "IO[bytes] | nullcontext[None]":

@@ -120,7 +120,7 @@ class Program:
             self._channel.phase("restore")
             shutil.copytree(begin.restore, self._checkpoint)
             if begin.echo:
-                self._kept.take(self._step, self._checkpoint, Reply(stop=False, save=True))
+                self._kept.copy(self._step, self._checkpoint, Reply(stop=False, save=True))
         self._checkpoint.mkdir(exist_ok=True)
         self._channel.phase("train")
 
@@ -188,7 +188,7 @@ class Program:
             raise
         self._check_end()
         if self._unsaved and self._step != self._channel.begin.max_step and self._has_checkpoint():
-            self._kept.take(self._step, self._checkpoint, Reply(stop=True, save=True))
+            self._kept.copy(self._step, self._checkpoint, Reply(stop=True, save=True))
 
     def _check_end(self) -> None:
         code = self._process.returncode
@@ -297,7 +297,7 @@ class Program:
         if reply.flush:
             self._kept.flush()
         if reply.save or reply.keep:
-            self._kept.take(self._step, self._checkpoint, reply)
+            self._kept.copy(self._step, self._checkpoint, reply)
         if reply.stop:
             raise StopTraining(0)
         self._unsaved = saves and not reply.save

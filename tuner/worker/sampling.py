@@ -45,7 +45,7 @@ class UsageSampler:
             attempt = self._supervisor.attempt
             if attempt is None or attempt.state is not None:
                 return
-            look(attempt, self._supervisor.pids)
+            sample_usage(attempt, self._supervisor.pids)
             has_gpu = attempt.watch.kind == "train" and attempt.order.get("resources", {}).get("GPU")
         # Without the lock, because a faulty GPU may answer late.
         sample = self._gpus.sample() if has_gpu else None
@@ -54,7 +54,7 @@ class UsageSampler:
                 attempt.use.gpu(sample)
 
 
-def look(attempt: RunningAttempt, pids: Sequence[int]) -> None:
+def sample_usage(attempt: RunningAttempt, pids: Sequence[int]) -> None:
     """Measure the processes of an attempt that trains. Call it under the supervisor's lock.
 
     Do nothing if the last measurement was so recent that measuring again would use more than 1/`LOOK_PART` of a processor.

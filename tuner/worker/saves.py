@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tuner.domain.time import NS
-from tuner.tuning.checkpointing import STALL_PART, Exposure, Saving, steps_between
+from tuner.tuning.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, steps_between
 
 # The least cost of a save, as time in which training is stalled. Even a save with a shorter stall uses a core
 # during the training, and its dozen requests to object storage cost as much as a $1/h machine in a tenth of a
 # second.
 LEAST_NS = NS // 10
 PIECE_NS = NS  # what counts as a step for the interval between saves in the middle of a long step
-GUESS = Saving(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save was measured
+GUESS = SaveTimes(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save was measured
 
 
 @dataclass
 class Saves:
     """Measure the saves of one attempt and decide when the next is due. Instants are in nanoseconds on the caller's clock."""
 
-    exposure: Exposure
+    risk: InterruptionRisk
     interval_ns: int | None  # None means the rule of `tuner.tuning.checkpointing`
     ordered_at: int  # when the last save was ordered, or when the attempt began
-    saving: Saving | None = None  # the measured cost of a save; None before the first one
+    saving: SaveTimes | None = None  # the measured cost of a save; None before the first one
     _ordered: bool = False  # whether a save was ever ordered; user code may also save without an order
     _trained_ns: int = 0  # training time since the last save
     _stall_ns: int = 0  # stall of the last save
@@ -35,7 +35,7 @@ class Saves:
     @classmethod
     def of(cls, order: Mapping[str, Any], now: int) -> Self:
         """Create the object from the driver's order to begin an attempt."""
-        return cls(order.get("exposure") or Exposure(), order.get("checkpoint_interval_ns"), now)
+        return cls(order.get("exposure") or InterruptionRisk(), order.get("checkpoint_interval_ns"), now)
 
     @property
     def durable_ns(self) -> int:
@@ -67,8 +67,8 @@ class Saves:
         if self.interval_ns is not None:
             return now - self.ordered_at >= self.interval_ns
         stall_ns = max(LEAST_NS, (self.saving or GUESS).stall_ns)
-        saving = Saving(stall_ns, self.durable_ns)
-        steps = steps_between(step_ns=step_ns, saving=saving, exposure=self.exposure)
+        saving = SaveTimes(stall_ns, self.durable_ns)
+        steps = steps_between(step_ns=step_ns, saving=saving, risk=self.risk)
         return self._trained_ns >= max(STALL_PART * stall_ns, steps * step_ns - step_ns // 2)
 
     def due_within(self, step_ns: int, now: int) -> bool:
@@ -76,8 +76,8 @@ class Saves:
         if self.interval_ns is not None:
             return now - self.ordered_at >= self.interval_ns
         stall_ns = max(LEAST_NS, (self.saving or GUESS).stall_ns)
-        saving = Saving(stall_ns, self.durable_ns)
-        pieces = steps_between(step_ns=PIECE_NS, saving=saving, exposure=self.exposure)
+        saving = SaveTimes(stall_ns, self.durable_ns)
+        pieces = steps_between(step_ns=PIECE_NS, saving=saving, risk=self.risk)
         trained_ns = self._trained_ns + step_ns - self._stalled_ns
         return trained_ns >= max(STALL_PART * stall_ns, pieces * PIECE_NS)
 
@@ -106,4 +106,4 @@ class Saves:
         if not self._ordered:
             return
         took = self._stall_ns, at - self.ordered_at
-        self.saving = self.saving.after(*took) if self.saving else Saving(*took)
+        self.saving = self.saving.after(*took) if self.saving else SaveTimes(*took)

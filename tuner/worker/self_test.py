@@ -47,7 +47,7 @@ class _Failed(Exception):
 
 
 @dataclass
-class _Run:
+class _AttemptResults:
     """The results of one attempt until it ended."""
 
     state: str = ""
@@ -75,7 +75,7 @@ def self_test(
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:
         storage = scratch.path / "storage"
-        test = SelfTest(
+        test = RestoreSelfTest(
             entry,
             supervisor,
             storage,
@@ -92,7 +92,7 @@ def self_test(
         scratch.close()
 
 
-class SelfTest:
+class RestoreSelfTest:
     """A restore self-test with an idle supervisor and an empty storage folder."""
 
     def __init__(
@@ -153,7 +153,7 @@ class SelfTest:
         self._begin(config, until=2, checkpoint_interval_ns=1)
         waits_since: list[float] = []
 
-        def end(run: _Run) -> str | None:
+        def end(run: _AttemptResults) -> str | None:
             if run.steps:
                 return "stop"
             if run.state == "waiting":
@@ -220,14 +220,14 @@ class SelfTest:
         }
         self._supervisor.order({**order, **more})
 
-    def _follow(self, end: Callable[[_Run], str | None]) -> _Run:
+    def _follow(self, end: Callable[[_AttemptResults], str | None]) -> _AttemptResults:
         """Follow the attempt until it ends, and return its results.
 
         Args:
             end: Called with the results so far. Returns the order that ends the attempt, or None to continue. Not called again after
                 it returned an order.
         """
-        run, ordered = _Run("running"), False
+        run, ordered = _AttemptResults("running"), False
         while run.state in ("running", "waiting"):
             result = self._supervisor.step()
             run.state, run.error = result["state"], result["error"] or {}
@@ -239,7 +239,7 @@ class SelfTest:
                 ordered = True
         return run
 
-    def _check_time(self, run: _Run) -> None:
+    def _check_time(self, run: _AttemptResults) -> None:
         """Raise _Failed if the lease of the attempt ended before the test was done."""
         if run.state == "paused" and run.error:
             raise _Failed(f"it was not through within {self._limit_s:.0f} s", lasting=False)

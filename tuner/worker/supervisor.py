@@ -48,7 +48,7 @@ from tuner.worker.publishing import (
     store_artifacts,
 )
 from tuner.worker.ranks import Peer, RankGroup
-from tuner.worker.sampling import UsageSampler, look
+from tuner.worker.sampling import UsageSampler, sample_usage
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers
 from tuner.worker.watchdog import NoticeSource, Watchdog
@@ -303,11 +303,11 @@ class Supervisor:
         match message:
             case PhaseMessage():
                 attempt.phase(message)
-                look(attempt, self.pids)
+                sample_usage(attempt, self.pids)
             case ReportMessage():
                 self._on_report(attempt, message)
             case AskMessage():
-                attempt.asked(message)
+                attempt.note_question(message)
                 self.reply_if_due(attempt)
             case SavedMessage(step, path, part):
                 attempt.saved(message)
@@ -364,7 +364,7 @@ class Supervisor:
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
         if self._channel is not None and self._channel.unread:
             raise InvalidMessage("sent a report without reading the reply to the one before")
-        look(attempt, self.pids)
+        sample_usage(attempt, self.pids)
         attempt.reported(message)
         if message.artifacts:
             attempt.unstored += 1

@@ -54,7 +54,7 @@ class TuneSession:
         restore = self._channel.begin.restore
         if restore and self._echoes:
             self._echoes = False
-            self._kept.take(self._step, Path(restore), Reply(stop=False, save=True))
+            self._kept.copy(self._step, Path(restore), Reply(stop=False, save=True))
         return Checkpoint.from_directory(restore) if restore else None
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
@@ -64,7 +64,7 @@ class TuneSession:
             self._kept.flush()
         if (reply.save or reply.keep) and checkpoint is not None:
             with checkpoint.as_directory() as directory:
-                self._kept.take(self._step, Path(directory), reply)
+                self._kept.copy(self._step, Path(directory), reply)
         if reply.stop:
             raise StopTraining(0)
 
@@ -107,7 +107,7 @@ class KeptCheckpoint:
         self._channel = channel
         self._kept: tuple[int, Path, float] | None = None
 
-    def take(self, step: int, source: Path, reply: Reply) -> None:
+    def copy(self, step: int, source: Path, reply: Reply) -> None:
         """Copy a checkpoint that user code wrote. Announce it if the reply asks for a save, otherwise keep it."""
         channel, began = self._channel, time.monotonic()
         channel.phase("checkpoint")
@@ -237,7 +237,7 @@ def _save_class(trainable: Any, kept: KeptCheckpoint, step: int, reply: Reply) -
             from tuner.training import plain
 
             plain.write(state, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
-        kept.take(step, folder, reply)
+        kept.copy(step, folder, reply)
     except (OSError, RuntimeError) as error:  # PyTorch raises RuntimeError if the disk is full
         kept.failed(step, error)
     finally:

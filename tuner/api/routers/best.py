@@ -13,7 +13,7 @@ from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
 from tuner.schemas import best as show
 from tuner.service import best
-from tuner.service.best import BestView, CostLimits, MachineQuery, PricedPoint, Pricing
+from tuner.service.best import BestView, CostLimits, MachinePricing, MachineQuery, PricedPoint
 
 router = APIRouter(tags=["answers"])
 Usd = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
@@ -46,7 +46,7 @@ Elsewhere = Annotated[MachineQuery, Depends(_elsewhere)]
 
 @router.get("/jobs/{job}/best", response_model=show.BestAnswer)
 def get_best(
-    job: str, request: Request, service: Svc, limits: Within, asked: Elsewhere, forecast: bool = True
+    job: str, request: Request, service: Svc, limits: Within, query: Elsewhere, forecast: bool = True
 ) -> Response | show.BestAnswer:
     """Return the best configuration that can be trained within the limits.
 
@@ -55,7 +55,7 @@ def get_best(
     """
 
     def make() -> show.BestAnswer:
-        view = best.best(service, job, limits, asked, with_forecast=forecast)
+        view = best.best(service, job, limits, query, with_forecast=forecast)
         better = view.next_better
         return show.BestAnswer(
             **_priced_fields(view.best),
@@ -67,29 +67,29 @@ def get_best(
             next_dollar=show.NextDollar(next_point=_next_point(view), forecast=_forecast(view)),
         )
 
-    plain = forecast and limits == CostLimits(None, None, None) and asked == MachineQuery(None, None, None)
+    plain = forecast and limits == CostLimits(None, None, None) and query == MachineQuery(None, None, None)
     return response_cache.answer(request, service, "best", job, make) if plain else make()
 
 
 @router.get("/jobs/{job}/pareto", response_model=show.Pareto)
-def get_pareto(job: str, request: Request, service: Svc, asked: Elsewhere) -> Response | show.Pareto:
+def get_pareto(job: str, request: Request, service: Svc, query: Elsewhere) -> Response | show.Pareto:
     """Return the Pareto front of metric against cost. For each point, no other point is better in both."""
 
     def make() -> show.Pareto:
-        points, pricing = best.pareto(service, job, asked)
+        points, pricing = best.pareto(service, job, query)
         items = [show.PricedBest(**_priced_fields(point)) for point in points]
         return show.Pareto(items=items, pricing=_pricing(pricing))
 
-    plain = asked == MachineQuery(None, None, None)
+    plain = query == MachineQuery(None, None, None)
     return response_cache.answer(request, service, "pareto", job, make) if plain else make()
 
 
 @router.get("/best")
 def get_best_of_all(
-    service: Svc, trainable: str, metric: str, limits: Within, asked: Elsewhere
+    service: Svc, trainable: str, metric: str, limits: Within, query: Elsewhere
 ) -> show.BestOfAll:
     """Return the best configuration that any job found for this trainable and metric within the limits."""
-    view = best.best_of_all(service, trainable, metric, limits, asked)
+    view = best.best_of_all(service, trainable, metric, limits, query)
     return show.BestOfAll(**_priced_fields(view.best), job=view.job.id, pricing=_pricing(view.pricing))
 
 
@@ -109,7 +109,7 @@ def _priced_fields(priced: PricedPoint) -> dict[str, Any]:
     }
 
 
-def _pricing(pricing: Pricing | None) -> show.Pricing | None:
+def _pricing(pricing: MachinePricing | None) -> show.Pricing | None:
     if pricing is None:
         return None
     machine, repricing = pricing.machine, pricing.repricing

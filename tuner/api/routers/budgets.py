@@ -51,11 +51,11 @@ def delete_budget(name: str, service: Svc) -> None:
 def _read(name: str, request: wire.BudgetAboveRequest) -> SharedBudget:
     """Convert a request to the shared budget `name`. Raise Invalid if an amount cannot be read."""
     read = RequestReader()
-    shares = [read.take(f"/alerts/{n}/at", _ppm, alert.at) for n, alert in enumerate(request.alerts)]
+    shares = [read.convert(f"/alerts/{n}/at", _ppm, alert.at) for n, alert in enumerate(request.alerts)]
     budget = SharedBudget(
         name,
-        usd=read.take("/usd", Money.from_usd, request.usd),
-        gpu_ms=read.take("/gpu_hours", gpu_ms_of, request.gpu_hours),
+        usd=read.convert("/usd", Money.from_usd, request.usd),
+        gpu_ms=read.convert("/gpu_hours", gpu_ms_of, request.gpu_hours),
         match=request.match,
         period=request.period,
         timezone=request.timezone,
@@ -75,7 +75,7 @@ def _ppm(share: float) -> int:
 
 
 def _shown(view: BudgetView) -> wire.BudgetAbove:
-    budget, now, forecast = view.kept.budget, view.standing, view.forecast
+    budget, now, forecast = view.kept.budget, view.period, view.forecast
     account = now.account
     return wire.BudgetAbove(
         name=budget.name,

@@ -114,7 +114,7 @@ Numbers = RoundedNumbers | ExactNumbers
 def _json(view: CurvesView) -> bytes:
     """Return the JSON text of a `tuner.schemas.answers.Curves`."""
     rounded = view.points > EXACT_POINTS
-    courses = view.courses.values()
+    courses = view.series.values()
     value = _numbers(_range(list(chain.from_iterable(view.values.values()))), METRIC_PARTS, rounded)
     usd = _numbers(max((course.usd[-1] for course in courses), default=0) / MICRO, USD_PARTS, rounded)
     spent = _numbers(
@@ -142,7 +142,7 @@ def _trial(
     usd: Numbers,
     spent: Numbers,
 ) -> str:
-    course = view.courses.get(row.trial, EMPTY)
+    course = view.series.get(row.trial, EMPTY)
     values = [value for value in course.values if value is not None]
     answer = {
         "id": row.trial,

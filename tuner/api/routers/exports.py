@@ -12,7 +12,7 @@ from tuner.domain.money import MICRO, Money
 from tuner.domain.time import NS, parse_duration_ns, rfc3339
 from tuner.schemas import exports as show
 from tuner.service import exports
-from tuner.service.exports import ExportView, ExportWish, ServingQuery, VariantView
+from tuner.service.exports import ExportSpec, ExportView, ServingQuery, VariantView
 
 router = APIRouter(tags=["exports"])
 BYTES = "application/octet-stream"
@@ -40,7 +40,7 @@ def create_export(job: str, body: show.ExportRequest, response: Response, servic
 
     The answer is 409 if the job still runs, if another export of it has not ended, or if the budget does not pay for 30 s of a machine.
     """
-    export_request = ExportWish(
+    export_request = ExportSpec(
         tuple(dict.fromkeys(body.formats)), Money(int(body.max_cost_usd * MICRO)), body.max_drop
     )
     view = exports.create(service, job, body.trial, export_request)
@@ -94,9 +94,9 @@ def _export(view: ExportView, serving: ServingQuery) -> show.Export:
         state=row.state,
         code=row.code,
         detail=row.detail,
-        formats=list(row.wish.formats),
-        max_cost_usd=row.wish.max_cost.usd,
-        max_drop=row.wish.max_drop,
+        formats=list(row.spec.formats),
+        max_cost_usd=row.spec.max_cost.usd,
+        max_drop=row.spec.max_drop,
         cost_usd=view.cost.usd.usd,
         held_usd=view.held.usd.usd,
         metric_name=view.metric_name,
@@ -107,7 +107,7 @@ def _export(view: ExportView, serving: ServingQuery) -> show.Export:
         requests_per_second=serving.per_second,
         start_seconds=serving.start_s,
         variants=[_variant(variant_view) for variant_view in view.variants],
-        pareto=list(view.front),
+        pareto=list(view.pareto_front),
         created_at=rfc3339(row.created_at),
         started_at=None if row.started_at is None else rfc3339(row.started_at),
         ended_at=None if row.ended_at is None else rfc3339(row.ended_at),

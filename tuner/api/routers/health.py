@@ -28,7 +28,7 @@ def readyz(request: Request, service: Svc) -> dict[str, Any]:
     `mirrors` is the state of each mirror, such as Optuna's. The service is ready without them. A replica that is not the leader is
     ready too. A service that is shutting down is not.
     """
-    if request.app.state.leaving.is_set():
+    if request.app.state.shutting_down.is_set():
         raise Unavailable("this service is about to end")
     metrics_snapshot.check_database(service)
     if not request.app.state.is_ready():
@@ -64,7 +64,7 @@ def _has_several_projects(service: Service) -> bool:
     If the database does not answer, return the last known answer. That is safe because the metrics then contain no figures from the
     database.
     """
-    if not service.vitals.several_projects:
+    if not service.health.several_projects:
         with suppress(Unavailable):
-            service.vitals.several_projects = access.has_several_projects(service)
-    return service.vitals.several_projects
+            service.health.several_projects = access.has_several_projects(service)
+    return service.health.several_projects

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from tuner.api import serialize_estimates, serialize_jobs, serialize_plan, translate
 from tuner.api.deps import Svc
 from tuner.api.routers.jobs import Key
-from tuner.api.translate_estimates import asked_of
+from tuner.api.translate_estimates import questions_of
 from tuner.api.translate_plan import facts_of
 from tuner.schemas.answers import Advice
 from tuner.schemas.estimate_answers import Estimate
@@ -52,7 +52,9 @@ def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
     hardware of your own, and what a million predictions of a model cost.
     """
     now = service.now()
-    asked = asked_of(request, now, lambda each: served_model(service, each.job, each.export, each.variant))
+    asked = questions_of(
+        request, now, lambda each: served_model(service, each.job, each.export, each.variant)
+    )
     return serialize_estimates.estimate_of(request, asked, estimates.estimate(service.settings, asked, now))
 
 

@@ -40,8 +40,8 @@ def list_prices(
     view = prices(service.settings, today, words, market)
     return Prices.model_validate(
         {
-            "items": view.found[:limit],
-            "total": len(view.found),
+            "items": view.listings[:limit],
+            "total": len(view.listings),
             "catalogue": catalogue_age(view.catalogue, view.today),
             "warning": view.warning,
             "data_rates": view.rates,

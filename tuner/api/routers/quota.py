@@ -36,8 +36,8 @@ def _read(request: wire.QuotaRequest) -> tuple[Quota, SharedBudget | None]:
     amount cannot be read.
     """
     read = RequestReader()
-    usd = read.take("/usd", Money.from_usd, request.usd)
-    gpu_ms = read.take("/gpu_hours", gpu_ms_of, request.gpu_hours)
+    usd = read.convert("/usd", Money.from_usd, request.usd)
+    gpu_ms = read.convert("/gpu_hours", gpu_ms_of, request.gpu_hours)
     read.check()
     money = SharedBudget(BUDGET, usd=usd, gpu_ms=gpu_ms, period=request.period, timezone=request.timezone)
     is_limited = usd is not None or gpu_ms is not None
@@ -45,7 +45,7 @@ def _read(request: wire.QuotaRequest) -> tuple[Quota, SharedBudget | None]:
 
 
 def _shown(view: QuotaView) -> wire.Quota:
-    money, now = view.budget, view.standing
+    money, now = view.budget, view.period
     usd = None if money is None else money.usd
     gpu_ms = None if money is None else money.gpu_ms
     account = None if now is None else now.account

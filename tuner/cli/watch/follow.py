@@ -42,7 +42,7 @@ class JobFollower:
     def has_ended(self) -> bool:
         return self.job.state in ENDED
 
-    def take(self, event: "Event") -> list[Highlight]:
+    def add(self, event: "Event") -> list[Highlight]:
         """Add an event to the state and return what is new in it.
 
         Events up to the first `job` event happened before the watching began. What they contain is shown without a time of day, and only
@@ -50,7 +50,7 @@ class JobFollower:
         """
         with self._lock:
             is_live = bool(self.job.data)
-            highlights = self.job.take(event.type, event.data)
+            highlights = self.job.add(event.type, event.data)
             if event.type == "job":
                 self._heard_at = self._clock()
             if event.type == "spend":
@@ -78,14 +78,14 @@ class JobFollower:
         current, rows = client.job(name), list(client.trials(name))
         with self._lock:
             for row in rows:
-                job.take("trial", row.model_dump())
+                job.add("trial", row.model_dump())
                 job.steps[row.id] = max(job.steps.get(row.id, 0), row.steps)
                 if row.id not in job.best_of:
                     report = {"trial": row.id, "step": row.steps, "cost_usd": row.paid_usd}
-                    job.take("report", {**report, "metric": row.metric})
+                    job.add("report", {**report, "metric": row.metric})
                 job.latest[row.id] = (row.steps, row.latest_metric)
             if current.best_so_far is not None:
-                job.take("report", current.best_so_far.model_dump())
+                job.add("report", current.best_so_far.model_dump())
 
     def view(self, foot: str = "") -> View:
         with self._lock:
@@ -120,7 +120,7 @@ def events(client: "Client", follower: JobFollower, **options: float) -> Iterato
     client.on_request(lambda: None, lambda: None)
     callbacks = {"on_connection": follower.connection, "on_silence": follower.silence}
     for event in client.events(follower.job.facts.job, **callbacks, **options):  # type: ignore[arg-type]
-        yield follower.take(event)
+        yield follower.add(event)
         if follower.job.state == "paused":
             follower.complete(client)
             return
@@ -146,9 +146,9 @@ class Forecaster(threading.Thread):
         self._over.set()
 
 
-def next_dollar(found: "BestAnswer") -> str:
+def next_dollar(best: "BestAnswer") -> str:
     """Return a line about the gain of a larger budget: the forecast, or else the next point of the Pareto front."""
-    forecast, point = found.next_dollar.forecast, found.next_dollar.next_point
+    forecast, point = best.next_dollar.forecast, best.next_dollar.next_point
     points = ""
     if forecast is not None and forecast.points_per_usd is not None:
         points = f"$1 is expected to gain {number(forecast.points_per_usd)} points; "

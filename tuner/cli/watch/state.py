@@ -89,7 +89,7 @@ class JobState:
     def best(self) -> BestReport | None:
         return min(self.best_of.values(), key=self._order, default=None)
 
-    def take(self, kind: str, data: Mapping[str, Any]) -> list[Highlight]:
+    def add(self, kind: str, data: Mapping[str, Any]) -> list[Highlight]:
         """Add an event to the state, and return what to show the user about it. Return [] if it contains nothing new."""
         if kind == "spend":
             self.spend = data
@@ -112,9 +112,14 @@ class JobState:
             for rung in self.facts.rungs
         ]
 
-    def _order(self, one: BestReport) -> tuple[float, float, int, str]:
+    def _order(self, report: BestReport) -> tuple[float, float, int, str]:
         """Return a sort key: better metrics first, and the cheapest of equal ones first, as in `tuner best`."""
-        return (-one.metric if self.facts.maximise else one.metric, one.cost_usd, one.step, one.trial)
+        return (
+            -report.metric if self.facts.maximise else report.metric,
+            report.cost_usd,
+            report.step,
+            report.trial,
+        )
 
     def _report(self, data: Mapping[str, Any]) -> list[Highlight]:
         trial, step, value = data["trial"], data["step"], data["metric"]

@@ -98,6 +98,6 @@ class AwsFeed(Feed):
     def __init__(self, imds: Imds, *, pause_s: float) -> None:
         self.pause_s, self._imds = pause_s, imds
 
-    def look(self, *, wait: bool) -> CurrentNotices:
+    def poll(self, *, wait: bool) -> CurrentNotices:
         notice = read_action(self._imds.get(ACTION_PATH))
         return CurrentNotices(() if notice is None else (notice,))

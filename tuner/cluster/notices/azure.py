@@ -98,14 +98,14 @@ def _machines(event: object) -> frozenset[str]:
     return frozenset(name.casefold() for name in names)
 
 
-def _event(found: Mapping[str, object], *, shared: bool) -> AzureEvent:
-    event_id, event_type = string(found, "EventId"), string(found, "EventType")
+def _event(fields: Mapping[str, object], *, shared: bool) -> AzureEvent:
+    event_id, event_type = string(fields, "EventId"), string(fields, "EventType")
     if not _EVENT_ID.fullmatch(event_id):
         raise MalformedNotice(f"{shown(event_id)} is no id of an event")
     if event_type not in (*ACTS, FREEZE):
         raise MalformedNotice(f"{shown(event_type)} is no type of event")
     # NotBefore is empty once the event has begun.
-    not_before = moment(string(found, "NotBefore")) if found.get("NotBefore") else None
+    not_before = moment(string(fields, "NotBefore")) if fields.get("NotBefore") else None
     return AzureEvent(event_id, event_type, shared, not_before)
 
 
@@ -144,7 +144,7 @@ class AzureFeed(Feed):
         self._timeout_s, self._events_timeout_s = timeout_s, first_s
         self._ours: dict[str, AzureEvent] = {}
 
-    def look(self, *, wait: bool) -> CurrentNotices:
+    def poll(self, *, wait: bool) -> CurrentNotices:
         if not self._machine:
             self._machine = _ask_for_name(self._http, self._url, self._timeout_s)
         document = read_document(self._ask("GET", timeout_s=self._events_timeout_s), self._machine)

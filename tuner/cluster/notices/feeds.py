@@ -23,14 +23,14 @@ class CurrentNotices:
 
 
 class Feed(ABC):
-    """One source of notices. One thread calls `look`; any thread may call `release`."""
+    """One source of notices. One thread calls `poll`; any thread may call `release`."""
 
     name: str
     pause_s: float
     """Seconds between two calls of `look`."""
 
     @abstractmethod
-    def look(self, *, wait: bool) -> CurrentNotices:
+    def poll(self, *, wait: bool) -> CurrentNotices:
         """Return the current notices. May raise any exception.
 
         Args:

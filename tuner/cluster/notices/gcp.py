@@ -87,7 +87,7 @@ class GcpFeed(Feed):
         self._hang_s, self._timeout_s = hang_s, hang_s + timeout_s
         self._etag = ""
 
-    def look(self, *, wait: bool) -> CurrentNotices:
+    def poll(self, *, wait: bool) -> CurrentNotices:
         # With the tag of the last value, a change between two requests is answered at once and no change is missed.
         waiting = {"wait_for_change": "true", "last_etag": self._etag, "timeout_sec": str(self._hang_s)}
         params = waiting if wait and self._etag else None

@@ -59,7 +59,7 @@ class NodeBoard:
                 return facts
         return {}
 
-    def standing(self, node_id: str) -> Notice | None:
+    def earliest_notice(self, node_id: str) -> Notice | None:
         """Return the notice with the earliest deadline, or None if there is no notice.
 
         Without a notice this takes a few microseconds.

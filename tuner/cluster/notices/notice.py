@@ -28,22 +28,22 @@ class MalformedNotice(ValueError):
     """An answer from which it cannot be read whether there is a notice."""
 
 
-def changes(passed_on: Mapping[str, Notice], found: Iterable[Notice]) -> tuple[list[Notice], list[Notice]]:
+def changes(passed_on: Mapping[str, Notice], current: Iterable[Notice]) -> tuple[list[Notice], list[Notice]]:
     """Return the notices to pass on and the notices that were withdrawn.
 
     A notice that was passed on before is passed on again only if its deadline is now earlier.
 
     Args:
         passed_on: The notices that were passed on, by id.
-        found: The current notices.
+        current: The current notices.
     """
-    standing = {notice.id: notice for notice in found}
+    current_by_id = {notice.id: notice for notice in current}
     new = [
         notice
-        for notice in standing.values()
+        for notice in current_by_id.values()
         if notice.id not in passed_on or notice.deadline < passed_on[notice.id].deadline - SOONER_NS
     ]
-    return new, [notice for notice in passed_on.values() if notice.id not in standing]
+    return new, [notice for notice in passed_on.values() if notice.id not in current_by_id]
 
 
 SHOWN = 80
@@ -84,8 +84,8 @@ def object_of(answer: MetadataAnswer) -> Mapping[str, object]:
     return parsed_body
 
 
-def string(found: Mapping[str, object], name: str) -> str:
-    value = found.get(name)
+def string(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
     if not isinstance(value, str):
         raise MalformedNotice(f"{name} is {shown(value)} instead of text")
     return value

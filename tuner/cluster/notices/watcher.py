@@ -117,14 +117,14 @@ class Watcher:
         well, failures = False, 0
         while not self._over.is_set():
             # After a failure, do not wait for a change: the notice that could not be passed on has already been seen.
-            well = self._look(feed, passed_on, wait=well)
+            well = self._poll(feed, passed_on, wait=well)
             failures = 0 if well else failures + 1
             self._over.wait(feed.pause_s if well else self._backoff_s(failures))
 
-    def _look(self, feed: Feed, passed_on: dict[str, Notice], *, wait: bool) -> bool:
+    def _poll(self, feed: Feed, passed_on: dict[str, Notice], *, wait: bool) -> bool:
         """Read a feed once. Return whether it answered and all changes were passed on."""
         try:
-            current = feed.look(wait=wait)
+            current = feed.poll(wait=wait)
         except Exception as error:  # the watch continues after any error of a metadata service
             trouble = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             self._note(feed, trouble[:TROUBLE_MAX])

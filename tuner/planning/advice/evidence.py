@@ -13,7 +13,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.usage import COUNTS, Fact, Usage
 from tuner.planning.catalogue import Catalogue
-from tuner.tuning.checkpointing import Exposure
+from tuner.tuning.checkpointing import InterruptionRisk
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class JobEvidence:
     spec: JobSpec
     offer: Offer
     concurrency: int
-    pieces: tuple[MeasuredAttempt, ...]
+    attempts: tuple[MeasuredAttempt, ...]
     spent: Money
     catalogue: Catalogue
-    exposures: Mapping[str, Exposure] = field(
+    risks: Mapping[str, InterruptionRisk] = field(
         default_factory=dict
     )  #: The interruptions that may end attempts, by market.
     curves: tuple[Curve, ...] = ()
@@ -96,16 +96,16 @@ class JobEvidence:
     def measured(self, *names: str) -> tuple[MeasuredAttempt, ...]:
         """Return the attempts for which all the named counts of `Usage` were measured."""
         return tuple(
-            piece
-            for piece in self.pieces
-            if piece.usage is not None and all(getattr(piece.usage, name) is not None for name in names)
+            attempt
+            for attempt in self.attempts
+            if attempt.usage is not None and all(getattr(attempt.usage, name) is not None for name in names)
         )
 
     @cached_property
     def market(self) -> Market:
         """The market on which most of the money was spent."""
-        spot = total(piece.spent for piece in self.pieces if piece.row.market == "spot")
-        return "spot" if spot + spot > total(piece.spent for piece in self.pieces) else "on_demand"
+        spot = total(attempt.spent for attempt in self.attempts if attempt.row.market == "spot")
+        return "spot" if spot + spot > total(attempt.spent for attempt in self.attempts) else "on_demand"
 
     @cached_property
     def home(self) -> Listing | None:
@@ -148,9 +148,9 @@ def total(amounts: Iterable[Money]) -> Money:
     return Money(sum(amount.micro_usd for amount in amounts))
 
 
-def spent_on(pieces: Iterable[MeasuredAttempt], *kinds: CostKind) -> Money:
+def spent_on(attempts: Iterable[MeasuredAttempt], *kinds: CostKind) -> Money:
     """Return what the attempts cost, of these kinds or, without a kind, in all."""
-    return total(piece.of(*kinds) if kinds else piece.spent for piece in pieces)
+    return total(attempt.of(*kinds) if kinds else attempt.spent for attempt in attempts)
 
 
 def share(part: int, whole: int) -> Fraction:
@@ -163,35 +163,35 @@ def portion(amount: Money, part: Fraction) -> Money:
     return Money(int(amount.micro_usd * part)) if part > 0 else ZERO
 
 
-def sums(pieces: Iterable[MeasuredAttempt]) -> dict[str, int]:
+def sums(attempts: Iterable[MeasuredAttempt]) -> dict[str, int]:
     """Return the sum of each count of `Usage` over the attempts. The result omits counts that no attempt has."""
     totals: dict[str, int] = {}
-    for piece in pieces:
+    for attempt in attempts:
         for name in COUNTS:
-            value = getattr(piece.usage, name) if piece.usage is not None else None
+            value = getattr(attempt.usage, name) if attempt.usage is not None else None
             if value is not None:
                 totals[name] = totals.get(name, 0) + value
     return totals
 
 
-def gpu_busy(pieces: Iterable[MeasuredAttempt]) -> Fraction | None:
+def gpu_busy(attempts: Iterable[MeasuredAttempt]) -> Fraction | None:
     """Return the share of the training in which the GPU was busy. Return None if no GPU was measured."""
-    counts = sums(piece for piece in pieces if piece.usage is not None and piece.usage.gpu_samples)
+    counts = sums(attempt for attempt in attempts if attempt.usage is not None and attempt.usage.gpu_samples)
     samples = counts.get("gpu_samples", 0)
     return min(Fraction(1), share(counts.get("gpu_percent", 0), 100 * samples)) if samples else None
 
 
-def peak(pieces: Iterable[MeasuredAttempt], name: str) -> int | None:
+def peak(attempts: Iterable[MeasuredAttempt], name: str) -> int | None:
     """Return the largest value of the count `name` in any attempt. Return None if no attempt has it."""
-    known = [getattr(piece.usage, name) for piece in pieces if piece.usage is not None]
+    known = [getattr(attempt.usage, name) for attempt in attempts if attempt.usage is not None]
     return max((value for value in known if value is not None), default=None)
 
 
-def fact(pieces: Iterable[MeasuredAttempt], name: str) -> Fact | None:
+def fact(attempts: Iterable[MeasuredAttempt], name: str) -> Fact | None:
     """Return the value of the fact `name` in the attempts on which most money was spent. Return None if no attempt has the fact."""
     spent: dict[Fact, int] = {}
-    for piece in pieces:
-        if piece.usage is not None and name in piece.usage.facts:
-            value = piece.usage.facts[name]
-            spent[value] = spent.get(value, 0) + piece.spent.micro_usd
+    for attempt in attempts:
+        if attempt.usage is not None and name in attempt.usage.facts:
+            value = attempt.usage.facts[name]
+            spent[value] = spent.get(value, 0) + attempt.spent.micro_usd
     return max(spent, key=lambda value: (spent[value], str(value)), default=None)

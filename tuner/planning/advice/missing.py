@@ -21,7 +21,7 @@ def not_measured(evidence: JobEvidence) -> list[MissingMeasurement]:
 
 
 def _of_machine(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
-    samples = sums(evidence.pieces).get("gpu_samples")
+    samples = sums(evidence.attempts).get("gpu_samples")
     if evidence.spec.resources.gpus and samples is None:
         yield MissingMeasurement(
             "GPU utilisation",
@@ -51,7 +51,7 @@ def _of_training(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
         yield MissingMeasurement(
             "waiting for data", why, "iterate over run.data(loader) of tuner.training.SpotSafe"
         )
-    facts = [piece.usage.facts for piece in evidence.pieces if piece.usage is not None]
+    facts = [attempt.usage.facts for attempt in evidence.attempts if attempt.usage is not None]
     if evidence.spec.resources.gpus and not any("precision" in known for known in facts):
         why = "the trainable does not say which it trains in"
         yield MissingMeasurement("precision", why, "use tuner.training.autocast")
@@ -80,7 +80,7 @@ def _of_market(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
             f"it is not known {missing}",
             "set TUNER_STORAGE_REGION, and resources.region or the nodes' region labels",
         )
-    if places.data is None and sums(evidence.pieces).get("data_bucket_bytes"):
+    if places.data is None and sums(evidence.attempts).get("data_bucket_bytes"):
         yield MissingMeasurement(
             "datasets from another region",
             "it is not known where their buckets are",

@@ -7,7 +7,7 @@ from tuner.domain.money import ZERO, Money
 from tuner.domain.time import NS
 from tuner.planning.advice.evidence import JobEvidence, portion, share, spent_on, sums, total
 from tuner.planning.advice.finding import AdviceFinding, AdvisedChange
-from tuner.tuning.checkpointing import Exposure, Hazard, daly_ns
+from tuner.tuning.checkpointing import Hazard, InterruptionRisk, daly_ns
 
 LEAST_STALL_NS = NS // 10
 # Intervals from half to twice the best one are accepted, because the cost hardly changes between them.
@@ -22,15 +22,19 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
     Let τ be the training time between saves, δ the stall of each save, and M the mean time between losses. Saves then take δ/τ of the
     training time, and losses take τ/2M of it (Young 1974). Daly's τ minimizes the sum.
     """
-    pieces = evidence.measured("saves")
-    trained = sum(piece.ns("train", "lost") for piece in pieces)
+    attempts = evidence.measured("saves")
+    trained = sum(attempt.ns("train", "lost") for attempt in attempts)
     if not trained:
         return None
-    saves, exposure = sums(pieces)["saves"], evidence.exposures.get(evidence.market) or Exposure()
-    stall = max(LEAST_STALL_NS, sum(piece.ns("checkpoint") for piece in pieces) // max(1, saves))
-    between, mean = trained // max(1, saves), exposure.mean_ns
+    saves, risk = sums(attempts)["saves"], evidence.risks.get(evidence.market) or InterruptionRisk()
+    stall = max(LEAST_STALL_NS, sum(attempt.ns("checkpoint") for attempt in attempts) // max(1, saves))
+    between, mean = trained // max(1, saves), risk.mean_ns
     best = max(1, daly_ns(stall, mean))
-    saved_usd, lost_usd, spent = spent_on(pieces, "checkpoint"), spent_on(pieces, "lost"), spent_on(pieces)
+    saved_usd, lost_usd, spent = (
+        spent_on(attempts, "checkpoint"),
+        spent_on(attempts, "lost"),
+        spent_on(attempts),
+    )
     too_dear = between * FAR_OFF < best and share(saved_usd.micro_usd, spent.micro_usd) > SAVES_DEAR_ABOVE
     too_rare = between > best * FAR_OFF and share(lost_usd.micro_usd, spent.micro_usd) > LOST_ABOVE
     if not (too_dear or too_rare):
@@ -50,7 +54,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
         },
         change=_other_interval(evidence, best, saves=saves, too_dear=too_dear),
         saves=min(
-            saved_usd if too_dear else lost_usd, portion(spent_on(pieces, "train", "lost"), now - then)
+            saved_usd if too_dear else lost_usd, portion(spent_on(attempts, "train", "lost"), now - then)
         ),
         saves_note="training times what saves and losses take of it (δ/τ + τ/2M) at this interval and at the best; at most what was "
         f"{'spent on saves' if too_dear else 'lost'}",
@@ -86,7 +90,7 @@ def setup_dear(evidence: JobEvidence) -> AdviceFinding | None:
 
     If the budget was not used up, the job ended early for another reason, and a larger budget would not help.
     """
-    setups = [piece.of("setup") for piece in evidence.pieces]
+    setups = [attempt.of("setup") for attempt in evidence.attempts]
     spent, limit = total(setups), evidence.spec.budget.usd
     part = share(spent.micro_usd, evidence.spent.micro_usd)
     is_used_up = limit is None or evidence.spent.micro_usd > MOSTLY * limit.micro_usd
@@ -167,14 +171,14 @@ IDLE_DEAR_ABOVE = Fraction(1, 10)
 
 def idle_dear(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a job that paid for idle machines for too much of the time."""
-    idle, fidelity = spent_on(evidence.pieces, "idle"), evidence.spec.fidelity
+    idle, fidelity = spent_on(evidence.attempts, "idle"), evidence.spec.fidelity
     part = share(idle.micro_usd, evidence.spent.micro_usd)
     if part <= IDLE_DEAR_ABOVE:
         return None
     return AdviceFinding(
         kind="idle_dear",
         title=f"{float(part):.0%} of the money was spent on machines that waited",
-        evidence={"idle_usd": idle, "idle_share": part, "attempts": len(evidence.pieces)},
+        evidence={"idle_usd": idle, "idle_share": part, "attempts": len(evidence.attempts)},
         change=AdvisedChange(
             "fidelity.min",
             str(fidelity.min),
@@ -198,16 +202,16 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
 
     Interruptions cost saves and lost steps, computed for the best checkpoint interval, and a new setup after each lost attempt.
     """
-    pieces = [piece for piece in evidence.pieces if piece.row.market == "on_demand"]
-    paid, spot, demand = spent_on(pieces), evidence.spot, evidence.demand
+    attempts = [attempt for attempt in evidence.attempts if attempt.row.market == "on_demand"]
+    paid, spot, demand = spent_on(attempts), evidence.spot, evidence.demand
     if evidence.spec.resources.market != "on_demand" or spot is None or demand is None or not paid.micro_usd:
         return None
-    exposure = evidence.exposures.get("spot") or Exposure(preemption=Hazard.of_spot())
-    saving = [piece for piece in pieces if piece.usage is not None and piece.usage.saves]
+    risk = evidence.risks.get("spot") or InterruptionRisk(preemption=Hazard.of_spot())
+    saving = [attempt for attempt in attempts if attempt.usage is not None and attempt.usage.saves]
     saves = max(1, sums(saving).get("saves", 0))
-    stall = max(LEAST_STALL_NS, sum(piece.ns("checkpoint") for piece in saving) // saves)
-    again = sum(piece.ns("setup", "restore") for piece in pieces) // max(1, len(pieces))
-    mean = exposure.mean_ns
+    stall = max(LEAST_STALL_NS, sum(attempt.ns("checkpoint") for attempt in saving) // saves)
+    again = sum(attempt.ns("setup", "restore") for attempt in attempts) // max(1, len(attempts))
+    mean = risk.mean_ns
     best = max(1, daly_ns(stall, mean))
     overhead = Fraction(stall, best) + Fraction(best, 2 * mean) + Fraction(again, mean)
     cheaper = share(spot.micro_usd_per_hour, demand.micro_usd_per_hour)
@@ -247,21 +251,24 @@ def interruptions_dear(evidence: JobEvidence) -> AdviceFinding | None:
     The cost of the spot attempts is compared with the on-demand price of their useful time. That excludes lost steps, and the setup and
     restore after each lost attempt.
     """
-    pieces, demand = [piece for piece in evidence.pieces if piece.row.market == "spot"], evidence.demand
-    paid = spent_on(pieces)
+    attempts, demand = (
+        [attempt for attempt in evidence.attempts if attempt.row.market == "spot"],
+        evidence.demand,
+    )
+    paid = spent_on(attempts)
     lost = {
-        (piece.row.trial, piece.row.attempt)
-        for piece in evidence.pieces
-        if piece.row.end in ("preempted", "lost")
+        (attempt.row.trial, attempt.row.attempt)
+        for attempt in evidence.attempts
+        if attempt.row.end in ("preempted", "lost")
     }
-    losses = sum(piece.row.end in ("preempted", "lost") for piece in pieces)
+    losses = sum(attempt.row.end in ("preempted", "lost") for attempt in attempts)
     if demand is None or not losses or not paid.micro_usd:
         return None
     interrupted, on_demand = 0, 0
-    for piece in pieces:
-        is_again = (piece.row.trial, piece.row.attempt - 1) in lost
-        wasted = piece.of("lost", "setup", "restore") if is_again else piece.of("lost")
-        useful, price = (piece.spent - wasted).micro_usd, piece.row.price.micro_usd_per_hour
+    for attempt in attempts:
+        is_again = (attempt.row.trial, attempt.row.attempt - 1) in lost
+        wasted = attempt.of("lost", "setup", "restore") if is_again else attempt.of("lost")
+        useful, price = (attempt.spent - wasted).micro_usd, attempt.row.price.micro_usd_per_hour
         interrupted += wasted.micro_usd
         # The time is not known if the price is zero.
         on_demand += -(-useful * demand.micro_usd_per_hour // price) if price else useful
@@ -296,7 +303,7 @@ GB = 10**9
 
 def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
     """Find checkpoints that are stored in another region, because the cloud bills each GB that leaves a region."""
-    places, sent = evidence.places, sums(evidence.pieces).get("saved_bytes")
+    places, sent = evidence.places, sums(evidence.attempts).get("saved_bytes")
     if places.compute is None or places.storage is None or not sent:
         return None
     if places.compute.casefold() == places.storage.casefold():
@@ -331,7 +338,7 @@ def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
 
 def data_apart(evidence: JobEvidence) -> AdviceFinding | None:
     """Find datasets that are read from another region, because the cloud bills each GB that leaves a region."""
-    places, read = evidence.places, sums(evidence.pieces).get("data_bucket_bytes")
+    places, read = evidence.places, sums(evidence.attempts).get("data_bucket_bytes")
     if places.compute is None or places.data is None or not read:
         return None
     if places.compute.casefold() == places.data.casefold():

@@ -35,20 +35,20 @@ GpuOption = tuple[AdvisedChange, Money, str]
 
 def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a GPU that is idle for most of the training, so that trials could share it, use a smaller one, or train larger batches."""
-    pieces = evidence.measured("gpu_samples", "gpu_percent")
-    samples, busy = sums(pieces).get("gpu_samples", 0), gpu_busy(pieces)
+    attempts = evidence.measured("gpu_samples", "gpu_percent")
+    samples, busy = sums(attempts).get("gpu_samples", 0), gpu_busy(attempts)
     if not evidence.spec.resources.gpus or samples < LEAST_SAMPLES or busy is None or busy >= GPU_IDLE_BELOW:
         return None
-    used, has = peak(pieces, "gpu_memory_peak_bytes"), fact(pieces, "gpu_memory_bytes")
+    used, has = peak(attempts, "gpu_memory_peak_bytes"), fact(attempts, "gpu_memory_bytes")
     memory = share(used, has) if used is not None and isinstance(has, int) else None
-    options = [_shared_gpu(evidence, pieces, busy, memory), _smaller_gpu(evidence, pieces, busy, used)]
+    options = [_shared_gpu(evidence, attempts, busy, memory), _smaller_gpu(evidence, attempts, busy, used)]
     savings = sorted(
         (option for option in options if option is not None and option[1].micro_usd > 0),
         key=lambda option: -option[1].micro_usd,
     )
     changes = [change for change, *_ in savings]
     if memory is not None and 2 * memory <= SHARED_WITHIN:
-        changes.append(_larger_batch(pieces))
+        changes.append(_larger_batch(attempts))
     if not changes:
         return None
     return AdviceFinding(
@@ -57,10 +57,10 @@ def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
         evidence={
             "gpu_utilisation": busy,
             "gpu_samples": samples,
-            "gpu": str(fact(pieces, "gpu") or evidence.offer.instance_type),
+            "gpu": str(fact(attempts, "gpu") or evidence.offer.instance_type),
             "gpu_memory_peak_bytes": used,
             "gpu_memory_bytes": has if isinstance(has, int) else None,
-            "train_usd": spent_on(pieces, "train"),
+            "train_usd": spent_on(attempts, "train"),
         },
         change=changes[0],
         alternatives=tuple(changes[1:]),
@@ -76,7 +76,7 @@ def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def _shared_gpu(
-    evidence: JobEvidence, pieces: tuple[MeasuredAttempt, ...], busy: Fraction, memory: Fraction | None
+    evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...], busy: Fraction, memory: Fraction | None
 ) -> GpuOption | None:
     """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if two would not fit."""
     if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
@@ -92,11 +92,11 @@ def _shared_gpu(
         "two trials then share what one has for itself; both fit into its memory",
     )
     note = f"training at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour for a trial, taking as long"
-    return change, portion(spent_on(pieces, "train"), cheaper), note
+    return change, portion(spent_on(attempts, "train"), cheaper), note
 
 
 def _smaller_gpu(
-    evidence: JobEvidence, pieces: tuple[MeasuredAttempt, ...], busy: Fraction, used: int | None
+    evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...], busy: Fraction, used: int | None
 ) -> GpuOption | None:
     """Return the option to use the machine on which the same training is cheapest. Return None if there is none.
 
@@ -122,10 +122,10 @@ def _smaller_gpu(
         trial_price = offer.rate(size).price
         slower = 1 - busy + busy / min(speed[0], Fraction(1))
         new = sum(
-            -(-int(piece.ns("train") * slower) * trial_price.micro_usd_per_hour // NS_PER_HOUR)
-            for piece in pieces
+            -(-int(attempt.ns("train") * slower) * trial_price.micro_usd_per_hour // NS_PER_HOUR)
+            for attempt in attempts
         )
-        saves = Money(spent_on(pieces, "train").micro_usd - new)
+        saves = Money(spent_on(attempts, "train").micro_usd - new)
         if best is None or saves > best[1]:
             change = AdvisedChange(
                 "resources.instance_type",
@@ -139,8 +139,8 @@ def _smaller_gpu(
     return best
 
 
-def _larger_batch(pieces: tuple[MeasuredAttempt, ...]) -> AdvisedChange:
-    batch = fact(pieces, "batch_size")
+def _larger_batch(attempts: tuple[MeasuredAttempt, ...]) -> AdvisedChange:
+    batch = fact(attempts, "batch_size")
     now = str(batch) if isinstance(batch, int) and not isinstance(batch, bool) else None
     then = str(int(now) * 2) if now is not None else "twice as much"
     how = "tune the learning rate again, because the best one depends on the batch; a doubled batch needs at most twice the memory"
@@ -154,15 +154,15 @@ LEAST_CPUS = Fraction(1, 2)
 
 def cpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a trial that reserves more processors than it uses."""
-    pieces, cpus = evidence.measured("wall_ns", "cpu_ns"), Fraction(str(evidence.spec.resources.cpus))
-    counts = sums(pieces)
+    attempts, cpus = evidence.measured("wall_ns", "cpu_ns"), Fraction(str(evidence.spec.resources.cpus))
+    counts = sums(attempts)
     wall = counts.get("wall_ns", 0)
     cores = share(counts.get("cpu_ns", 0), wall)
     if wall < LEAST_WALL_NS or cores >= CPU_IDLE_BELOW * cpus:
         return None
     then = max(LEAST_CPUS, Fraction(math.ceil(cores * CPU_SPARE * 2), 2))
     new, old = evidence.rate(cpus=float(then)).price, evidence.rate().price
-    saves = portion(spent_on(pieces), 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour))
+    saves = portion(spent_on(attempts), 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour))
     if then >= cpus or saves.micro_usd <= 0:
         return None  # fewer processors save nothing, for example because the GPU determines the price
     return AdviceFinding(
@@ -172,7 +172,7 @@ def cpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
             "cores_used": cores,
             "cpus": cpus,
             "wall_seconds": Fraction(wall, 10**9),
-            "spent_usd": spent_on(pieces),
+            "spent_usd": spent_on(attempts),
         },
         change=AdvisedChange(
             "resources.cpus",
@@ -195,8 +195,8 @@ LEAST_CHEAPER = Fraction(1, 20)
 
 def memory_unused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a machine that has much more memory than its trials use, and is dearer than one with less."""
-    pieces, home, size = evidence.measured("memory_peak_bytes"), evidence.home, evidence.spec.resources
-    used = peak(pieces, "memory_peak_bytes")
+    attempts, home, size = evidence.measured("memory_peak_bytes"), evidence.home, evidence.spec.resources
+    used = peak(attempts, "memory_peak_bytes")
     if used is None or home is None or home.memory_gib is None:
         return None
     # As many trials as fit on the machine by processors and GPUs need memory there.
@@ -230,7 +230,7 @@ def memory_unused(evidence: JobEvidence) -> AdviceFinding | None:
             "memory_peak_bytes": used,
             "machine_bytes": has,
             "needed_bytes": needs,
-            "spent_usd": spent_on(pieces),
+            "spent_usd": spent_on(attempts),
         },
         change=AdvisedChange(
             "resources.instance_type",
@@ -239,7 +239,7 @@ def memory_unused(evidence: JobEvidence) -> AdviceFinding | None:
             f"{leaner[0].memory_gib:g} GiB and as many processors at {new.usd_per_hour:g} dollars an hour, in {home.region}; look "
             "whether its processors are of the same kind",
         ),
-        saves=portion(spent_on(pieces), cheaper),
+        saves=portion(spent_on(attempts), cheaper),
         saves_note=f"the same time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour, by {evidence.catalogue.name}",
         verify="run one configuration with the same seed there: the peak of memory must stay below a trial's share, and seconds a "
         "step and the metric be as before",
@@ -256,16 +256,16 @@ def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
 
     If the GPU is busy most of the time, faster input would gain nothing: it computes while the program waits.
     """
-    pieces = evidence.measured("data_wait_ns", "compute_ns")
-    counts = sums(pieces)
+    attempts = evidence.measured("data_wait_ns", "compute_ns")
+    counts = sums(attempts)
     wait, compute = counts.get("data_wait_ns", 0), counts.get("compute_ns", 0)
     waits = share(wait, wait + compute)
-    if wait + compute < LEAST_WALL_NS or waits <= WAITS_ABOVE or (gpu_busy(pieces) or 0) >= BUSY_GPU:
+    if wait + compute < LEAST_WALL_NS or waits <= WAITS_ABOVE or (gpu_busy(attempts) or 0) >= BUSY_GPU:
         return None
-    workers = fact(pieces, "loader_workers")
+    workers = fact(attempts, "loader_workers")
     known_workers = int(workers) if isinstance(workers, int) else None
     change, *others = _faster_input(int(evidence.spec.resources.cpus), known_workers)
-    trained = spent_on(pieces, "train")
+    trained = spent_on(attempts, "train")
     return AdviceFinding(
         kind="input_bound",
         title=f"Training waited for data for {float(waits):.0%} of its time",
@@ -315,23 +315,23 @@ BF16_FASTER = Fraction(2)
 
 def fp32_where_bf16(evidence: JobEvidence) -> AdviceFinding | None:
     """Find training in fp32 on a GPU that supports bf16."""
-    pieces = tuple(
-        piece
-        for piece in evidence.pieces
-        if piece.usage is not None and piece.usage.facts.get("precision") == "fp32"
+    attempts = tuple(
+        attempt
+        for attempt in evidence.attempts
+        if attempt.usage is not None and attempt.usage.facts.get("precision") == "fp32"
     )
-    if not evidence.spec.resources.gpus or not pieces or not _has_bf16(evidence, pieces):
+    if not evidence.spec.resources.gpus or not attempts or not _has_bf16(evidence, attempts):
         return None
-    trained, busy = spent_on(pieces, "train"), gpu_busy(pieces)
-    timed = [piece for piece in pieces if piece.usage is not None and piece.usage.gpu_samples]
+    trained, busy = spent_on(attempts, "train"), gpu_busy(attempts)
+    timed = [attempt for attempt in attempts if attempt.usage is not None and attempt.usage.gpu_samples]
     saves = None if busy is None else portion(spent_on(timed, "train"), busy * (1 - 1 / BF16_FASTER))
     return AdviceFinding(
         kind="fp32_where_bf16",
         title="Training in fp32 on a GPU that has bf16",
         evidence={
             "precision": "fp32",
-            "gpu": str(fact(pieces, "gpu") or (evidence.home.accelerator if evidence.home else "")),
-            "gpu_capability": str(fact(pieces, "gpu_capability") or "") or None,
+            "gpu": str(fact(attempts, "gpu") or (evidence.home.accelerator if evidence.home else "")),
+            "gpu_capability": str(fact(attempts, "gpu_capability") or "") or None,
             "gpu_utilisation": busy,
             "train_usd": trained,
             "share_of_spend": share(trained.micro_usd, evidence.spent.micro_usd),
@@ -352,8 +352,8 @@ def fp32_where_bf16(evidence: JobEvidence) -> AdviceFinding | None:
     )
 
 
-def _has_bf16(evidence: JobEvidence, pieces: tuple[MeasuredAttempt, ...]) -> bool:
-    capability = fact(pieces, "gpu_capability")
+def _has_bf16(evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...]) -> bool:
+    capability = fact(attempts, "gpu_capability")
     if isinstance(capability, str) and capability.partition(".")[0].isdecimal():
         return int(capability.partition(".")[0]) >= BF16_SINCE
     home = evidence.home

@@ -221,38 +221,38 @@ def _fitted(run: TrainingRun, listing: Listing) -> Fit | str | None:
     )
 
 
-def _recomputes(run: TrainingRun, fitted: Fit | None, found: Speed) -> bool:
+def _recomputes(run: TrainingRun, fitted: Fit | None, known: Speed) -> bool:
     """Return whether the time must be increased for gradient checkpointing.
 
     It need not be if the speed was measured and the run was described with gradient checkpointing, because the measurement includes it.
     """
     if fitted is None or not fitted.gradient_checkpointing:
         return False
-    return found.basis == "flops" or "gradient_checkpointing" in fitted.changes
+    return known.basis == "flops" or "gradient_checkpointing" in fitted.changes
 
 
-def _efficiency(run: TrainingRun, listing: Listing, gpus: int, found: Speed, link: Link | None) -> Fraction:
+def _efficiency(run: TrainingRun, listing: Listing, gpus: int, known: Speed, link: Link | None) -> Fraction:
     """Return the efficiency of several GPUs relative to the measured speed.
 
     It is 1 if the run uses at most as many GPUs as the measurement, because the measured speed already includes their communication.
     """
-    if link is None or gpus <= found.measured_gpus:
+    if link is None or gpus <= known.measured_gpus:
         return Fraction(1)
     if run.efficiency is not None:
         return run.efficiency
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
-    a_step = _per_step(run, found)
+    a_step = _per_step(run, known)
     if run.model is None or kind is None or a_step is None:
         return EFFICIENCY
     bytes_s = bandwidth(kind, link, Fraction(0))
     gradients = run.model.parameters * (4 if run.model.precision == "fp32" else 2)
-    step_s = a_step / found.per_second[1]
+    step_s = a_step / known.per_second[1]
     if bytes_s is None:
         return EFFICIENCY
     return point(gpus=gpus, link=link, gradient_bytes=gradients, step_s=step_s, bytes_s=bytes_s).efficiency
 
 
-def _per_step(run: TrainingRun, found: Speed) -> Fraction | None:
+def _per_step(run: TrainingRun, known: Speed) -> Fraction | None:
     """Return the work of one step on one GPU, in the unit of the speed. Return None if it is not known."""
     model = run.model
     if model is None:
@@ -261,7 +261,7 @@ def _per_step(run: TrainingRun, found: Speed) -> Fraction | None:
     if each is None:
         return None
     count = Fraction(model.batch * each)
-    if found.basis != "flops":
+    if known.basis != "flops":
         return count
     if run.work.flops is None or not run.work.count:
         return None

@@ -198,7 +198,7 @@ def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
     """Yield a fault at `pointer` if no listing of the catalogue has the value `word` in the field."""
-    known = catalogue.words("accelerator")
+    known = catalogue.values_of("accelerator")
     if field == "accelerator" and any(_name(field, word) == _name(field, known_word) for known_word in known):
         return
     wrong = catalogue.unknown(field, word)
@@ -282,17 +282,21 @@ def _speed_faults(run: TrainingRun, catalogue: Catalogue) -> Iterator[Fault]:
 
 
 def _measurement_faults(
-    pointer: str, one: Measurement, run: TrainingRun, catalogue: Catalogue
+    pointer: str, measurement: Measurement, run: TrainingRun, catalogue: Catalogue
 ) -> Iterator[Fault]:
-    if (one.accelerator is None) == (one.instance_type is None):
+    if (measurement.accelerator is None) == (measurement.instance_type is None):
         yield Fault(pointer, "name the accelerator or the instance_type that it was measured on")
-    if one.accelerator is not None:
-        yield from check_accelerator(f"{pointer}/accelerator", one.accelerator)
-    if one.instance_type is not None:
-        yield from check_word(f"{pointer}/instance_type", "instance_type", one.instance_type, catalogue)
-        most = max((x.accelerators for x in catalogue.find(instance_type=one.instance_type)), default=0)
-        if one.gpus > max(most, 1):
-            yield Fault(f"{pointer}/gpus", f"{one.instance_type} has {most:g}")
+    if measurement.accelerator is not None:
+        yield from check_accelerator(f"{pointer}/accelerator", measurement.accelerator)
+    if measurement.instance_type is not None:
+        yield from check_word(
+            f"{pointer}/instance_type", "instance_type", measurement.instance_type, catalogue
+        )
+        most = max(
+            (x.accelerators for x in catalogue.find(instance_type=measurement.instance_type)), default=0
+        )
+        if measurement.gpus > max(most, 1):
+            yield Fault(f"{pointer}/gpus", f"{measurement.instance_type} has {most:g}")
 
 
 def _model_faults(run: TrainingRun) -> Iterator[Fault]:

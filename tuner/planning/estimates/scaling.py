@@ -95,10 +95,13 @@ def _measured_here(given: Sequence[Measurement], listing: Listing, kind: Acceler
     return None
 
 
-def _as_measured(one: Measurement, name: str) -> Speed:
-    each = one.per_second / max(1, one.gpus)
+def _as_measured(measurement: Measurement, name: str) -> Speed:
+    each = measurement.per_second / max(1, measurement.gpus)
     return Speed(
-        basis="measured", per_second=(each, each, each), measured_on=name, measured_gpus=max(1, one.gpus)
+        basis="measured",
+        per_second=(each, each, each),
+        measured_on=name,
+        measured_gpus=max(1, measurement.gpus),
     )
 
 
@@ -271,13 +274,17 @@ def _on(
     )
 
 
-def _judged(one: ScaledMachines, fewer: Sequence[ScaledMachines]) -> ScaledMachines:
+def _judged(machines: ScaledMachines, fewer: Sequence[ScaledMachines]) -> ScaledMachines:
     if not fewer:
-        return one
+        return machines
     least = min(fewer, key=lambda other: (other.usd, other.hours))
-    if one.hours >= least.hours:
-        return replace(one, pays="dearer and no faster" if one.usd >= least.usd else "cheaper and faster")
-    if one.usd <= least.usd:
-        return replace(one, pays="cheaper and faster")
-    dearer = Fraction((one.usd - least.usd).micro_usd, 10**6)
-    return replace(one, pays="faster, dearer", usd_per_hour_saved=dearer / (least.hours - one.hours))
+    if machines.hours >= least.hours:
+        return replace(
+            machines, pays="dearer and no faster" if machines.usd >= least.usd else "cheaper and faster"
+        )
+    if machines.usd <= least.usd:
+        return replace(machines, pays="cheaper and faster")
+    dearer = Fraction((machines.usd - least.usd).micro_usd, 10**6)
+    return replace(
+        machines, pays="faster, dearer", usd_per_hour_saved=dearer / (least.hours - machines.hours)
+    )

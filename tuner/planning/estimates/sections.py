@@ -102,7 +102,7 @@ def run_view(run: TrainingRun, catalogue: Catalogue, today: date) -> RunView:
     )
 
 
-def choices_view(asked: PricedOptions) -> ChoicesView:
+def choices_view(priced: PricedOptions) -> ChoicesView:
     costs = [
         OptionCost(
             name=option.name,
@@ -110,44 +110,46 @@ def choices_view(asked: PricedOptions) -> ChoicesView:
             machines=option.machines,
             hours=Fraction(option.duration_ns, NS_PER_HOUR),
             usd=Price(option.usd_per_hour.micro_usd_per_hour * option.machines).of(option.duration_ns),
-            meets_deadline=None if asked.deadline_ns is None else option.duration_ns <= asked.deadline_ns,
+            meets_deadline=None if priced.deadline_ns is None else option.duration_ns <= priced.deadline_ns,
         )
-        for option in asked.options
+        for option in priced.options
     ]
     return ChoicesView(options=tuple(sorted(costs, key=lambda cost: (cost.usd, cost.hours))))
 
 
-def scaling_view(asked: ScalingQuestion, catalogue: Catalogue) -> ScalingView:
-    faults = list(check_accelerator("/scaling/accelerator", asked.accelerator))
-    kind = accelerator(asked.accelerator)
+def scaling_view(question: ScalingQuestion, catalogue: Catalogue) -> ScalingView:
+    faults = list(check_accelerator("/scaling/accelerator", question.accelerator))
+    kind = accelerator(question.accelerator)
     if faults or kind is None:
         raise Invalid(*faults)
-    gradient_bytes = asked.parameters * (4 if asked.precision == "fp32" else 2)
+    gradient_bytes = question.parameters * (4 if question.precision == "fp32" else 2)
     points = scaling.table(
         kind,
-        gpus=asked.gpus,
+        gpus=question.gpus,
         gradient_bytes=gradient_bytes,
-        step_s=asked.step_s,
-        gbit_s=asked.ethernet_gbit_s,
+        step_s=question.step_s,
+        gbit_s=question.ethernet_gbit_s,
     )
     listings = [
         listing
         for listing in catalogue.listings
         if accelerator(listing.accelerator, listing.gpu_memory_gib) is kind
     ]
-    scaled_machines = scaling.machines(points, listings, asked.hours_on_one) if asked.hours_on_one else []
+    scaled_machines = (
+        scaling.machines(points, listings, question.hours_on_one) if question.hours_on_one else []
+    )
     return ScalingView(gradient_bytes=gradient_bytes, points=tuple(points), machines=tuple(scaled_machines))
 
 
-def compute_view(asked: ComputeQuestion, catalogue: Catalogue) -> ComputeView:
-    flops, bought = asked.flops, None
+def compute_view(question: ComputeQuestion, catalogue: Catalogue) -> ComputeView:
+    flops, bought = question.flops, None
     if flops is None:
-        bought = _bought(asked, catalogue)
+        bought = _bought(question, catalogue)
         flops = bought.hours * 3600 * bought.accelerators * bought.peak_tflops * TERA * bought.utilisation
     return ComputeView(flops=flops, bought=bought, optima=tuple(chinchilla.optima(float(flops))))
 
 
-def recurring_view(asked: RecurringQuestion, run: RunView | None) -> tuple[ownership.YearlyCost, ...]:
+def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[ownership.YearlyCost, ...]:
     """Return the yearly costs of each way to run.
 
     The savings are relative to the first one. For a described run, that is normally the cheapest on-demand machine.
@@ -155,13 +157,15 @@ def recurring_view(asked: RecurringQuestion, run: RunView | None) -> tuple[owner
     Raises:
         Invalid: No cost is known.
     """
-    costs = asked.costs or _costs(run)
+    costs = question.costs or _costs(run)
     if not costs:
         raise Invalid.at(
             "/recurring", "what does a run cost? give costs, or describe a run that fits somewhere"
         )
     yearly_costs = [
-        ownership.yearly(name, usd, runs_per_month=asked.runs_per_month, failed_share=asked.failed_share)
+        ownership.yearly(
+            name, usd, runs_per_month=question.runs_per_month, failed_share=question.failed_share
+        )
         for name, usd in costs
     ]
     first = yearly_costs[0].usd_per_year
@@ -169,52 +173,54 @@ def recurring_view(asked: RecurringQuestion, run: RunView | None) -> tuple[owner
     return yearly_costs[0], *others
 
 
-def ownership_view(asked: OwnershipQuestion, catalogue: Catalogue) -> ownership.OwnershipComparison:
+def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> ownership.OwnershipComparison:
     """Compare owning a machine with renting one, at the given price or at the cheapest of the catalogue.
 
     Raises:
         Invalid: The request is not valid, or no machine of the catalogue has these accelerators.
     """
-    if asked.owned.resale > asked.owned.purchase:
+    if question.owned.resale > question.owned.purchase:
         raise Invalid.at("/ownership/resale_usd", "is more than purchase_usd")
-    if asked.cloud is not None:
-        return ownership.compare(asked.owned, asked.cloud)
-    if asked.accelerator is None:
+    if question.cloud is not None:
+        return ownership.compare(question.owned, question.cloud)
+    if question.accelerator is None:
         raise Invalid.at("/ownership/cloud_usd_per_hour", "give the price in the cloud, or an accelerator")
     pointer = "/ownership/accelerator"
     enough = [
         listing
-        for listing in _listed(pointer, asked.accelerator, asked.market, catalogue)
-        if listing.accelerators >= asked.gpus
+        for listing in _listed(pointer, question.accelerator, question.market, catalogue)
+        if listing.accelerators >= question.gpus
     ]
     if not enough:
-        raise Invalid.at("/ownership/gpus", f"no machine has {asked.gpus} of {asked.accelerator}")
-    cheapest = min(enough, key=lambda listing: _micro(listing, asked.market))
-    comparison = ownership.compare(asked.owned, Price(_micro(cheapest, asked.market)))
+        raise Invalid.at("/ownership/gpus", f"no machine has {question.gpus} of {question.accelerator}")
+    cheapest = min(enough, key=lambda listing: _micro(listing, question.market))
+    comparison = ownership.compare(question.owned, Price(_micro(cheapest, question.market)))
     return replace(comparison, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
 
 
-def _bought(asked: ComputeQuestion, catalogue: Catalogue) -> BoughtMachine:
-    if asked.usd is None or asked.accelerator is None:
+def _bought(question: ComputeQuestion, catalogue: Catalogue) -> BoughtMachine:
+    if question.usd is None or question.accelerator is None:
         raise Invalid.at("/compute_optimal", "give flops, or usd and an accelerator to spend it on")
-    listings = _listed("/compute_optimal/accelerator", asked.accelerator, asked.market, catalogue)
+    listings = _listed("/compute_optimal/accelerator", question.accelerator, question.market, catalogue)
     whole = [listing for listing in listings if listing.accelerators >= 1]
     if not whole:
-        raise Invalid.at("/compute_optimal/accelerator", f"no machine has a whole {asked.accelerator}")
-    best = min(whole, key=lambda listing: Fraction(_micro(listing, asked.market), int(listing.accelerators)))
+        raise Invalid.at("/compute_optimal/accelerator", f"no machine has a whole {question.accelerator}")
+    best = min(
+        whole, key=lambda listing: Fraction(_micro(listing, question.market), int(listing.accelerators))
+    )
     kind = accelerator(best.accelerator, best.gpu_memory_gib)
     if kind is None:
-        raise Invalid(*check_accelerator("/compute_optimal/accelerator", asked.accelerator))
-    price = Price(_micro(best, asked.market))
+        raise Invalid(*check_accelerator("/compute_optimal/accelerator", question.accelerator))
+    price = Price(_micro(best, question.market))
     return BoughtMachine(
         cloud=best.cloud,
         region=best.region,
         instance_type=best.instance_type,
         accelerators=int(best.accelerators),
         usd_per_hour=price,
-        hours=Fraction(asked.usd.micro_usd, price.micro_usd_per_hour),
+        hours=Fraction(question.usd.micro_usd, price.micro_usd_per_hour),
         peak_tflops=kind.half_tflops,
-        utilisation=UTILISATION if asked.utilisation is None else asked.utilisation,
+        utilisation=UTILISATION if question.utilisation is None else question.utilisation,
     )
 
 

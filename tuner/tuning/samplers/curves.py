@@ -46,7 +46,7 @@ class _Trial:
     violation: float = 0.0  #: Of the job's constraints, at the newest score.
 
 
-class Curves:
+class LevelScores:
     """Scores of trials by level. The levels are the rungs and the last step.
 
     The score of a level is the trial's first score at or after the level's step. At the last level it is the newest one. `reports_seen`

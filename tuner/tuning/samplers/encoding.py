@@ -79,7 +79,7 @@ def _index(u: Floats, count: int) -> npt.NDArray[np.int64]:
     return np.minimum((u * count).astype(np.int64), count - 1)
 
 
-def _ends(parameter: Float | Int) -> tuple[float, float]:
+def _bounds(parameter: Float | Int) -> tuple[float, float]:
     """Return the ends of the parameter's scale. An integer takes the interval from 0.5 below it to 0.5 above it.
 
     The scale of a parameter with a step is that of the indices of its values.
@@ -96,7 +96,7 @@ def place_of(parameter: Parameter, value: Value) -> float:
     if isinstance(parameter, Categorical):
         index = next(i for i, choice in enumerate(parameter.choices) if same(choice, value))
         return (index + 0.5) / len(parameter.choices)
-    low, high = _ends(parameter)
+    low, high = _bounds(parameter)
     number = float(str(value))
     if parameter.step is not None:
         number = parameter.index(number)
@@ -109,7 +109,7 @@ def value_at(parameter: Parameter, u: float) -> Value:
         return parameter.choices[min(int(u * len(parameter.choices)), len(parameter.choices) - 1)]
     if (count := steps_of(parameter)) is not None:
         return parameter.nth(min(int(u * count), count - 1))
-    first, last = _ends(parameter)
+    first, last = _bounds(parameter)
     value = first + u * (last - first)
     value = math.exp(value) if parameter.log else value
     if isinstance(parameter, Int):
@@ -123,7 +123,7 @@ def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
         return (np.minimum(np.floor(u * count), count - 1) + 0.5) / count
     if isinstance(parameter, Float):
         return u
-    first, last = _ends(parameter)
+    first, last = _bounds(parameter)
     scaled_values = first + u * (last - first)
     whole = np.clip(
         np.round(np.exp(scaled_values) if parameter.log else scaled_values), parameter.low, parameter.high

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Config, Space
 from tuner.tuning.samplers.base import Forecast, number_rng
-from tuner.tuning.samplers.curves import Curves, Data
+from tuner.tuning.samplers.curves import Data, LevelScores
 from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import RandomSampler
 
@@ -67,7 +67,7 @@ class ModelSampler:
         self._seed = seed
         self._cube = UnitCube(space)
         self._random = RandomSampler(space, seed)
-        self._curves = Curves(self._cube, steps, history)
+        self._curves = LevelScores(self._cube, steps, history)
         self._gp: CurveGP | None = None
         self._fits: list[Data] = []
         self._fitted_at = 0
