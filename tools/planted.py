@@ -304,7 +304,7 @@ MUTANTS = (
     Mutant(
         "key-by-its-id-alone",
         "tuner/service/access.py",
-        "if bearer is None or not hmac.compare_digest(bearer.key.sha256, found.sha256):",
+        "if bearer is None or not hmac.compare_digest(bearer.key.sha256, parsed_key.sha256):",
         "if bearer is None:",
         "the part of a key that listings show is enough to use it",
         (f"{ACCESS}::test_key_with_a_known_id_and_wrong_secret_is_refused",),
