@@ -114,7 +114,10 @@ def test_invalid_field_value_is_refused_with_a_pointer(
     for value in values:
         content = json.dumps(with_value(right, at, value))
         given = pointers(client.request(method, path, content=content, headers=HEADERS), shown(value))
-        assert any(one == pointer or one.startswith(f"{pointer}/") for one in given), (shown(value), given)
+        assert any(pointed == pointer or pointed.startswith(f"{pointer}/") for pointed in given), (
+            shown(value),
+            given,
+        )
 
 
 @pytest.mark.parametrize("call", CALLS)

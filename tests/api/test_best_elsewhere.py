@@ -197,9 +197,9 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
             name = f"trial_{number:05d}"
             tx.put_trial(name, "completed", at=service.now(), config={"lr": lr})
             put_report(tx, ReportRow(name, 1, 9, service.now(), value, {}, Cost(Money(usd)), 9 * NS))
-    found = client.get(f"/v1/jobs/{job}/best").json()
-    confirmation = found["confirmation"]
-    assert (found["trial"], confirmation["trial"], confirmation["seeds"]) == (f"trial_0000{chosen}",) * 2 + (
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    confirmation = best["confirmation"]
+    assert (best["trial"], confirmation["trial"], confirmation["seeds"]) == (f"trial_0000{chosen}",) * 2 + (
         2,
     )
     assert confirmation["mean_metric"] == pytest.approx(sum(runs[chosen][2]) / 2)

@@ -64,8 +64,8 @@ def test_only_feasible_reports_are_the_best(reporting: Reporting) -> None:
         ("trial_00001", 1)
     ]
     shown = [
-        (one["id"], one["metric"], one["latest_metric"], one["violation"])
-        for one in reporting.get("/trials?sort=-metric")["items"]
+        (trial["id"], trial["metric"], trial["latest_metric"], trial["violation"])
+        for trial in reporting.get("/trials?sort=-metric")["items"]
     ]
     assert shown == [
         ("trial_00001", 0.7, 0.8, 0.25),

@@ -107,11 +107,11 @@ def test_serving_costs_what_a_share_of_each_machine_costs(
     monkeypatch.setattr(service.settings.__class__, "prices_path", property(lambda _: file))
     model = {"latency_ms": 2, "batch_per_second": 4000, "bytes": 125_000_000, "load_ms": 1000}
     for rate, cheaper in ((0.08, "scale_to_zero"), (0.09, "real_time"), (2000, "real_time")):
-        found = ask(client, serving={**model, "requests_per_second": rate, "markets": ["on_demand"]})[
+        serving = ask(client, serving={**model, "requests_per_second": rate, "markets": ["on_demand"]})[
             "serving"
         ]
-        assert (found["count"], found["cold_start_seconds"], found["per_second"]) == (2, 12, 500)
-        best, _ = found["candidates"]
+        assert (serving["count"], serving["cold_start_seconds"], serving["per_second"]) == (2, 12, 500)
+        best, _ = serving["candidates"]
         cost = serving_cost(
             ReplicaSpeed(0.002, 500, 4000), Price.from_usd_per_hour(0.1), per_second=rate, cold_start_s=12
         )
@@ -123,11 +123,13 @@ def test_serving_costs_what_a_share_of_each_machine_costs(
         assert best["usd_per_month"] == pytest.approx(
             best["usd_per_million"] * rate * 730 * 3600 / 1e6, rel=1e-4
         )
-        assert found["cheapest_batch"] == found["cheapest_real_time"] == best
-        assert found["cheapest_scale_to_zero"] == (None if rate == 2000 else best)
-    assert found["left_out"][0]["instance_types"] == ["gpu"]
+        assert serving["cheapest_batch"] == serving["cheapest_real_time"] == best
+        assert serving["cheapest_scale_to_zero"] == (None if rate == 2000 else best)
+    assert serving["left_out"][0]["instance_types"] == ["gpu"]
     on_gpu = ask(client, serving={"per_second": 900, "gpus": 1, "accelerators": ["T4"]})["serving"]
-    assert [(one["instance_type"], one["usd_per_hour"]) for one in on_gpu["candidates"]] == [("gpu", 0.8)]
+    assert [
+        (candidate["instance_type"], candidate["usd_per_hour"]) for candidate in on_gpu["candidates"]
+    ] == [("gpu", 0.8)]
     too_large = ask(client, serving={**model, "gpus": 1, "accelerators": ["T4"], "bytes": 17 * GIB})[
         "serving"
     ]

@@ -142,7 +142,7 @@ def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
     measured = {"job": job, "export": made["id"], "variant": "onnx"}
     asked = {"requests_per_second": 2000, "start": "30s", "instance_types": ["m6i.xlarge"]}
     answer = client.post("/v1/estimates", json={"serving": {"measured": measured, **asked}}).json()["serving"]
-    by_market = {one["market"]: one["batch_usd_per_million"] for one in elsewhere}
+    by_market = {machine["market"]: machine["batch_usd_per_million"] for machine in elsewhere}
     best = answer["candidates"][0]
     assert best["batch_usd_per_million"] == by_market[best["market"]]
     assert answer["cold_start_seconds"] == pytest.approx(30.003 + 1000 / 125e6)

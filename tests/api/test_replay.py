@@ -106,13 +106,13 @@ def test_record_without_concurrency_is_replayed_with_the_admitted_one(
             older = json.loads(body)
             del older["value"]["concurrency"]
             db.execute(update(events).where(e.job == job, e.seq == seq).values(body=json.dumps(older)))
-    found = replay(client, job)
-    assert (found["difference"], found["not_checked"]) == (None, [])
+    outcome = replay(client, job)
+    assert (outcome["difference"], outcome["not_checked"]) == (None, [])
     with service.database.write() as db:
         db.execute(update(jobs).where(jobs.c.id == job).values(concurrency=1))
-    found = replay(client, job)
-    assert found["difference"] is not None
-    assert [one["what"] for one in found["not_checked"]] == ["how many trials could run at once"]
+    outcome = replay(client, job)
+    assert outcome["difference"] is not None
+    assert [part["what"] for part in outcome["not_checked"]] == ["how many trials could run at once"]
 
 
 def test_control_requests_not_handled_by_a_driver_are_not_checked(

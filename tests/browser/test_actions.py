@@ -201,7 +201,7 @@ def test_export_is_paid_priced_and_downloaded_and_files_are_deleted(
     dialog.get_by_role("button", name="Delete the files").click()
     expect(dialog).not_to_be_visible()
     audit = site.get("/audit", target=job)["items"]
-    assert [one["after"]["retain"] for one in audit if one["action"] == "artifacts.delete"] == ["best"]
+    assert [entry["after"]["retain"] for entry in audit if entry["action"] == "artifacts.delete"] == ["best"]
     page.evaluate("document.documentElement.dataset.role = 'viewer'")
     expect(stored.get_by_role("button", name="Delete files…")).to_be_hidden()
     expect(exports.get_by_role("button", name="Export…")).to_be_hidden()

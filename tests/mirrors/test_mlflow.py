@@ -151,7 +151,7 @@ def test_best_checkpoint_of_a_job_is_registered_once(
         assert missing is None
     with service.database.read() as db:
         chosen = choose(db, jobs.get(db, job), best["trial"], None)
-    assert chosen.step in [one["step"] for one in stored]
+    assert chosen.step in [file["step"] for file in stored]
     store = CheckpointStore(service.settings.storage, "default", job)
     store.publish(best["trial"], chosen.attempt, chosen.step, tmp_path / "files")
 
@@ -162,7 +162,9 @@ def test_best_checkpoint_of_a_job_is_registered_once(
     assert held.get_run(version.run_id).data.tags["tuner.trial"] == best["trial"]
     assert (Path(version.source.removeprefix("file://")) / "state.pt").read_text() == "weights"
     (parent,) = [
-        one for one in opens()._runs(f"tags.`tuner.job` = '{job}'") if "tuner.trial" not in one.data.tags
+        mlflow_run
+        for mlflow_run in opens()._runs(f"tags.`tuner.job` = '{job}'")
+        if "tuner.trial" not in mlflow_run.data.tags
     ]
     held.delete_tag(parent.info.run_id, "tuner.position")  # as after a crash before it was written
     mirror_all(service, opens)

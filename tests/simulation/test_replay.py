@@ -293,8 +293,8 @@ def test_time_limit_is_reported(run: SimulatedRun) -> None:
 def test_without_a_sampler_only_its_answers_are_not_checked(run: SimulatedRun) -> None:
     record = record_of(run)
     config = run.loop_config
-    found = check(record, run.spec, None, rate=config.rate, concurrency=config.concurrency)
-    assert (found.difference, found.answers, found.events) == (None, 0, len(record.events))
+    outcome = check(record, run.spec, None, rate=config.rate, concurrency=config.concurrency)
+    assert (outcome.difference, outcome.answers, outcome.events) == (None, 0, len(record.events))
 
 
 # Warm starts

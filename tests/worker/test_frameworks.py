@@ -57,7 +57,9 @@ def test_callback_stores_the_files_of_its_directory_for_artifacts(drive: Any, tm
     driver = drive("xgboost", "tests.frameworks.with_boosting")
     driver.save_at(2, config={"artifacts_dir": str(tmp_path / "figures")})
     stored = TrialArtifacts(str(driver.storage), "default", "job_1", "trial_00000").list()
-    assert {name: (one.step, one.size_bytes) for name, one in stored.items()} == {"trees.txt": (1, 3)}
+    assert {name: (artifact.step, artifact.size_bytes) for name, artifact in stored.items()} == {
+        "trees.txt": (1, 3)
+    }
 
 
 @pytest.mark.extended

@@ -82,7 +82,7 @@ def test_program_stores_artifacts_with_its_steps_and_names_one_that_is_refused(
     failed = program.until_state("failed")
     assert "a file in TUNER_ARTIFACTS_DIR cannot be stored: 'a b' is not a name" in failed["error"]["message"]
     stored = TrialArtifacts(str(program.storage), "default", "job_1", "trial_00000").list()
-    assert {name: one.step for name, one in stored.items()} == {"table.csv": 1}
+    assert {name: artifact.step for name, artifact in stored.items()} == {"table.csv": 1}
 
 
 COUNTS = f"for i in $(seq $((TUNER_STEP + 1)) 20); do echo $i >> $HERE/tried; {step_of()}; done"

@@ -329,19 +329,19 @@ def _serving(answer: show.ServingEstimate) -> Iterator[RenderableType]:
         "below 1/s",
         "a month",
     )
-    for one in answer.candidates:
-        to_zero = one.scale_to_zero_usd_per_million
+    for candidate in answer.candidates:
+        to_zero = candidate.scale_to_zero_usd_per_million
         table.add_row(
-            one.instance_type,
-            str(one.region),
-            one.market,
-            usd(one.usd_per_hour),
-            str(one.replicas),
-            usd(one.real_time_usd_per_million),
-            usd(one.batch_usd_per_million),
+            candidate.instance_type,
+            str(candidate.region),
+            candidate.market,
+            usd(candidate.usd_per_hour),
+            str(candidate.replicas),
+            usd(candidate.real_time_usd_per_million),
+            usd(candidate.batch_usd_per_million),
             "" if to_zero is None else usd(to_zero),
-            number(one.break_even_per_second),
-            usd(one.usd_per_month),
+            number(candidate.break_even_per_second),
+            usd(candidate.usd_per_month),
         )
     yield table
     yield Text(f"{len(answer.candidates)} of {answer.count}, in dollars per million predictions")
@@ -349,5 +349,8 @@ def _serving(answer: show.ServingEstimate) -> Iterator[RenderableType]:
         f"a new replica answers after {answer.cold_start_seconds:g} s; scaling to zero costs less below the rate in the table"
     )
     yield from (Text(f"! {warning}", style="bold") for warning in answer.warnings)
-    yield from (Text(f"left out, {one.count}: {one.reason}") for one in answer.left_out)
-    yield from (Text(f"assumed, {one.name}: {one.value} ({one.why})") for one in answer.assumptions)
+    yield from (Text(f"left out, {excluded.count}: {excluded.reason}") for excluded in answer.left_out)
+    yield from (
+        Text(f"assumed, {assumption.name}: {assumption.value} ({assumption.why})")
+        for assumption in answer.assumptions
+    )

@@ -80,8 +80,8 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
             raise NotFound(f"{trial} has no checkpoint of step {step}; it has those of {steps}")
         return chosen
     scored = [
-        (-one.violation, spec.rank(one.step, one.value), -one.step, one)
-        for one in stored
-        if one.value is not None and one.violation is not None
+        (-saved.violation, spec.rank(saved.step, saved.value), -saved.step, saved)
+        for saved in stored
+        if saved.value is not None and saved.violation is not None
     ]
     return max(scored)[3] if scored else stored[-1]

@@ -126,9 +126,9 @@ def spend_of(
             "storage_region": service.settings.storage_region,
             "data_region": service.settings.data_region,
         }
-        found = spend.rows(db, service.project, keys, span, **regions)
+        spend_rows = spend.rows(db, service.project, keys, span, **regions)
         (total,) = spend.rows(db, service.project, (), span, **regions)
-        rows, total = _with_storage(db, service, keys, (found, total), (first, last, timezone))
+        rows, total = _with_storage(db, service, keys, (spend_rows, total), (first, last, timezone))
     rows = sorted(rows, key=lambda row: _place(keys, row))
     cluster = cluster_cost(service, first, last) if _sees_cluster(service.actor) else None
     return SpendView(tuple(group_by), first, last, timezone, rows, total, cluster)

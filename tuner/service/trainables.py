@@ -91,7 +91,9 @@ class SubprocessProber:
             with self._lock:
                 del self._looks[key]
                 if mine.exception() is None and mine.result().error:
-                    self._failures = {old: one for old, one in self._failures.items() if old[:3] != question}
+                    self._failures = {
+                        old: failure for old, failure in self._failures.items() if old[:3] != question
+                    }
                     # Computed again, because the import may have written bytecode next to the module.
                     self._failures[*question, _surroundings(entry)] = mine.result()
         return mine.result()

@@ -253,7 +253,7 @@ def quiet() -> Iterator[None]:
 
 def rows(inputs: Sequence[torch.Tensor], batch: int) -> tuple[torch.Tensor, ...]:
     """Return inputs with `batch` rows, by repeating the rows of these inputs."""
-    return tuple(one[torch.arange(batch, device=one.device) % len(one)] for one in inputs)
+    return tuple(tensor[torch.arange(batch, device=tensor.device) % len(tensor)] for tensor in inputs)
 
 
 def _checked(exported: object) -> Exported:
@@ -445,7 +445,7 @@ def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASUR
         seconds: How long to measure, in seconds. The time is billed like the rest of the trial.
     """
     example = rows(inputs, 1)
-    devices = {one.device for one in example if one.device.type == "cuda"}
+    devices = {tensor.device for tensor in example if tensor.device.type == "cuda"}
 
     def call() -> None:
         module(*example)
@@ -495,9 +495,11 @@ def _sparsity(path: Path) -> float:
     import onnx
     from onnx import numpy_helper
 
-    arrays = [numpy_helper.to_array(one) for one in onnx.load(str(path)).graph.initializer]
-    weights = [one for one in arrays if one.ndim >= 2 and one.dtype.kind == "f"]
-    return float(sum((one == 0).sum() for one in weights) / max(1, sum(one.size for one in weights)))
+    arrays = [numpy_helper.to_array(initializer) for initializer in onnx.load(str(path)).graph.initializer]
+    weights = [array for array in arrays if array.ndim >= 2 and array.dtype.kind == "f"]
+    return float(
+        sum((weight == 0).sum() for weight in weights) / max(1, sum(weight.size for weight in weights))
+    )
 
 
 # Layers that compute each channel on its own, so that channels can be removed before and after them.

@@ -219,7 +219,7 @@ class _Runs:
                 differing = [key for key in shared if not same(run.values[key], other.values[key])]
                 if len(differing) == 1 and differing[0] not in when:
                     key = differing[0]
-                    values = [one.values[key] for one in using if key in one.values]
+                    values = [each_run.values[key] for each_run in using if key in each_run.values]
                     when[key] = tuple(
                         value
                         for value in _few_values(run.parameters[key])

@@ -111,8 +111,8 @@ def _import(request: ProbeRequest, answer: int, output: int) -> NoReturn:
     gc.disable()  # saves a tenth of the processor time of the imports
     with os.fdopen(answer, "wb") as file:
         limit_s = request.limit_s / 2  # leaves time for the import
-        found = describe(request.entry, request.package, request.kind, limit_s)
-        file.write(json.dumps(found).encode())
+        description = describe(request.entry, request.package, request.kind, limit_s)
+        file.write(json.dumps(description).encode())
     os._exit(0)
 
 

@@ -134,9 +134,9 @@ def check_run(run: TrainingRun, catalogue: Catalogue) -> list[Listing]:
         faults.append(Fault("/run/deadline", "has passed: give a time to come, or a duration such as 12h"))
     if faults:
         raise Invalid(*faults)
-    found = _listings_in("/run", run.where, catalogue)
-    _check_gpus(run, found)
-    return found
+    listings = _listings_in("/run", run.where, catalogue)
+    _check_gpus(run, listings)
+    return listings
 
 
 def check_serving(asked: ServingQuestion, catalogue: Catalogue) -> list[Listing]:
@@ -163,12 +163,12 @@ def _filter_faults(pointer: str, where: ListingFilter, catalogue: Catalogue) -> 
 
 
 def _listings_in(pointer: str, where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
-    found = listings_in(where, catalogue)
-    if not found:
+    listings = listings_in(where, catalogue)
+    if not listings:
         words = {name: "/".join(getattr(where, name)) for name, _ in FILTERS if getattr(where, name)}
         wanted = ", ".join(f"{name} {values}" for name, values in words.items())
         raise Invalid.at(pointer, f"no machine of the catalogue {catalogue.name} has all of {wanted}")
-    return found
+    return listings
 
 
 def listings_in(where: ListingFilter, catalogue: Catalogue) -> list[Listing]:

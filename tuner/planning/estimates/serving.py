@@ -42,7 +42,7 @@ class ServingView:
 
     def cheapest(self, key: Callable[[ServingCandidate], float | None]) -> ServingCandidate | None:
         """Return the candidate with the smallest value. Those whose value is None are left out."""
-        known = [(value, one) for one in self.ranked if (value := key(one)) is not None]
+        known = [(value, candidate) for candidate in self.ranked if (value := key(candidate)) is not None]
         return min(known, key=lambda each: each[0])[1] if known else None
 
 
@@ -60,8 +60,15 @@ def serving_view(asked: ServingQuestion, catalogue: Catalogue, today: date) -> S
             ranked.append(_candidate(asked, listing, zones, market))
         else:
             left.setdefault(reason, []).append(listing.instance_type)
-    ranked.sort(key=lambda one: (one.usd_per_million, one.cost.batch, one.listing.cloud, one.listing.region))
-    old = catalogue.warning(today, [one.listing for one in ranked[: asked.limit]])
+    ranked.sort(
+        key=lambda candidate: (
+            candidate.usd_per_million,
+            candidate.cost.batch,
+            candidate.listing.cloud,
+            candidate.listing.region,
+        )
+    )
+    old = catalogue.warning(today, [candidate.listing for candidate in ranked[: asked.limit]])
     none = "no machine that was looked at can serve the model; see what was left out"
     return ServingView(
         ranked=ranked,
