@@ -13,6 +13,7 @@ from tuner.database.tables import (
     jobs,
     launches,
     removals,
+    reports,
     storage_spans,
     teachers,
     warm_starts,
@@ -21,7 +22,6 @@ from tuner.domain.job import FINAL, Teacher
 from tuner.domain.retention import Retain
 from tuner.domain.time import Instant
 from tuner.store import exports
-from tuner.store.best import nearest
 
 _FINAL = sorted(FINAL)
 
@@ -128,7 +128,7 @@ def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None
 def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None:
     """Return the trials whose files are kept, or None for all of them.
 
-    If no trial is feasible, the best is the one that violates the constraints least.
+    If no trial is feasible, the best is the one with a checkpoint that violates the constraints least.
     """
     if retain == "all":
         return None
@@ -139,8 +139,12 @@ def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None
     if retain == "best":
         query = query.order_by(f.loss, f.usd, f.duration_ns, f.gpu_ms, f.seq).limit(1)
     kept = set(db.execute(query).scalars())
-    if not kept and (near := nearest(db, job)) is not None:
-        return {near.trial}
+    if not kept:
+        r, c = reports.c, checkpoints.c
+        known = (r.job == job, r.value.is_not(None), r.violation.is_not(None))
+        saved = exists().where(c.job == r.job, c.trial == r.trial)
+        nearest = select(r.trial).where(*known, saved).order_by(r.violation, r.seq, r.step).limit(1)
+        kept = set(db.execute(nearest).scalars())
     return kept
 
 
