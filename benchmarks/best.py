@@ -24,13 +24,15 @@ from tuner.database.database import Database
 from tuner.database.tables import front as front_table
 from tuner.database.tables import reports, trials
 from tuner.domain.ids import trial_id
+from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Fidelity
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS, Instant
 from tuner.service import next_dollar
-from tuner.store import best, jobs, journal, pareto_front
+from tuner.store import best, jobs, journal
 from tuner.store.best import CostLimits
+from tuner.store.pareto_front import ParetoFront
 
 QUESTIONS, SCANS, WRITES = 300, 20, 500
 MICRO_USD_PER_HOUR = 2_000_000
@@ -215,7 +217,10 @@ def scan(db: Connection, limits: CostLimits) -> Any:
 def writes(database: Database, count: int, steps: int) -> None:
     """Time the transactions that write one report each, with and without maintaining the front."""
     rng, number = Random(2), count
-    kept = pareto_front.note
+    kept = ParetoFront.note
+    spec = new_job().spec
+    with database.read() as db:
+        recorded = journal._Recorded.load(db, JOB, PROJECT, spec)
     for words, note in (("with the front", kept), ("without it", lambda *_, **__: None)):
         with noting(note):
             seconds = []
@@ -225,23 +230,24 @@ def writes(database: Database, count: int, steps: int) -> None:
                     row["trial"], 1, row["step"], Instant(0), row["value"], {"acc": row["value"]},
                     Cost(Money(row["usd"]), row["gpu_ms"]), row["duration_ns"],
                 )  # fmt: skip
-                seconds.append(timed(lambda made=made: put(database, made)))
+                seconds.append(timed(lambda made=made: put(database, made, spec, recorded)))
             report(f"  a report written {words}", seconds)
         number += WRITES // steps
 
 
-def put(database: Database, row: ReportRow) -> None:
+def put(database: Database, row: ReportRow, spec: JobSpec, recorded: journal._Recorded) -> None:
     with database.write() as db:
-        journal.SqlTx(db, JOB, PROJECT, 1, 0, 0, mode="max").put_report(row)
+        journal.SqlTx(db, JOB, PROJECT, 1, 0, 0, fidelity=spec.fidelity, recorded=recorded).put_report(row)
 
 
 @contextmanager
 def noting(note: Callable[..., None]) -> Iterator[None]:
-    kept, pareto_front.note = pareto_front.note, note
+    kept = ParetoFront.note
+    ParetoFront.note = note  # type: ignore[method-assign]
     try:
         yield
     finally:
-        pareto_front.note = kept
+        ParetoFront.note = kept  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
