@@ -238,7 +238,7 @@ def test_request_goes_to_the_checked_address_after_one_name_lookup_and_follows_n
         return ["127.0.0.1"]
 
     url = f"http://rebinding.invalid:{receiver.server_port}/hook"
-    assert webhooks.send(url, b"{}", {}, private=True, resolve=resolve).taken
+    assert webhooks.send(url, b"{}", {}, private=True, resolve=resolve).accepted
     assert asked == ["rebinding.invalid"]
     assert receiver.heard[0][0]["Host"] == f"rebinding.invalid:{receiver.server_port}"
     receiver.statuses = [302]
@@ -291,4 +291,6 @@ def test_refused_connection_and_unknown_host_are_reported(receiver: Receiver) ->
     result = webhooks.send(closed, b"{}", {}, private=True)
     assert not result.accepted
     assert "refused" in result.detail.lower()
-    assert not webhooks.send("http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []).taken
+    assert not webhooks.send(
+        "http://nobody.invalid/", b"", {}, private=True, resolve=lambda h, p: []
+    ).accepted

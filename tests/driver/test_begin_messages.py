@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.simulation.test_simulated_jobs import spec
+from tests.store.builders import OFFER
 from tuner.domain.job import Resources
 from tuner.driver.actuator import (
     FRESH_S,
@@ -63,9 +64,7 @@ def test_losses_of_a_market_are_read_again_after_a_while() -> None:
 
 
 def test_repeat_is_seeded_differently_from_the_trial_that_it_repeats() -> None:
-    row: Any = SimpleNamespace(
-        spec=spec(seed=40), id="job_1", project="p", offer=SimpleNamespace(market="on_demand")
-    )
+    row: Any = SimpleNamespace(spec=spec(seed=40), id="job_1", project="p", offer=OFFER)
     messages = BeginMessages(
         row, "", lambda: None, lambda _: None, lambda *_: None, lambda _: Losses(), lambda _: 0
     )

@@ -191,7 +191,7 @@ def test_no_private_address_is_connected_to(
         early += answer.status_code == 422
         private = webhooks.may_be_private(service.settings, url)
         sent = webhooks.send(url, b"{}", {}, private=private, resolve=resolve)
-        assert not sent.taken
+        assert not sent.accepted
         assert "both.example" not in url or "private" in sent.detail
         if any(answer.is_success or is_private(address) for address, _ in machine.tried):
             through.append(url)
@@ -232,7 +232,7 @@ def test_only_private_hosts_named_by_the_operator_are_connected_to(
     url = f"http://HOOKS.internal:{machine.port}/x"
     assert keep(client, url).is_success
     private = webhooks.may_be_private(named.settings, url)
-    assert webhooks.send(url, b"{}", {}, private=private, resolve=resolve).taken
+    assert webhooks.send(url, b"{}", {}, private=private, resolve=resolve).accepted
     for other in (
         f"http://127.0.0.1:{machine.port}/x",
         f"http://hooks.internal.example:{machine.port}/x",

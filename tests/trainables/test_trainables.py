@@ -232,7 +232,7 @@ def test_suggested_space_has_exactly_the_parameters_that_training_reads(
     monkeypatch.setattr(module, "train", watched)
     for optimizer in ("sgd", "adamw"):
         run(module, 1, optimizer=optimizer)
-    constants = {"precision", "accumulate", "seed", "heads"}
+    constants = {"precision", "accumulate", "quantize_aware", "seed", "heads"}
     assert set(module.SEARCH_SPACE) == read - constants
     assert all(name in train.__doc__ for name in module.SEARCH_SPACE)
 
