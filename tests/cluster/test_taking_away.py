@@ -30,7 +30,7 @@ def test_notice_is_withdrawn_if_ray_refuses_to_drain(tmp_path: Path, monkeypatch
     Refuses.folder = tmp_path
     monkeypatch.setattr(drain, "Gcs", Refuses)
     monkeypatch.setattr(os, "environ", {**os.environ})
-    monkeypatch.setattr(LocalHead, "found", lambda _: Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1"))
+    monkeypatch.setattr(LocalHead, "running", lambda _: Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1"))
     with pytest.raises(Conflict, match="not now"):
         preemption.announce(LocalHead(tmp_path), ALIVE, 3600 * NS)
     assert (
