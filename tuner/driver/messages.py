@@ -18,7 +18,7 @@ WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "en
 ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
 # How many attempts of a trial in a row may be lost without a new step or a newer checkpoint. Otherwise a trial that is lost at another step
 # each time would use up the budget. Each `Lost` event has the number, so a change of it leaves replays of recorded jobs as they are.
-MOST_LOST = 10
+MOST_LOST = 100
 # Limits for listing the metrics that were reported instead of the objective.
 NAMES_KEPT, NAME_CHARS = 30, 60
 TROUBLE = ("kind", "type", "message", "traceback")
