@@ -74,14 +74,14 @@ def train(config: dict[str, Any]) -> None:
 class Waits:
     """Waits of the loop in milliseconds, at saves and elsewhere.
 
-    `durable_s` is the seconds until each save was durable. `beside` is the work done in steps next to a save, as a fraction of the
+    `durable_s` is the seconds until each save was durable. `next_to_save` is the work done in steps next to a save, as a fraction of the
     work done in other steps.
     """
 
     saves: list[float]
     others: list[float]
     durable_s: list[float]
-    beside: float
+    next_to_save: float
 
 
 def ours(folder: Path, megabytes: int, pieces: int) -> Waits:
@@ -102,11 +102,11 @@ def ours(folder: Path, megabytes: int, pieces: int) -> Waits:
     waits = {step - 1: metrics["waited_ms"] for step, metrics in metrics_by_step.items()}
     at_saves = [waits[step] for step in saved if step in waits]
     others = [ms for step, ms in waits.items() if step not in saved and step > 1]
-    beside = [metrics_by_step[step + 1]["done"] for step in saved if step + 1 in metrics_by_step]
+    next_to_save = [metrics_by_step[step + 1]["done"] for step in saved if step + 1 in metrics_by_step]
     elsewhere = [
         metrics_by_step[step]["done"] for step in metrics_by_step if step - 1 not in saved and step > 1
     ]
-    share = statistics.mean(beside) / statistics.mean(elsewhere)
+    share = statistics.mean(next_to_save) / statistics.mean(elsewhere)
     return Waits(at_saves, others, list(saved.values()), share)
 
 
@@ -214,7 +214,7 @@ def main() -> None:
                 )
             summary_lines.append(
                 f"durable, {words}: median {statistics.median(our_waits.durable_s):.2f} s, longest {max(our_waits.durable_s):.2f} s; "
-                f"work done in the step beside a save: {our_waits.beside:.0%} of that of others"
+                f"work done in the step next to a save: {our_waits.next_to_save:.0%} of that of others"
             )
         print("\n" + "\n".join(summary_lines))
         stall_ms, durable_s = median(our_waits.saves), max(our_waits.durable_s)

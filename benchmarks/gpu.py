@@ -309,7 +309,7 @@ def worker(device: str, size: Size) -> None:
             began = time.perf_counter()
             driver.until_state("stopped")
             stopped_after_s, freed = time.perf_counter() - began, freed_after(gpus, before.used_bytes, began)
-            print(f"  killed: told after {stopped_after_s:.2f} s, its memory is free after {freed:.2f} s")
+            print(f"  killed: reported after {stopped_after_s:.2f} s, its memory is free after {freed:.2f} s")
         driver.supervisor.close()
 
 

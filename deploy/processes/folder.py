@@ -42,7 +42,7 @@ class Folder:
         if not self.path.exists() or self.is_kept():
             return []
         if not self.path.is_dir() or (any(self.path.iterdir()) and not self._state.exists()):
-            return [f"{self.path} is no folder of a deployment: name another one by --state"]
+            return [f"{self.path} is not a folder of a deployment: name another one by --state"]
         found = self.state().get("format")
         if self._state.exists() and found != FORMAT:
             return [

@@ -15,7 +15,7 @@ from tuner.schemas.plan import Plan
 service, client = fakes.fixtures("module")
 HOUR = 3600.0
 # $4.00 an hour for one hour, or $1.40 an hour for 2.2 hours, for one training of ten steps.
-DEAR = {"instance_type": "dear", "usd_per_hour": 4.00, "step_seconds": 360, "cpus": 1}
+EXPENSIVE = {"instance_type": "expensive", "usd_per_hour": 4.00, "step_seconds": 360, "cpus": 1}
 CHEAP = {"instance_type": "cheap", "usd_per_hour": 1.40, "step_seconds": 792, "cpus": 1}
 EXACT = {"setup_seconds": 0, "checkpoint_seconds": 0, "step_spread": 0}
 
@@ -35,7 +35,7 @@ def refused(client: TestClient, planning: dict[str, Any], **changes: Any) -> dic
 
 def one_training(**planning: Any) -> dict[str, Any]:
     return {
-        "planning": {"candidates": [DEAR, CHEAP], **EXACT, **planning},
+        "planning": {"candidates": [EXPENSIVE, CHEAP], **EXACT, **planning},
         "fidelity": {"unit": "epoch", "max": 10},
         "budget": {"usd": 6, "trials": 1},
         "algorithm": {"scheduler": "none", "sampler": "random"},
@@ -52,13 +52,13 @@ def test_cheap_machine_is_chosen_without_a_deadline(client: TestClient) -> None:
     assert chosen(cheap_plan)["instance_type"] == "cheap"
     usd = {alternative["instance_type"]: alternative["usd"] for alternative in cheap_plan["alternatives"]}
     assert usd["cheap"] == pytest.approx(3.08, rel=0.01)
-    assert usd["dear"] == pytest.approx(4.00, rel=0.01)
+    assert usd["expensive"] == pytest.approx(4.00, rel=0.01)
     assert cheap_plan["finish_seconds"]["expected"] == pytest.approx(2.2 * HOUR, rel=0.01)
 
 
 def test_expensive_machine_is_chosen_with_a_two_hour_deadline(client: TestClient) -> None:
     job_plan = plan(client, **one_training(deadline="2h"))
-    assert chosen(job_plan)["instance_type"] == "dear"
+    assert chosen(job_plan)["instance_type"] == "expensive"
     assert job_plan["in_time"]["chance"] == 1
     (late,) = [alternative for alternative in job_plan["alternatives"] if not alternative["chosen"]]
     assert late["in_time"]["chance"] <= 0.2

@@ -120,7 +120,7 @@ def _strike_all(
         history.write("healed", fault=planned.fault.name)
 
     for planned_strike in plan:
-        heapq.heappush(due, (planned_strike.at_s, next(order), lambda one=planned_strike: begin(one)))  # type: ignore[misc]
+        heapq.heappush(due, (planned_strike.at_s, next(order), lambda strike=planned_strike: begin(strike)))  # type: ignore[misc]
     while due:
         at_s, _, action = heapq.heappop(due)
         time.sleep(max(0.0, began + at_s - time.monotonic()))

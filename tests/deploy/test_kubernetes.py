@@ -97,7 +97,7 @@ def test_ray_derives_node_types_and_markets_from_the_cluster(overlay: str) -> No
     cluster = the("RayCluster", "tuner", built(f"overlays/{overlay}"))
     assert cluster["spec"]["rayVersion"] == CONSTRAINTS["ray"]
     node_types = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
-    assert node_types["headgroup"]["resources"]["CPU"] == 0, "no trial beside the drivers"
+    assert node_types["headgroup"]["resources"]["CPU"] == 0, "the head runs drivers and no trials"
     markets = {name: its.market_of(node_type["labels"]) for name, node_type in node_types.items()}
     assert markets == {"headgroup": "on_demand", "on-demand": "on_demand", "spot": "spot"}
     assert all(

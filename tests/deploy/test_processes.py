@@ -199,7 +199,7 @@ def test_foreign_or_outdated_state_folder_is_refused_unchanged(
             assert command.main([words, "--state", str(place)]) == 1
         assert (place / name).read_text() == text
     errors = capsys.readouterr().err
-    assert f"{theirs} is no folder of a deployment: name another one by --state" in errors
+    assert f"{theirs} is not a folder of a deployment: name another one by --state" in errors
     assert f"{old} was left by another version (format 0" in errors
     assert command.main(["kill", "spot-worker", "--state", str(tmp_path / "none")]) == 1
     assert "no deployment runs in" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -
 def test_watcher_ends_before_service_and_worker_and_head_ends_last(allocation: Allocation) -> None:
     allocation.start()
     for beginning in ("tuner serve", "python -m", "ray start --block"):
-        until(lambda said=beginning: any(call.startswith(said) for call in allocation.heard()))
+        until(lambda start=beginning: any(call.startswith(start) for call in allocation.heard()))
     until(allocation.heeds_sigterm)
     allocation.process.send_signal(signal.SIGTERM)
     assert allocation.process.wait(240) == 0

@@ -73,7 +73,7 @@ def test_report_is_recorded_with_its_violation() -> None:
     (reported,) = [event for event in job.journal.events() if isinstance(event, ev.Reported)]
     assert (reported.violation, reported.lacks) == (0.25, None)
     assert job.journal.tables.reports[job.trial, 1].violation == 0.25
-    assert job.world.begun[job.trial].job_best is None, "an infeasible score is no score to beat"
+    assert job.world.begun[job.trial].job_best is None, "an infeasible score cannot be beaten"
 
     lacking = Job(limit)
     assert lacking.journal.tables.reports[job.trial, 1].violation is None

@@ -64,7 +64,7 @@ def _jobs(result: CheckResult, messages: dict[str, list[Any]], kept: list[Any]) 
     for name in asked - there:
         result.add("lost", f"the acknowledged job {name} is lost")
     for name in there - asked:
-        result.add("doubled", f"nobody was told of the job {name}")
+        result.add("doubled", f"no answer has named the job {name}")
     for row in kept:
         if row.state not in FINAL:
             result.add("not_ended", f"{row.id} is {row.state}")

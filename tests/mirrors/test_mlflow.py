@@ -1,6 +1,6 @@
 """MLflow's store has the recorded data, also after outages: one run per job with one child run per trial."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -29,8 +29,12 @@ def mirror_to(uri: str, experiment: str, *more: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a database of MLflow. With a database, MLflow stores files below the directory in which it was opened first."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield f"sqlite:///{folder}/mlflow.db"
 
 
 def check_equal(client: TestClient, job: str, uri: str, experiment: str) -> None:
@@ -134,11 +138,10 @@ def test_mirror_catches_up_after_the_server_was_down(
 
 
 def test_best_checkpoint_of_a_job_is_registered_once(
-    service: FakeService, client: TestClient, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, client: TestClient, uri: str, tmp_path: Path
 ) -> None:
     from mlflow.tracking import MlflowClient
 
-    monkeypatch.chdir(tmp_path)  # with a database, MLflow stores files below the working directory
     job = fakes.submit(client, name="registered", budget={"usd": 0.001})
     fakes.simulate(service, job)
     best = client.get(f"/v1/jobs/{job}/best").json()

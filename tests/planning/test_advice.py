@@ -174,8 +174,8 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     from tuner.tuning.checkpointing import Hazard, InterruptionRisk
 
     exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
-    dear = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
-    advice = made(checkpoint_interval(JobEvidence(**{**vars(dear), "risks": exposures})))
+    expensive = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(expensive), "risks": exposures})))
     assert advice.kind == "checkpoints_too_dear"
     assert advice.change.setting == "checkpoint.interval"
     assert advice.saves is not None

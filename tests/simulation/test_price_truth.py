@@ -38,12 +38,12 @@ def run_of(
     def machine(_: Assignment) -> WorkerMachine:
         return WorkerMachine({"name": rng.choice(names)}, 1, 0)
 
-    dearest = max(
+    most_expensive = max(
         [PRICE, *(machine_offer.price for machine_offer in offers.values() if machine_offer is not None)]
     )
     return SimulatedRun(
         spec(usd, seed=seed),
-        LoopConfig("job_0", Rate(dearest), concurrency, 10 * 10**9),
+        LoopConfig("job_0", Rate(most_expensive), concurrency, 10 * 10**9),
         QuickCurves(),
         seed=seed,
         faults=faults or Faults(),

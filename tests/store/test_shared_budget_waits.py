@@ -44,8 +44,8 @@ def goes_on(database: Database, at: int) -> bool:
 def test_expensive_machine_is_refused_if_only_the_shared_budget_is_too_small(database: Database) -> None:
     journal, hold_service = running(database), HoldService(JOB, 10 * NS)
     cheap = Place(OFFER, OFFER.rate(Resources()))
-    dear = Offer("m5.24xlarge", Price(100_000_000), cpus=2, gpus=0)
-    expensive_place = Place(dear, dear.rate(Resources()))
+    expensive = Offer("m5.24xlarge", Price(100_000_000), cpus=2, gpus=0)
+    expensive_place = Place(expensive, expensive.rate(Resources()))
     put(database, SharedBudget("all", usd=Money(1000)), at=NOW)
     lease = AttemptLease("trial_00000", 1, cheap, NOW, 10 * NS, 1, cheap.rate.cost(10 * NS), 0, None, 0)
     with journal.transaction() as tx:

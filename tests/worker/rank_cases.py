@@ -121,5 +121,5 @@ def accumulates(config: dict[str, Any]) -> None:
 
 def _whole(model: Any) -> list[torch.Tensor]:
     return [
-        getattr(parameter, "full_tensor", lambda one=parameter: one)() for parameter in model.parameters()
+        getattr(parameter, "full_tensor", lambda whole=parameter: whole)() for parameter in model.parameters()
     ]

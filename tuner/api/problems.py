@@ -36,7 +36,7 @@ STATUS: dict[type[errors.TunerError], int] = {
     errors.TunerError: 500,
 }
 
-# The kind of a problem that is no error of ours, by status.
+# The type of a problem that the framework reports, by status.
 KINDS = {
     400: "bad-request",
     401: "unauthorized",

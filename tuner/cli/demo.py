@@ -61,7 +61,7 @@ def run(usd: float, trainable: str) -> None:
         console.print("\n[bold]The job[/bold]", render.job(ended))
         console.print("\n[bold]The best configuration[/bold]", render.best(client.best(job.id)))
         console.print("\n[bold]The bill[/bold]")
-        tables.show(render.bill(client.bill(job.id), dearest=5))
+        tables.show(render.bill(client.bill(job.id), most_expensive=5))
         console.print(
             f"\nIts data is kept in {home}. To look at it again:\n"
             f"  export TUNER_HOME={home} PATH={Path(sys.executable).parent}:$PATH\n"

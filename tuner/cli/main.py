@@ -265,7 +265,7 @@ def bill(
 ) -> None:
     """Show what a job cost, by kind of spend and by trial."""
     shown = None if all_trials or style is not Style.TABLE else SHOWN
-    Output(as_json, style).show(connect().bill(job), partial(render.bill, dearest=shown))
+    Output(as_json, style).show(connect().bill(job), partial(render.bill, most_expensive=shown))
 
 
 def ledger(job: JobId, style: Format = Style.TABLE, as_json: Json = False) -> None:

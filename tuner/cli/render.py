@@ -146,14 +146,14 @@ def _environment(environment: show.Environment) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def bill(answer: show.Bill, *, dearest: int | None = None) -> RenderableType:
-    """Return a bill by kind and by trial. List only the `dearest` most expensive trials, or all if it is None."""
+def bill(answer: show.Bill, *, most_expensive: int | None = None) -> RenderableType:
+    """Return a bill by kind and by trial. List the given number of most expensive trials, or all without a number."""
     total = tables.plain("kind", "paid", "share")
     for kind in KINDS:
         share = answer.by_kind[kind] / answer.total_usd if answer.total_usd else 0
         total.add_row(kind, usd(answer.by_kind[kind]), f"{share:.1%}")
     total.add_row("total", usd(answer.total_usd), "")
-    lines: list[RenderableType] = [total, Text(), *_bill_by_trial(answer, dearest), Text()]
+    lines: list[RenderableType] = [total, Text(), *_bill_by_trial(answer, most_expensive), Text()]
     savings, count = answer.savings, len(answer.trials)
     if (saved := savings.against_full_fidelity_usd) is not None:
         every = (
@@ -171,13 +171,13 @@ def bill(answer: show.Bill, *, dearest: int | None = None) -> RenderableType:
     return Group(*lines)
 
 
-def _bill_by_trial(answer: show.Bill, dearest: int | None) -> list[RenderableType]:
+def _bill_by_trial(answer: show.Bill, most_expensive: int | None) -> list[RenderableType]:
     """Return a table with one row per trial, and a line below that sums up the trials that are not listed.
 
     Kinds of spend that are zero for all trials have no column.
     """
     by_cost = sorted(answer.trials, key=lambda billed_trial: -billed_trial.total_usd)
-    listed = answer.trials if dearest is None else by_cost[:dearest]
+    listed = answer.trials if most_expensive is None else by_cost[:most_expensive]
     kinds = [kind for kind in KINDS if any(billed_trial.by_kind[kind] for billed_trial in answer.trials)]
     table = tables.plain("trial", "state", "steps", *kinds, "total")
     for trial_bill in listed:

@@ -356,8 +356,8 @@ def _added_up() -> Select[Any]:
         for column in subquery.c
         if column.name != "job"
     ]
-    beside = accounts.outerjoin(entered, entered.c.job == a.job).outerjoin(opened, opened.c.job == a.job)
-    return select(accounts, *sums).select_from(beside).where(a.job.in_(jobs))
+    with_sums = accounts.outerjoin(entered, entered.c.job == a.job).outerjoin(opened, opened.c.job == a.job)
+    return select(accounts, *sums).select_from(with_sums).where(a.job.in_(jobs))
 
 
 _ADDED_UP = _added_up()

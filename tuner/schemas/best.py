@@ -108,7 +108,7 @@ class Confirmation(Answer):
 
     `trial` is the trial of the search, at `step`. `seeds` is the number of its runs, and `mean_metric` their mean. `confidence` is the probability
     that the configuration is better than that of `runner_up`. It is below 0.5 if a cheaper configuration was chosen that is as good as the one
-    with the best mean. Both are null if there is no other candidate.
+    with the best mean. Both are null for a single candidate.
     """
 
     trial: str

@@ -159,7 +159,7 @@ def _no_member(db: Connection, project: str, user: str) -> Fault:
     suggestion = (
         f"the nearest: {', '.join(near)}" if near else f"make them one first, with PUT /v1/members/{user}"
     )
-    return Fault("/user", f"{user!r} is no member of {project}; {suggestion}")
+    return Fault("/user", f"{user!r} is not a member of {project}; {suggestion}")
 
 
 def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow]:
@@ -356,5 +356,5 @@ def _actor(service: Service, bearer: Bearer) -> Actor:
     if bearer.disabled:
         raise Unauthorized(f"{key.user} is disabled; ask the operator of the service")
     if bearer.role is None:
-        raise Unauthorized(f"{key.user} is no member of {key.project} any more; {ASK}")
+        raise Unauthorized(f"{key.user} is not a member of {key.project} any more; {ASK}")
     return Actor(key.user, key.project, bearer.role, key.id)

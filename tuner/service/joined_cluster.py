@@ -44,7 +44,7 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
             time.sleep(LOOK_S)
         if status != "succeeded":
             output = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
-            raise Unavailable(f"{name} was not told: {output.splitlines()[-1]}")
+            raise Unavailable(f"{name} did not take the order: {output.splitlines()[-1]}")
     say(f"{name} has been told that it goes in {(deadline - system_now()) / NS:.1f} s")
 
 

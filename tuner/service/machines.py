@@ -105,7 +105,9 @@ def _market(row: JobRow, requested: str | None) -> Market:
         if requested == market:
             return market
     near = difflib.get_close_matches(requested, MARKETS, n=1, cutoff=0.3) or list(MARKETS)
-    raise Invalid.at("market", f"{requested!r} is no market with a price; the nearest: {', '.join(near)}")
+    raise Invalid.at(
+        "market", f"{requested!r} is not a market with a price; the nearest are {', '.join(near)}"
+    )
 
 
 def _check_region(prices: Catalogue, row: JobRow, region: str | None) -> None:

@@ -138,7 +138,7 @@ def member(db: Connection, project: str, name: str, *, alone: bool = False) -> M
     query = _members().where(members.c.project == project, members.c.user == name)
     row = db.execute(query.with_for_update(of=members) if alone else query).first()
     if row is None:
-        raise NotFound(f"{name!r} is no member of {project}")
+        raise NotFound(f"{name!r} is not a member of {project}")
     return _member(row)
 
 

@@ -1,7 +1,7 @@
 """The exports of jobs: what was requested, how far each is, and its result.
 
 An export is queued by a request, submitted to Ray by the leader, started by its own process, and ended by that process, or by the
-leader if the process died. Each change has a condition on the state, so whoever comes second changes nothing.
+leader if the process died. Each change has a condition on the state, so the second of two changes has no effect.
 """
 
 import json

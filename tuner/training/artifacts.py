@@ -57,7 +57,7 @@ class ArtifactLimits:
 
 
 def check_room(total_bytes: int, room_bytes: int | None) -> None:
-    """Raise ArtifactRefused if an attempt has reported more than was left of its job's limit. None means that there is no such limit."""
+    """Raise ArtifactRefused if an attempt has reported more than was left of its job's limit. If `room_bytes` is None, there is no limit."""
     if room_bytes is not None and total_bytes > room_bytes:
         raise ArtifactRefused(
             f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {room_bytes} were left for this "

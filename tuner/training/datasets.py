@@ -75,7 +75,7 @@ def dataset(url: str | os.PathLike[str], **options: Any) -> Path:
 
     Raises:
         DatasetRefused: The URL cannot be used, a file's name leads out of the folder, or the cache has no room for the data.
-        FileNotFoundError: There is no such file, or the folder is empty.
+        FileNotFoundError: The file does not exist, or the folder is empty.
         ImportError: The package for this kind of URL, such as s3fs, is not installed.
     """
     text = os.fspath(url)
@@ -413,7 +413,7 @@ class Transfer:
     """One download. Its bytes are counted for the attempt, and have to fit into the cache."""
 
     def __init__(self, source: Source, lock: int, reserve: Callable[[int], None]) -> None:
-        """Begin without bytes. `reserve` takes the size that the data has at least, and raises if there is no room.
+        """Begin without bytes. `reserve` takes the least size of the data, and raises if the cache is full.
 
         The time of the file `lock` is set while bytes arrive, for the processes that wait.
         """

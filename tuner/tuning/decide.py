@@ -134,7 +134,7 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     if state.queue and event.inherited is None:  # the sampler is asked only if the queue is empty
         state.queue.popleft()
     trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_stop(state))
-    assert trial.id == event.trial, f"expected {trial.id}, was told of {event.trial}"
+    assert trial.id == event.trial, f"expected {trial.id}, got {event.trial}"
     state.trials.append(trial)
     state.set(trial, "new")
     ending = None if event.inherited is None else inherit(state, trial, event.inherited)

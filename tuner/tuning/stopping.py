@@ -31,7 +31,7 @@ def after_report(state: State, event: Reported) -> Ending | None:
     score = lead(state, trial, event.value)
     if state.leader_stage > before:
         state.plateau_score = float("-inf")  # scores with other proxies say nothing about a plateau
-    gained = float("-inf") if trial.violation else score  # a report that violates a constraint is no gain
+    gained = float("-inf") if trial.violation else score  # a report that violates a constraint gains nothing
     return on_target(state, trial, event.step, event.value) or _plateau(state, gained)
 
 

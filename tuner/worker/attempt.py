@@ -186,7 +186,7 @@ class RunningAttempt:
     def waited_for_data(self, waits: bool | None) -> None:
         """Note whether the child waits for a dataset. None if nothing is known to have arrived since the last call.
 
-        Before the first report, this time is setup. While data arrives, it is no sign that the child hangs. Later it may read data ahead.
+        Before the first report, this time is setup. While data arrives, the child does not count as hanging. After the first report it may read data in advance.
         """
         now, before = time.monotonic_ns(), self.data_seen_at
         is_first_step = self.step == self.restored and self.held is None

@@ -101,7 +101,7 @@ class ReadLog:
         self._taken = 0
 
     def take(self) -> DatasetReads | None:
-        """Return what the new lines say, or None if there is no new line.
+        """Return what the new lines say, or None without a new line.
 
         At most 64 KiB of lines are taken at once. A line that is not valid is skipped.
         """
