@@ -103,7 +103,7 @@ JOBS: Values = {
     "/confirm/candidates": [0, -1, 1.5, "3", True, None, 21, HUGE],
     "/confirm/seeds": [0, 1, 1.5, "3", True, None, 21, HUGE],
     "/start": [None, 1, {}, "best-of:job_0", [1], [None], [[]], [{}], [{"lr": 0.1}], [{"config": {"lr": 0.1}, "metric": 1}], [{"config": 1}]],
-    "/constraints": [None, 1, {}, [1], [{}], [{"metric": "x"}], [{"metric": "", "max": 1}], [{"metric": "x", "min": 2, "max": 1}], [{"metric": "x", "max": NAN}], [{"metric": "x", "max": 1}] * 2, [{"metric": "x", "max": 1}] * 21],
+    "/constraints": [None, 1, {}, [1], [{}], [{"metric": "x"}], [{"metric": "", "max": 1}], [{"metric": "x", "min": 2, "max": 1}], [{"metric": "x", "max": NAN}], [{"metric": "x", "max": 1}] * 2, [{"metric": f"x{i}", "max": 1} for i in range(21)]],
     "/checkpoint": [1, [], None, "auto"],
     "/checkpoint/every": [1],
     "/checkpoint/interval": [*NO_DURATION, 0, "0m", None, HUGE],

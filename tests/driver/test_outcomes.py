@@ -6,7 +6,7 @@ from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
-from tuner.driver.messages import MOST_LOST, Trouble, WorkerMessage, WorkerState, cause_of, end_of, event_of
+from tuner.driver.messages import Trouble, WorkerMessage, WorkerState, cause_of, end_of, event_of
 
 AT = Instant(5)
 
@@ -50,7 +50,7 @@ def test_cause_is_one_of_the_known_causes() -> None:
         ("completed", ev.Completed(AT, "t")),
         ("stopped", ev.Stopped(AT, "t")),
         ("failed", ev.Failed(AT, "t", "why")),
-        ("lost", ev.Lost(AT, "t", 3, "why", most=MOST_LOST)),
+        ("lost", ev.Lost(AT, "t", 3, "why", most=100)),
         ("preempted", ev.Preempted(AT, "t", 3, "why")),
         ("paused", ev.Paused(AT, "t", 3)),
     ],

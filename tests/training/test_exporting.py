@@ -119,14 +119,18 @@ def test_formats_of_a_network_are_written_measured_and_close(tmp_path: Path, for
 @pytest.mark.extended
 @pytest.mark.usefixtures("quick")
 def test_quantization_aware_training_loses_no_more_in_int8(tmp_path: Path) -> None:
-    drops = []
+    drops, weights = [], []
     for aware in (False, True):
         config, state = trained(width=4, quantize_aware=aware)
+        weights.append(state["model"])
         (tmp_path / str(aware)).mkdir()
         export = exporter(digits_cnn.export(config, state), tmp_path / str(aware))
         variant = export.variant("int8-static")
         assert variant.drop is not None, variant.detail
         drops.append(variant.drop)
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0]), (
+        "nothing was rounded"
+    )
     assert drops[1] <= drops[0] + 1 / 450  # one of the validation images
 
 

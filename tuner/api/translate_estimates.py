@@ -235,20 +235,17 @@ DESCRIBED = {"latency_ms", "per_second", "batch_per_second", "bytes", "load_ms"}
 
 def _serving(read: RequestReader, given: wire.Serving, measured: MeasuredModel) -> described.ServingQuestion:
     start_ns = read.convert("/serving/start", parse_duration_ns, given.start) or 0
-    cpus, gpus = given.cpus, given.gpus
     if given.measured is None:
-        model = _served(given)
-    else:  # another size would not be as fast
+        model, size = _served(given), Resources()
+    else:
         model, size = _measured(given, given.measured, measured)
-        cpus = cpus if "cpus" in given.model_fields_set else size.cpus
-        gpus = gpus if "gpus" in given.model_fields_set else size.gpus
     return described.ServingQuestion(
         model=model,
         per_second=given.requests_per_second,
         start_s=start_ns / NS,
         download_bytes_s=given.download_mbit_s * 1e6 / 8,
-        cpus=cpus,
-        gpus=gpus,
+        cpus=size.cpus if given.cpus is None else given.cpus,
+        gpus=size.gpus if given.gpus is None else given.gpus,
         where=_where(given),
         limit=given.limit,
     )

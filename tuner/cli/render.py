@@ -248,7 +248,7 @@ def best(answer: choices.BestAnswer, metric: str = "metric") -> RenderableType:
         against = (
             ""
             if sure.runner_up is None
-            else f", better than {sure.runner_up} with {100 * (sure.confidence or 0):.0f} %"
+            else f"; confidence that it is better than {sure.runner_up}: {100 * (sure.confidence or 0):.0f} %"
         )
         lines.append(
             Text(

@@ -135,14 +135,19 @@ def _by_value(function: Callable[..., Any]) -> tuple[bytes, Set[str]]:
 
     modules = set[str]()
 
+    def note(module: str, imported: str) -> None:
+        if not f"{module}.".startswith(f"{function.__module__}."):  # the own module is sent by value
+            modules.add(imported)
+
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         """Note the modules of everything that is pickled by its name."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, ModuleType):
-                modules.add(value.__name__)
+                note(value.__name__, value.__name__)
             elif inspect.isroutine(value) or inspect.isclass(value):
-                modules.add(str(value.__module__).partition(".")[0])
+                module = str(value.__module__)
+                note(module, module.partition(".")[0])
             return super().reducer_override(value)
 
     own = sys.modules.get(function.__module__)
@@ -159,4 +164,4 @@ def _by_value(function: Callable[..., Any]) -> tuple[bytes, Set[str]]:
     finally:
         if is_named:
             cloudpickle.unregister_pickle_by_value(own)
-    return data.getvalue(), modules - {"__main__", "None", "builtins", function.__module__.partition(".")[0]}
+    return data.getvalue(), modules - {"__main__", "None", "builtins"}

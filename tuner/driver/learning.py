@@ -30,7 +30,7 @@ class Learner:
         # The highest rung that was reported to the sampler, by trial.
         self._reported_rung: dict[int, int] = {}
         # The last step that was reported to the sampler, by trial.
-        self._heard: dict[int, int] = {}
+        self._reported_step: dict[int, int] = {}
         # Trials whose end was reported to the sampler.
         self._finished: set[int] = set()
         self.suggestion_ns = 0
@@ -57,14 +57,14 @@ class Learner:
         configurations. If the remaining money is reserved to finish the best trials, the sampler is not asked. If the
         remaining money cannot finish any trial, it is spent on new trials.
         """
-        heir = self.warm_starts.proposal(trial, at)
-        if heir is None and state.queue:
+        continued = self.warm_starts.proposal(trial, at)
+        if continued is None and state.queue:
             return ev.Suggested(at, trial, dict(state.queue[0]))
         promoted = self._to_promote(state)
         if promoted is not None:
             return ev.Predicted(at, promoted.id, go=True)
-        if heir is not None:
-            return heir
+        if continued is not None:
+            return continued
         reserve = Reserve.of(state)
         if reserve is not None and not reserve.may_begin():
             return ev.Predicted(at, None, go=False)
@@ -112,9 +112,13 @@ class Learner:
 
     def _on_report(self, state: State, number: int) -> None:
         record = state.trials[number]
-        if record.value is None or record.repeats is not None or record.steps <= self._heard.get(number, 0):
+        if (
+            record.value is None
+            or record.repeats is not None
+            or record.steps <= self._reported_step.get(number, 0)
+        ):
             return
-        self._heard[number] = record.steps
+        self._reported_step[number] = record.steps
         crossed = max((rung.step for rung in state.rungs if rung.step <= record.steps), default=0)
         if state.max_step is not None and record.steps >= state.max_step:
             crossed = state.max_step

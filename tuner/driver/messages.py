@@ -16,8 +16,9 @@ from tuner.domain.usage import Usage
 T = TypeVar("T")
 WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
 ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
-# How many attempts of a trial in a row may be lost without a new step or a newer checkpoint. Otherwise a trial that is lost at another step
-# each time would use up the budget. Each `Lost` event has the number, so a change of it leaves replays of recorded jobs as they are.
+# After how many lost attempts in a row, without a new step or a newer checkpoint, a trial fails. Without this limit, a trial that is lost at
+# another step each time would use up the budget. It is high, because crashes of machines are not the trial's fault. Each `Lost` event
+# records the limit, so that recorded jobs replay unchanged after it is changed.
 MOST_LOST = 100
 # Limits for listing the metrics that were reported instead of the objective.
 NAMES_KEPT, NAME_CHARS = 30, 60

@@ -30,7 +30,7 @@ METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
 # Tags that the mirror needs to continue a run: the last event copied, and the job and trial it shows.
 POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
 STEP = "tuner.step"  # the tag of a model version with the step of its checkpoint
-MODEL = "model"  # the directory of the checkpoint among the artifacts of a run
+MODEL = "model"  # the directory of checkpoints among the artifacts of a run
 _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
 
 
@@ -162,8 +162,9 @@ class MlflowMirror:
             if any({key: version.tags.get(key) for key in tags} == tags for version in versions):
                 return
             run = parent.trials[best.trial].run
-            self._client.log_artifacts(run, str(best.directory), MODEL)
-            source = f"{self._client.get_run(run).info.artifact_uri}/{MODEL}"
+            directory = f"{MODEL}/step_{best.step}"  # each version has files of its own
+            self._client.log_artifacts(run, str(best.directory), directory)
+            source = f"{self._client.get_run(run).info.artifact_uri}/{directory}"
             self._client.create_model_version(name, source, run, tags, await_creation_for=0)
 
     def _end(self, known: _TrialRun | _JobRun, status: str, at: Instant | None) -> None:

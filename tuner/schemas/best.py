@@ -120,7 +120,8 @@ class Confirmation(Answer):
 
 
 class BestAnswer(PricedBest):
-    """The best configuration within the limits. `next_better` is the cheapest point with a better metric, or null if none exists.
+    """The best configuration within the limits. `next_better` is the cheapest point with a better metric. It is null if none exists, and with a
+    `confirmation`, because single results do not decide then.
     `pricing` is null if costs are the recorded ones. `confirmation` is null if the job did not confirm its candidates, or if the request has
     limits or names another machine.
     """

@@ -116,8 +116,8 @@ class Serving(Request):
     Its speed is that of the `measured` variant of an export, or is given: `latency_ms` is the time of one prediction alone, `per_second`
     how many such predictions one replica makes in a second, and `batch_per_second` how many at the fastest batch size. If one of the
     first two is missing, it follows from the other. A new replica starts a machine in `start`, downloads `bytes`, and opens the file in
-    `load_ms`. A replica takes `cpus` and `gpus` of a machine and pays its share of the price. A measured variant takes by default those of
-    the trial that it was measured with.
+    `load_ms`. A replica takes `cpus` and `gpus` of a machine and pays its share of the price. If they are null, it takes as much
+    as the trial that the variant was measured with, otherwise one CPU.
     """
 
     measured: ExportedVariant | None = None
@@ -129,8 +129,8 @@ class Serving(Request):
     requests_per_second: Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)] = 10
     start: Duration = "10s"
     download_mbit_s: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 1000
-    cpus: Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)] = 1
-    gpus: Annotated[float, Field(ge=0, le=1024, allow_inf_nan=False)] = 0
+    cpus: Annotated[float, Field(gt=0, le=4096, allow_inf_nan=False)] | None = None
+    gpus: Annotated[float, Field(ge=0, le=1024, allow_inf_nan=False)] | None = None
     clouds: Words = Field(default_factory=list)
     regions: Words = Field(default_factory=list)
     accelerators: Words = Field(default_factory=list)

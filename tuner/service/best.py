@@ -63,7 +63,9 @@ class BestView:
 
     job: JobRow
     best: PricedPoint
-    next_better: PricedPoint | None  #: The cheapest point that is better than the best affordable one.
+    next_better: (
+        PricedPoint | None
+    )  #: The cheapest point that is better than the best affordable one. None also with a confirmation.
     #: How points were priced on another machine; None if the recorded costs apply.
     pricing: MachinePricing | None
     forecast: NextDollarForecast | None = (

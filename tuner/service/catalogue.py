@@ -127,10 +127,7 @@ def transfer_price(settings: Settings) -> Money | None:
     TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of the storage's cloud. Return None for a directory without
     that setting, because its price is not known.
     """
-    if settings.egress_usd_per_gb is not None:
-        return Money.from_usd(settings.egress_usd_per_gb)
-    rates = _rates_of_storage(settings)
-    return None if rates is None else rates.between_regions
+    return _between_regions(settings, _rates_of_storage(settings))
 
 
 def data_transfer_price(settings: Settings) -> Money | None:
@@ -139,9 +136,12 @@ def data_transfer_price(settings: Settings) -> Money | None:
     TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of that region's cloud. Return None for a region that the
     catalogue does not list.
     """
-    if settings.egress_usd_per_gb is not None:
+    return _between_regions(settings, rates_of_region(settings, settings.data_region))
+
+
+def _between_regions(settings: Settings, rates: DataRates | None) -> Money | None:
+    if settings.egress_usd_per_gb is not None:  # applies also where no cloud is known
         return Money.from_usd(settings.egress_usd_per_gb)
-    rates = rates_of_region(settings, settings.data_region)
     return None if rates is None else rates.between_regions
 
 

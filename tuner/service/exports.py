@@ -184,8 +184,8 @@ def _delivered(service: Service, job: str, export: str, format: str) -> tuple[Va
     with service.database.read() as db:
         jobs.get(db, job, service.project)
         row = exports.get(db, job, export)
-    variants = {delivered.format: delivered for delivered in _variants(row)}
-    variant = next((delivered for name, delivered in variants.items() if name == format), None)
+    variants = {str(variant.format): variant for variant in _variants(row)}
+    variant = variants.get(format)
     if variant is None:
         made = ", ".join(variants) or "none yet"
         raise NotFound(f"{export} has no variant {format!r}; it has {made}")

@@ -196,7 +196,7 @@ def _order_removal(
     db: Connection, service: Service, row: JobRow, retain: Retain, *, why: str
 ) -> OrderedRemoval:
     """Order the removal of the files of all trials but the retained ones. The caller has locked the job."""
-    kept = stored_files.retained_trials(db, row.id, retain)
+    kept = stored_files.retained_trials(db, row.id, retain, confirms=row.spec.confirm is not None)
     attempts_by_trial = {} if kept is None else stored_files.trials_with_files(db, row.id)
     gone = {
         trial: attempt

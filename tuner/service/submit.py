@@ -18,6 +18,7 @@ from tuner.domain.job import FINAL, JobSpec, Resources, Teacher
 from tuner.domain.money import NS_PER_SECOND
 from tuner.domain.offer import Offer, WorkerMachine
 from tuner.service import audit_log, packages
+from tuner.service.best import without_best
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
 from tuner.service.cluster import import_path
@@ -94,12 +95,12 @@ def submit(
     )
     rate = offer.rate(spec.resources)
     with service.database.write("job.submit") as db:
-        if spec.teacher is not None:  # nothing removes its checkpoint from here on
-            stored_files.lock_job(db, spec.teacher.job)
-            new = replace(new, spec=replace(spec, teacher=chosen_teacher(db, service, spec.teacher)))
         # Checked first, so that a repeated request gets its answer even if the shared budget is used up by now.
         job = jobs.made_before(db, new)
         if job is None:
+            if spec.teacher is not None:
+                stored_files.lock_job(db, spec.teacher.job)  # from here on, its checkpoint cannot be removed
+                new = replace(new, spec=replace(spec, teacher=chosen_teacher(db, service, spec.teacher)))
             refuse_without_room(db, service, spec.tags, rate)
             job = jobs.create(db, new)
         if job == new.id:
@@ -276,7 +277,7 @@ def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher
         if trial == "best":
             best = fronts.best(db, wanted.job)
             if best is None:
-                raise NotFound(f"no trial of {wanted.job} has reported {row.spec.objective.metric!r}")
+                raise NotFound(f"{wanted.job} has no best trial: {without_best(db, row)}")
             trial = best.trial
         pointer = "/teacher/trial" if wanted.step is None else "/teacher/step"
         chosen = choose(db, row, trial, wanted.step)

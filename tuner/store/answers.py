@@ -170,10 +170,10 @@ def state_of(db: Connection, job: str, name: str) -> TrialState | None:
 
 def trials_with(db: Connection, job: str, configs: Sequence[Config]) -> list[str | None]:
     """Return for each configuration the first trial with it, or None. The parameters must be in the order of the search space."""
-    t = trials.c
-    rows = db.execute(select(t.config, t.trial).where(t.job == job).order_by(t.number.desc()))
-    first = {config: trial for config, trial in rows}
-    return [first.get(json.dumps(config)) for config in configs]
+    t, texts = trials.c, [json.dumps(config) for config in configs]
+    query = select(t.config, t.trial).where(t.job == job, t.config.in_(texts))
+    first = {config: trial for config, trial in db.execute(query.order_by(t.number.desc()))}
+    return [first.get(text) for text in texts]
 
 
 def trials_named(db: Connection, job: str, mode: Mode, names: Collection[str]) -> list[TrialRow]:

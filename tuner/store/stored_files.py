@@ -16,6 +16,7 @@ from tuner.database.tables import (
     reports,
     storage_spans,
     teachers,
+    trials,
     warm_starts,
 )
 from tuner.domain.job import FINAL, Teacher
@@ -125,10 +126,11 @@ def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None
         db.execute(insert(teachers).values(job=job, source=teacher.job, project=project))
 
 
-def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None:
+def retained_trials(db: Connection, job: str, retain: Retain, *, confirms: bool = False) -> set[str] | None:
     """Return the trials whose files are kept, or None for all of them.
 
-    If no trial is feasible, the best is the one with a checkpoint that violates the constraints least.
+    If no trial is feasible, the best is the one with a checkpoint that violates the constraints least. If the job confirmed (`confirms`),
+    the trials of all repeated configurations are kept, because the confirmed best need not have the best single result.
     """
     if retain == "all":
         return None
@@ -145,6 +147,10 @@ def retained_trials(db: Connection, job: str, retain: Retain) -> set[str] | None
         saved = exists().where(c.job == r.job, c.trial == r.trial)
         nearest = select(r.trial).where(*known, saved).order_by(r.violation, r.seq, r.step).limit(1)
         kept = set(db.execute(nearest).scalars())
+    if confirms:
+        t, other = trials.c, trials.alias().c
+        again = exists().where(other.job == t.job, other.config == t.config, other.trial != t.trial)
+        kept |= set(db.execute(select(t.trial).where(t.job == job, again)).scalars())
     return kept
 
 

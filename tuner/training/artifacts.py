@@ -80,9 +80,9 @@ class ArtifactFolder:
     def changed(self) -> dict[str, Path]:
         """Return the files that are new or have changed since the last call, by name."""
         seen: dict[str, tuple[int, int, int]] = {}
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
-            for entry in entries:
-                if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
+        for entry in os.scandir(self._path) if self._path.is_dir() else ():
+            if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                     about = entry.stat(follow_symlinks=False)
                     seen[entry.name] = (about.st_ino, about.st_mtime_ns, about.st_size)
         changed = [name for name in sorted(seen) if seen[name] != self._reported.get(name)]

@@ -113,9 +113,8 @@ class SharedHome(Home):
                 outcome = call()
             except StopTraining:
                 outcome = Reply(stop=True, save=False)
-            except (
-                Exception
-            ) as error:  # such as a refused metric: user code may repeat the report on all ranks
+            except Exception as error:
+                # Such as a refused metric. User code may repeat the report on all ranks.
                 outcome = error
         reply = self._ranks.agreed(outcome)
         if reply.stop and not reply.save and not reply.flush:

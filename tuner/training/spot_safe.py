@@ -233,9 +233,8 @@ class SpotSafe:
             raise RuntimeError(
                 f"step {self._step} was reported before; report once in each step, with all metrics"
             )
-        reply = self._home.report(
-            self._step + 1, metrics, artifacts or {}
-        )  # a refused report may be repeated
+        # Counted only afterwards, because a refused report may be repeated.
+        reply = self._home.report(self._step + 1, metrics, artifacts or {})
         self._reported = True
         self._step += 1
         self._saved = reply.save
@@ -316,7 +315,8 @@ class SpotSafe:
 
         This may run in a background thread, in which an exception would go unnoticed. It is stored, and `_wait` raises it.
         """
-        began, path, error = time.monotonic(), *self._written(state, step, part)
+        began = time.monotonic()
+        path, error = self._written(state, step, part)
         seconds = time.monotonic() - began
         try:
             error = self._home.joint_error(error)

@@ -33,7 +33,7 @@ from tuner.tuning.steps import (
     stop_by_user,
 )
 
-LOSSES_WITHOUT_PROGRESS = 5
+LOSSES_WITHOUT_NEW_STEP = 5
 BUDGETS = ("budget_usd", "budget_gpu_hours")
 OUTSIDE_WINDOW = Ending(
     "paused", None, "outside of its window; it goes on by itself at the next opening", reopens=True
@@ -236,7 +236,7 @@ def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
     trial.losses = trial.losses + 1 if brought_nothing else 0
     progressed = event.step > trial.saved or event.in_step
     trial.losses_without_progress = 0 if progressed else trial.losses_without_progress + 1
-    if trial.losses >= LOSSES_WITHOUT_PROGRESS:
+    if trial.losses >= LOSSES_WITHOUT_NEW_STEP:
         reason = f"{trial.losses} attempts were lost without a new step in between: {event.reason}"
         return _ended_for_good(state, trial, "failed", reason)
     if event.most is not None and trial.losses_without_progress >= event.most:

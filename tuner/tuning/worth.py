@@ -62,8 +62,8 @@ def ending(state: State) -> Ending | None:
     if worth is None or state.confirming:
         return None
     score = state.spec.objective.score
-    feasible = (trial for trial in state.trials if not trial.violation)
-    scores = [score(trial.value) for trial in feasible if trial.value is not None]
+    searched = (trial for trial in state.trials if trial.repeats is None and not trial.violation)
+    scores = [score(trial.value) for trial in searched if trial.value is not None]
     points = points_per_usd(scores, state.spent)
     if points is None or points * worth >= 1_000_000:
         return None

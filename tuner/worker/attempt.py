@@ -62,15 +62,12 @@ class RunningAttempt:
     restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
     from_step: int | None = None  # `from_step`, once the child has begun; sent to the driver
     warming_ns: int = 0  # setup time until the attempt had a child
-    outage_ns: int = (
-        0  # how long the attempt waited for storage that failed, or for datasets while they arrived
-    )
-    data_seen_at: int = (
-        0  # when the child was last seen to wait for a dataset, if that was at the last look; otherwise 0
-    )
-    data_is_setup: bool = (
-        False  # whether time is counted as setup, and not as training, because the child waits for a dataset
-    )
+    # How long the attempt waited for storage that failed, or for datasets while they arrived
+    outage_ns: int = 0
+    # When the child logged its newest line, if it said that it waits for a dataset; otherwise 0
+    data_seen_at: int = 0
+    # Whether time is counted as setup, and not as training, because the child waits for a dataset
+    data_is_setup: bool = False
     durable: int = 0  # the newest step whose checkpoint is in shared storage
     announced: int = 0  # `durable` when the last result was returned
     recorded: int = 0  # the newest durable step that the driver has recorded
@@ -99,9 +96,8 @@ class RunningAttempt:
     own_best: Rank = WORST  # the best report of this attempt
     closing: bool = False  # whether the child was ordered to stop
     closes_with: Position = (0, 0)  # the checkpoint with which the attempt ends; zeros if it ends without one
-    lease_is_over: bool = (
-        False  # whether the child was ordered to stop because its lease ends in the middle of a step
-    )
+    # Whether the child was ordered to stop because its lease ends in the middle of a step
+    lease_is_over: bool = False
     state: str | None = None  # how the attempt ended; None while it runs
     error: dict[str, str] | None = None
     step: int = 0  # the newest reported step
@@ -183,10 +179,12 @@ class RunningAttempt:
         if self.watch.kind in ("restore", "checkpoint"):
             self.outage_ns += ns
 
-    def waited_for_data(self, waits: bool | None) -> None:
-        """Note whether the child waits for a dataset. None if nothing is known to have arrived since the last call.
+    def waited_for_data(self, waits: bool) -> None:
+        """Note whether the child waits for a dataset, as the newest line of the log says.
 
-        Before the first report, this time is setup. While data arrives, the child does not count as hanging. After the first report it may read data in advance.
+        Before the first report, this time is setup, in which the child does not count as hanging. The time since the last line counts
+        when the next one comes, because some file systems report bytes only every few seconds. A download that stalls adds no line.
+        After the first report, the child may read data in advance.
         """
         now, before = time.monotonic_ns(), self.data_seen_at
         is_first_step = self.step == self.restored and self.held is None
@@ -199,7 +197,7 @@ class RunningAttempt:
             self.outage_ns += waited_ns
             if self.data_is_setup and self.stepped_at:
                 self.stepped_at += waited_ns
-        elif waits is not None and self.data_is_setup:
+        elif self.data_is_setup:
             self.watch.switch("train")
             self.data_is_setup = False
 
@@ -240,10 +238,9 @@ class RunningAttempt:
         self.reported_train_ns, self.asked_at = self.watch.of("train"), 0
         self.step, self.held, self.resumable = step, step, message.resumable
         value = message.metrics.get(self.order.get("metric", ""))
+        # An infeasible report is never the best one, so it needs no checkpoint.
         is_feasible = violation(self.order.get("constraints", ()), message.metrics) == 0
-        if (
-            isinstance(value, int | float) and is_feasible
-        ):  # no other report is the best, and needs a checkpoint
+        if is_feasible and isinstance(value, int | float):
             self._scored(step, value if self.order.get("mode") == "max" else -value)
         reading = self.watch.reading(self.lease_ns, at)
         self.reports.append(

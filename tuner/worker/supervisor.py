@@ -601,7 +601,7 @@ class Supervisor:
         reads = self._reads.take()
         if reads is not None:
             attempt.use.datasets(reads)
-        attempt.waited_for_data(None if reads is None else reads.waits)
+            attempt.waited_for_data(reads.waits)
 
     def _news(self, attempt: RunningAttempt) -> bool:
         return (
