@@ -410,6 +410,9 @@ def test_estimate_command_prints_the_rest_answer(
     words = ("--latency-ms", "5", "--requests-per-second", "200", "--region", "us-east-1", "--json")
     serving = {"latency_ms": 5, "requests_per_second": 200, "regions": ["us-east-1"]}
     assert json.loads(tuner(client, monkeypatch, *words)) == ask(client, serving=serving)
+    file.write_text("serving: {latency_ms: 5}")
+    of_file = tuner(client, monkeypatch, str(file), "--region", "us-east-1", "--json")
+    assert json.loads(of_file) == ask(client, serving={"latency_ms": 5, "regions": ["us-east-1"]})
 
 
 @pytest.mark.parametrize(

@@ -105,18 +105,22 @@ def estimate(
         "gpus": int(gpus) if gpus is not None and gpus.isdigit() else gpus,
         "deadline": deadline,
     }
-    is_run = all(value is None for value in serving.values())
-    if not is_run and any(value is not None for value in run.values()):
+    parts = {} if file is None else read_mapping(file, PARTS)
+    has_run, has_serving = (any(value is not None for value in given.values()) for given in (run, serving))
+    if has_run and has_serving:
         raise typer.BadParameter(
             "give options of a run, or of serving; a file may have both", param_hint="--latency-ms"
         )
-    parts = _asked(file, *(("run", {**run, **where}) if is_run else ("serving", {**serving, **where})))
+    # The options of machines belong to the part that other options describe, or else to the only one in the file.
+    if has_serving or (not has_run and "serving" in parts and "run" not in parts):
+        parts = _with_options(parts, "serving", {**serving, **where})
+    else:
+        parts = _with_options(parts, "run", {**run, **where})
     Output(as_json).show(connect().estimate(**parts), shown)
 
 
-def _asked(file: Path | None, part: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the estimate request: the file's content, with the values of the given options in one of its parts."""
-    parts = {} if file is None else read_mapping(file, PARTS)
+def _with_options(parts: dict[str, Any], part: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the request with the given options in one of its parts."""
     options = {name: value for name, value in given.items() if value is not None}
     if not options:
         return parts
