@@ -13,8 +13,9 @@ from tuner.cli.main import app
 HEAD = f"""# Commands
 {MADE}
 
-`--json` prints what [REST](rest.md) answers. Exit status 0; 1 with the problem's title and detail on standard error; 2 for wrong usage.
-Where the service is, `TUNER_URL` says ([settings](../settings.md)). `tuner COMMAND --help` has the same in a terminal.
+`--json` prints the response of the [REST](rest.md) call. The exit status is 0 after success, 1 after an error, whose title and detail are printed on
+standard error, and 2 after wrong usage. `TUNER_URL` is the address of the service ([settings](../settings.md)). `tuner COMMAND --help` prints the
+same texts in a terminal.
 """
 KINDS = {int: "INTEGER", float: "NUMBER", Path: "FILE"}
 

@@ -14,8 +14,8 @@ from tuner.schemas.plan import CandidateMachine, CatalogueFilter, MachineNeeds, 
 HEAD = f"""# The job file
 {MADE}
 
-YAML for `tuner submit` and `tuner plan`, the same as JSON over [REST](rest.md). Unknown keys are refused, and so is anything of another type:
-`"5"` is no number. Durations are `90s`, `15m`, `6h`, `2d` or a number of seconds; money is in US dollars.
+`tuner submit` and `tuner plan` read a job from a YAML file. [REST](rest.md) accepts the same fields as JSON. Unknown keys are refused, and so are
+values of another type: `"5"` is a string, not a number. A duration is `90s`, `15m`, `6h`, `2d` or a number of seconds. Money is in US dollars.
 
 ```yaml
 name: digits

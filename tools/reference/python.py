@@ -21,8 +21,8 @@ SECTIONS = (*LISTED, "Returns:", "Yields:")
 HEAD = f"""# Python
 {MADE}
 
-Answers are Pydantic models with the fields of [REST](rest.md#shapes), so editors complete them. How to use it: [the README](../../README.md),
-[writing a trainable](../trainables.md).
+The methods return Pydantic models with the fields of [REST](rest.md#shapes), so editors complete them. [How to use Python](../python.md) and
+[how to write a trainable](../trainables.md) have examples.
 """
 
 

@@ -13,8 +13,9 @@ from tuner.settings import Settings
 HEAD = f"""# REST
 {MADE}
 
-Everything under `/v1` wants `Authorization: Bearer KEY`. Errors are `application/problem+json`: 400, 401, 404, 408, 409, 413, 414, 422, 429, 431 and 503 may answer any call
-([what they mean](../api.md#errors)). `/docs` of the service has the same to try out, `/openapi.json` for programs.
+Every call under `/v1` needs the header `Authorization: Bearer KEY`. Errors have the form `application/problem+json`. Any call may be answered with
+400, 401, 404, 408, 409, 413, 414, 422, 429, 431 or 503 ([what they mean](../api.md#errors)). The service has the same description at `/docs`, where
+you can try each call, and at `/openapi.json`, for programs.
 """
 USUAL = {"400", "401", "404", "408", "409", "413", "414", "422", "429", "431", "503"}  # described once, above
 VERBS = ("get", "post", "put", "patch", "delete")
