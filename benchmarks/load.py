@@ -239,9 +239,8 @@ async def load(
     def spent_s() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
-    series = (
-        await client.get("/metrics") if name == "tuner" else b""
-    )  # waits until the metrics are read for the first time
+    # waits until the metrics are read for the first time
+    series = await client.get("/metrics") if name == "tuner" else b""
     for share, warm_s in WARM:
         await planned(client, requests, share * rate, warm_s)
     gc.collect()

@@ -79,9 +79,8 @@ RUNS = (
 
 
 def main(options: list[str]) -> int:
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that `finally` ends the runs
+    # so that `finally` ends the runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gate-") as folder:
         outputs = [Path(folder) / f"{number}.log" for number in range(len(RUNS))]

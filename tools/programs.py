@@ -27,9 +27,8 @@ class Program:
 
     name: str  #: As in `@pytest.mark.needs("…")`.
     package: str  #: Debian's package that contains it.
-    commands: tuple[
-        tuple[str, ...], ...
-    ]  #: All of these are needed; each by one of its names or path patterns.
+    #: All of these are needed; each by one of its names or path patterns.
+    commands: tuple[tuple[str, ...], ...]
     services: tuple[str, ...] = field(default=())  #: systemd units that the package would start at boot.
 
     def missing(self) -> bool:

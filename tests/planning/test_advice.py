@@ -108,9 +108,8 @@ def test_unused_processors_are_advised_to_be_reduced() -> None:
     )
     assert (advice.change.now, advice.change.then) == ("8", "1.5")
     assert advice.saves == Money(8_000_000 * 13 // 16)
-    assert (
-        cpu_underused(evidence(measured_attempt(train="8.00", usage=usage))) is None
-    )  # the GPU determines the price
+    # the GPU determines the price
+    assert cpu_underused(evidence(measured_attempt(train="8.00", usage=usage))) is None
     busy = Usage(wall_ns=100 * NS, cpu_ns=400 * NS)
     assert (
         cpu_underused(evidence(measured_attempt(train="8.00", usage=busy), job=spec(cpus=8, gpus=0))) is None

@@ -112,9 +112,8 @@ def test_job_with_fallback_is_not_counted_only_against_spot_nodes(
     service: FakeService, client: TestClient
 ) -> None:
     two_markets(service, spot=1, on_demand=2)
-    either = on(
-        service, client, "spot_with_fallback", 4
-    )  # four of the six CPUs that the two on-demand nodes have
+    # four of the six CPUs that the two on-demand nodes have
+    either = on(service, client, "spot_with_fallback", 4)
     spot, demand = on(service, client, "spot"), on(service, client, "on_demand")
     one_pass(service)
     assert launched(service) == [either, spot]

@@ -91,9 +91,8 @@ def test_bill_equals_worker_time_times_price(served: Served) -> None:
         assert attempt.machine.price_source == "TUNER_NODE_PRICES"
     advice = served.client.advice(job)
     assert advice.measured_usd == advice.spent_usd > 0
-    assert "cpu_underused" in [
-        finding.kind for finding in advice.findings
-    ]  # The steps sleep, so the CPU is underused.
+    # The steps sleep, so the CPU is underused.
+    assert "cpu_underused" in [finding.kind for finding in advice.findings]
     books.check(served.client, job)
     worked_s = watch.stop() - began(served)
     expected = worked_s * ended.price.trial_usd_per_hour / 3600

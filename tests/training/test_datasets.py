@@ -275,9 +275,8 @@ def test_damaged_entry_is_downloaded_again(memory: Any) -> None:
     path.write_bytes(b"con")
     in_use = datasets._locks.pop()
     release()
-    assert (
-        dataset("memory://a").read_bytes() == b"con"
-    )  # another process uses it, and would have to be waited for
+    # another process uses it, and would have to be waited for
+    assert dataset("memory://a").read_bytes() == b"con"
     datasets._unlock(in_use)
     release()
     assert dataset("memory://a").read_bytes() == b"content"

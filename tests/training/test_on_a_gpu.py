@@ -81,9 +81,8 @@ def test_recomputed_blocks_save_memory_and_have_equal_gradients(every: int) -> N
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_accumulated_and_clipped_step_with_mixed_precision_equals_the_whole_batch(precision: str) -> None:
     x = torch.randn(256, 64, device="cuda")
-    y = x.mean(
-        1, keepdim=True
-    )  # small, so that no scaled gradient exceeds the range of fp16 and no step is skipped
+    # small, so that no scaled gradient exceeds the range of fp16 and no step is skipped
+    y = x.mean(1, keepdim=True)
     weights = []
     for parts in (1, 4):
         torch.manual_seed(1)

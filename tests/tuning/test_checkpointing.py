@@ -128,9 +128,8 @@ def test_saves_are_rarer_if_notices_are_long_enough() -> None:
         steps_between(step_ns=NS, saving=saving, risk=spot(notice_ns=notice_ns))
         for notice_ns in (120 * NS, None)
     )
-    assert noticed == pytest.approx(
-        unnoticed * math.sqrt(10), rel=0.05
-    )  # one notice in ten is assumed to be missed
+    # one notice in ten is assumed to be missed
+    assert noticed == pytest.approx(unnoticed * math.sqrt(10), rel=0.05)
 
 
 @pytest.mark.parametrize("step_s", [10, 15, 18, 20, 26, 30, 600])

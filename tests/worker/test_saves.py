@@ -73,9 +73,8 @@ def test_save_interval_follows_the_rule_for_measured_save_times(
     saving = SaveTimes(stall_ns, stall_ns + DURABLE_NS)
     wanted = steps_between(step_ns=STEP_NS, saving=saving, risk=exposed)
     assert set(run.gaps()) == {wanted}
-    assert (
-        run.stalled <= run.trained / 20 + stall_ns
-    )  # the duration of the first save is not known in advance
+    # the duration of the first save is not known in advance
+    assert run.stalled <= run.trained / 20 + stall_ns
 
 
 def test_every_step_longer_than_the_shortest_notice_is_saved() -> None:

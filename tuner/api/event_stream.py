@@ -32,9 +32,8 @@ READ_EVERY_S = 0.25
 ALIVE_S = 2.0
 BEGIN = b"retry: 1000\n\n"
 ALIVE = b": still here\n\n"
-MOST_QUEUED = (
-    100  # at most this many batches wait in the queue of a watcher: about half a minute of a busy job
-)
+# at most this many batches wait in the queue of a watcher: about half a minute of a busy job
+MOST_QUEUED = 100
 log = logging.getLogger("tuner.api")
 
 

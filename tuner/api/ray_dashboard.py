@@ -73,8 +73,7 @@ class Proxied:
             await answer(404, error.title(), error.detail)(scope, receive, send)
         except Unavailable as error:
             log.warning("Ray's dashboard is not available: %s", error.detail)
-            if (
-                began
-            ):  # the connection then breaks, so that no client mistakes the partial answer for a whole one
+            # the connection then breaks, so that no client mistakes the partial answer for a whole one
+            if began:
                 return
             await answer(503, error.title(), error.detail)(scope, receive, send)

@@ -434,10 +434,8 @@ class StoredFile(SegmentedFile):
 
     def __init__(self, path: str, segments: Sequence[_Segment], digest: str) -> None:
         super().__init__(path, segments)
-        self.path, self.digest = (
-            path,
-            digest,
-        )  #: `digest` is the hexadecimal SHA-256 of the content, from the manifest.
+        #: `digest` is the hexadecimal SHA-256 of the content, from the manifest.
+        self.path, self.digest = path, digest
 
 
 class CheckpointArchive(SegmentedFile):

@@ -26,9 +26,8 @@ def jobs(incomplete: str) -> Offered:
 
 def trials(ctx: typer.Context, incomplete: str) -> Offered:
     """Offer the ids of trials that begin with `incomplete`, of the job that is already on the command line."""
-    rest = (
-        word for word in ctx.args if word.startswith("job_")
-    )  # `params` may lack the job while the value of an option is still missing
+    # `params` may lack the job while the value of an option is still missing
+    rest = (word for word in ctx.args if word.startswith("job_"))
     job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
     if not job:
         return []

@@ -30,9 +30,8 @@ class JobYaml(yaml.SafeLoader):
     def __init__(self, text: Any) -> None:
         super().__init__(text)
         self._depth, self._values = 0, 0
-        self._sizes: dict[
-            int, int
-        ] = {}  # number of values in each finished node, by id(); an alias of the node counts as that many
+        # number of values in each finished node, by id(); an alias of the node counts as that many
+        self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         before = self._values

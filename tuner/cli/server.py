@@ -44,9 +44,8 @@ def run() -> None:
     )
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    os.umask(
-        0o077
-    )  # new files of the service, and of the local Ray cluster that it starts, can be read by this user only
+    # new files of the service, and of the local Ray cluster that it starts, can be read by this user only
+    os.umask(0o077)
     settings = Settings.from_env()
     refuse_without_key(settings)  # before `build` creates a key
     home = HomeLock(settings)

@@ -100,9 +100,8 @@ async def _fetch(http: Http, path: str, target: Path, query: Mapping[str, int]) 
                 async with http.stream(path, params=query, headers=headers) as response:
                     if response.is_success:
                         etag = response.headers.get("ETag", "")
-                        if (
-                            response.status_code != httpx2.codes.PARTIAL_CONTENT
-                        ):  # the response is the whole file
+                        # the response is the whole file
+                        if response.status_code != httpx2.codes.PARTIAL_CONTENT:
                             file.seek(0)
                             file.truncate()
                         async for chunk in http.chunks(response):

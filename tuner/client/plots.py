@@ -40,9 +40,8 @@ KINDS = (
     ("export", PURPLE, "oo"),
 )
 BARS = 12
-WIDE = (
-    30.0  # costs whose largest and smallest differ by more than this factor are drawn on a logarithmic scale
-)
+# costs whose largest and smallest differ by more than this factor are drawn on a logarithmic scale
+WIDE = 30.0
 
 
 class NotebookFigure(Figure):

@@ -121,9 +121,8 @@ class LocalNode:
         if self._process is not None:
             self._process.wait()
             self._process = None
-        if (
-            self.state == "starting"
-        ):  # the node did not start: another process may have taken one of its ports
+        # the node did not start: another process may have taken one of its ports
+        if self.state == "starting":
             self._ports = ()
         self.state = "gone"
 

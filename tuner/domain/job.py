@@ -202,9 +202,8 @@ class Teacher:
 
     job: str
     trial: str = "best"  #: The trial's id, or `best` in a request. The admission replaces `best`.
-    step: int | None = (
-        None  #: The step of its checkpoint. None in a request means the one with the best metric.
-    )
+    #: The step of its checkpoint. None in a request means the one with the best metric.
+    step: int | None = None
     attempt: int | None = None  #: The attempt that saved the checkpoint. None until the job is admitted.
 
 

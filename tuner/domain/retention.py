@@ -17,9 +17,8 @@ GRACE_NS = 24 * 3600 * NS
 class RetentionPolicy:
     """What is kept of a job that has ended, and for how long."""
 
-    retain: Retain = (
-        "all"  #: The trials whose files are kept: all, the best one, those on the Pareto front, or none.
-    )
+    #: The trials whose files are kept: all, the best one, those on the Pareto front, or none.
+    retain: Retain = "all"
     for_ns: int | None = None  #: When those are deleted too, counted from the job's end. None means never.
 
     def faults(self) -> list[Fault]:

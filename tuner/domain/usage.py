@@ -28,9 +28,8 @@ class Usage:
     saved_bytes: int | None = None  #: Size of these checkpoints.
     restored_bytes: int | None = None  #: Size of the checkpoint that it continued from.
     artifact_bytes: int | None = None  #: Size of the artifacts that it has in the storage.
-    data_read_bytes: int | None = (
-        None  #: What `tuner.training.dataset` downloaded. Data from the cache counts as zero.
-    )
+    #: What `tuner.training.dataset` downloaded. Data from the cache counts as zero.
+    data_read_bytes: int | None = None
     data_bucket_bytes: int | None = None  #: The part of it that came from the object storage of a cloud.
     #: What the training helpers observed (`precision`, `batch_size`, `loader_workers`, …), and `gpu`, `gpu_memory_bytes` and
     #: `gpu_capability` of the GPU.

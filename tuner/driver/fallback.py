@@ -44,9 +44,8 @@ class FallbackState:
     """The state that `SpotWithFallback` keeps about one trial."""
 
     target: int | None = None  #: The step that the trial may train to.
-    request: PlacementRequest | None = (
-        None  #: The placement rules' input (offers, deadline, patience) until `target`.
-    )
+    #: The placement rules' input (offers, deadline, patience) until `target`.
+    request: PlacementRequest | None = None
     memory: PlacementMemory | None = None  #: The progress of the trial so far.
     #: The offer on which it was placed last, if it has not been seen to run there yet.
     waits_for: Offer | None = None

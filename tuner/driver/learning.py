@@ -135,9 +135,8 @@ class Learner:
         self._finished.add(number)
         if record.value is not None and not self._reported_rung.get(number):
             self._tell(record, record.steps, at_rung=True)
-        if (
-            record.status == "stopped"
-        ):  # at its rung, or by a user or a limit: it is as informative as a paused trial
+        # at its rung, or by a user or a limit: it is as informative as a paused trial
+        if record.status == "stopped":
             return
         self._sampler.finish(number, failed=record.status == "failed")
 

@@ -30,9 +30,8 @@ class MachineCheck:
     """Check the machine that an attempt was given against the job's request."""
 
     wanted: Resources = field(default_factory=Resources)  #: What the job requested.
-    find: Find | None = (
-        None  #: Returns a machine's offer. None: no check; every machine counts as the requested one.
-    )
+    #: Returns a machine's offer. None: no check; every machine counts as the requested one.
+    find: Find | None = None
 
     def settle(
         self,

@@ -86,9 +86,8 @@ class LaunchContext:
             try:
                 with self.database.read() as db:
                     return jobs.control(db, self.job)
-            except (
-                Unavailable
-            ) as error:  # the connection broke during the query; the next one waits for the server
+            except Unavailable as error:
+                # the connection broke during the query; the next one waits for the server
                 if is_repeated:
                     raise
                 log.warning("a query of the database failed and is repeated: %s", error.detail)

@@ -40,9 +40,8 @@ class Assignment:
     not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
     offer: Offer | None = None  #: The kind of machine to run on, or None for any.
     reported_step: int = 0  #: The trial's last reported step.
-    job_best: float | None = (
-        None  #: The job's best score so far. A worker always saves a step that is better.
-    )
+    #: The job's best score so far. A worker always saves a step that is better.
+    job_best: float | None = None
 
     seed: int = 0  #: What is added to the job's seed: not 0 if the trial repeats another one.
 
@@ -205,9 +204,8 @@ class LoopTurn:
     commands: list[Callable[[], None]] = field(default_factory=list)
     #: The trials that were promoted or allowed to continue in this turn.
     go: set[str] = field(default_factory=set)
-    suggest: Suggest | None = (
-        None  #: The suggestion to request from the sampler after the commit, because the sampler is slow.
-    )
+    #: The suggestion to request from the sampler after the commit, because the sampler is slow.
+    suggest: Suggest | None = None
 
 
 class Journal(Protocol):

@@ -27,9 +27,8 @@ DOUBT_MAX = math.log(30)  # a plan with a larger uncertainty would be useless
 # Step times are taken to be at least a thousandth of the mean. Shorter ones cost nothing in comparison, and a clock may not resolve them.
 FASTEST = 1000
 EARLY_STEPS = 2  # the first steps are often slower than later ones, because caches fill and code is compiled
-LATER_SHIFT = (
-    0.3  # uncertainty (natural logarithm) of later steps compared to early ones if no trial shows it
-)
+# uncertainty (natural logarithm) of later steps compared to early ones if no trial shows it
+LATER_SHIFT = 0.3
 CURVES_MIN = 3  # with fewer learning curves, scores are not predicted
 
 
@@ -53,9 +52,8 @@ class Delays:
 
     warming_ns: int = 0  #: The additional setup of the first attempt on a machine.
     setup_ns: int = DEFAULT_SETUP_NS
-    restore_ns: int = (
-        DEFAULT_SETUP_NS  #: The time until an attempt that restores a checkpoint trains, including its setup.
-    )
+    #: The time until an attempt that restores a checkpoint trains, including its setup.
+    restore_ns: int = DEFAULT_SETUP_NS
     save_ns: int = NS // 2  #: The time of a save that the attempt waits for.
 
 

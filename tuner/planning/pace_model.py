@@ -31,13 +31,11 @@ class PaceModel:
     centre: Floats  #: The mean of the trials' points in the unit cube.
     level: float  #: The mean of the trials' step times.
     slopes: Floats
-    residuals: tuple[
-        float, ...
-    ]  #: The error of each trial's step time if it is predicted from all other trials.
+    #: The error of each trial's step time if it is predicted from all other trials.
+    residuals: tuple[float, ...]
     parts: float  #: The effective number of parameters.
-    bounds: tuple[
-        float, float
-    ]  #: The fastest and the slowest step time seen. Predictions are clipped to this range before a residual is added.
+    #: The fastest and the slowest step time seen. Predictions are clipped to this range before a residual is added.
+    bounds: tuple[float, float]
 
     @property
     def spread(self) -> float:

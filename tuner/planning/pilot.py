@@ -61,9 +61,8 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
     steps = limits.steps if most is None else min(limits.steps, most)
     further = FURTHER * steps if most is None else min(FURTHER * steps, most)
     measured = Fidelity(job.fidelity.unit, steps, further, ONE_OF)
-    if (
-        job.fidelity.proxies is not None
-    ):  # the most expensive values, so that the price of a step is not underestimated
+    # the most expensive values, so that the price of a step is not underestimated
+    if job.fidelity.proxies is not None:
         stages = max(1, len(measured.rungs()))
         proxies = {name: tuple(values[-1:]) * stages for name, values in job.fidelity.proxies.items()}
         measured = replace(measured, proxies=proxies)

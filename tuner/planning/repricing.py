@@ -60,9 +60,8 @@ class Repricing:
 
     rate: Rate
     time: RelativeTime
-    overhead: Fraction | None = (
-        None  #: Seconds of interruptions per second of training. If None, it is not known and not counted.
-    )
+    #: Seconds of interruptions per second of training. If None, it is not known and not counted.
+    overhead: Fraction | None = None
 
     def of(self, duration_ns: int) -> Repriced:
         """Return the cost and time, on the other machine, of a training that takes `duration_ns` on this one. Both are rounded up."""

@@ -11,9 +11,8 @@ EDGE = 0.001  # shares nearer than this to 0 or 1 are treated as if they were th
 class Scale:
     """A transformation of scores to places, on which they are extrapolated and smoothed, and back."""
 
-    bounds: tuple[float, float] | None = (
-        None  #: The lowest and the highest score. None means that scores are not transformed.
-    )
+    #: The lowest and the highest score. None means that scores are not transformed.
+    bounds: tuple[float, float] | None = None
 
     def clip(self, score: float) -> float:
         """Limit a score to the range of the scale."""

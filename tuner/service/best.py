@@ -63,14 +63,12 @@ class BestView:
 
     job: JobRow
     best: PricedPoint
-    next_better: (
-        PricedPoint | None
-    )  #: The cheapest point that is better than the best affordable one. None also with a confirmation.
+    #: The cheapest point that is better than the best affordable one. None also with a confirmation.
+    next_better: PricedPoint | None
     #: How points were priced on another machine; None if the recorded costs apply.
     pricing: MachinePricing | None
-    forecast: NextDollarForecast | None = (
-        None  #: Forecast of what more money would buy; None if not requested.
-    )
+    #: Forecast of what more money would buy; None if not requested.
+    forecast: NextDollarForecast | None = None
 
     #: None if the job did not confirm, or if limits or another machine were given.
     confirmation: Confirmation | None = None

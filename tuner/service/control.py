@@ -422,9 +422,8 @@ def _ended_without_driver(
         return False
     if launch is not None:
         launches.end(db, row.id, launch.epoch)
-    if state == "cancelled" and nodes_assigned_at(
-        db, row.id
-    ):  # the job was restored from a backup made in mid-run
+    # the job was restored from a backup made in mid-run
+    if state == "cancelled" and nodes_assigned_at(db, row.id):
         end_open(db, row.id, service.now())
     jobs.move(db, row.id, state, "cancelled" if state == "cancelled" else None, at=service.now())
     return True

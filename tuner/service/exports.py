@@ -55,9 +55,8 @@ class ExportView:
     cost: Cost  #: What was posted.
     held: Cost
     variants: Sequence[VariantView]
-    pareto_front: Sequence[
-        str
-    ]  #: The formats that no other beats in metric and dollars per million predictions in batches.
+    #: The formats that no other beats in metric and dollars per million predictions in batches.
+    pareto_front: Sequence[str]
 
 
 def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> ExportView:

@@ -94,9 +94,8 @@ class Leading:
     def _renew_or_begin(self, now: Instant) -> Term | None:
         """Renew or begin a term in the database and return it, or None if this service does not lead."""
         term = self._term
-        if (
-            self._is_over or 0 < self._rests_until - now <= REST_NS
-        ):  # `<= REST_NS`: setting the clock back must not make the pause longer
+        # `<= REST_NS`: setting the clock back must not make the pause longer
+        if self._is_over or 0 < self._rests_until - now <= REST_NS:
             return None
         if term is None and self.is_led():
             return None

@@ -50,9 +50,8 @@ class NextDollarForecast:
     trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
     reason: str  #: Why there are none; empty if there are.
     as_of: int  #: The job's newest event that was taken into account.
-    points_per_usd: float | None = (
-        None  #: Points (0.01 of the metric) that the next dollar gains if the job goes on as before.
-    )
+    #: Points (0.01 of the metric) that the next dollar gains if the job goes on as before.
+    points_per_usd: float | None = None
 
 
 def forecast(database: Database, row: JobRow) -> NextDollarForecast:

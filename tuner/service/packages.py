@@ -117,9 +117,8 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
         Invalid: `entry` is not written as `module:function`, or its module is not allowed here.
         BadFile: The package was lost or changed in the storage.
     """
-    if (
-        package is not None or kind
-    ):  # both run code that the operator has not installed, or more of it than an import
+    # both run code that the operator has not installed, or more of it than an import
+    if package is not None or kind:
         check_on(service.settings)
     if package is None:
         return trainables.described(service.prober, entry, service.settings.allowed_modules, kind)

@@ -29,9 +29,8 @@ LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
 PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
 USED = 5  # most jobs among them that are used
 SETUPS_MIN = 3  # least number of setups on new workers before admission relies on them
-COARSE = (
-    10  # micro-dollars that the first steps must have cost; with less, rounding would distort the step time
-)
+# micro-dollars that the first steps must have cost; with less, rounding would distort the step time
+COARSE = 10
 Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
 

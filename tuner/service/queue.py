@@ -32,9 +32,8 @@ class QuotaView:
     quota: Quota
     budget: SharedBudget | None  #: None if neither dollars nor GPU-hours are limited.
     period: BudgetPeriod | None  #: Spend and holds in the budget's present period.
-    at_work: list[
-        int
-    ]  #: For each job that has a driver or lost it in mid-run, the number of trials that it may run at once.
+    #: For each job that has a driver or lost it in mid-run, the number of trials that it may run at once.
+    at_work: list[int]
 
 
 def show(service: Service) -> QuotaView:

@@ -37,9 +37,8 @@ class ReplayView:
 
     job: JobRow
     replayed: Replayed
-    instead: (
-        Algorithm | None
-    )  #: The policy that was compared with the job's own. None: the record was compared.
+    #: The policy that was compared with the job's own. None: the record was compared.
+    instead: Algorithm | None
 
 
 def replay(

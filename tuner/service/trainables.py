@@ -33,9 +33,8 @@ class Described:
     search_space: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     objective: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     error: str | None = None  #: Why it cannot be tuned; None if it can.
-    code: str | None = (
-        None  #: Why the search space of an objective cannot be recorded; None if that is not the case.
-    )
+    #: Why the search space of an objective cannot be recorded; None if that is not the case.
+    code: str | None = None
     import_ns: int = 0  #: CPU time of the import; 0 if not known.
 
 

@@ -48,9 +48,8 @@ class SpotConditions:
     saving: float = SPOT_SAVES  #: Discount of the spot price, as a fraction of the on-demand price.
     patience_ns: int = PATIENCE_NS  #: Fall back to on-demand after this time without a spot machine.
     save_ns: int = SAVE_NS  #: Time until a checkpoint is durable. Training is stalled for a tenth of it.
-    every_ns: int | Literal["auto"] | None = (
-        "auto"  #: Time between saves; "auto" means the rule of real workers, None never.
-    )
+    #: Time between saves; "auto" means the rule of real workers, None never.
+    every_ns: int | Literal["auto"] | None = "auto"
 
     def markets(self, spot: Price) -> Markets:
         """Return the markets that the job may use. On-demand is always available."""

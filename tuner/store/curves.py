@@ -45,9 +45,8 @@ class TrainedTrial:
 
     state: TrialState
     setup: int  #: Micro-dollars spent on setup before the first of these reports.
-    curve: tuple[
-        tuple[int, float, int], ...
-    ]  #: (step, metric, micro-dollars spent on the trial up to that step)
+    #: (step, metric, micro-dollars spent on the trial up to that step)
+    curve: tuple[tuple[int, float, int], ...]
 
 
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:

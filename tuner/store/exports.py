@@ -30,9 +30,8 @@ class ExportSpec:
 
     formats: tuple[str, ...]
     max_cost: Money
-    max_drop: (
-        float | None
-    )  #: The largest drop of the metric with which a variant is delivered. None accepts any.
+    #: The largest drop of the metric with which a variant is delivered. None accepts any.
+    max_drop: float | None
 
     def lease_ns(self, rate: Rate, left: Cost) -> int:
         """Return how long the export may use a machine: what it may cost and what is left of the budget pay for, at most an hour."""

@@ -55,9 +55,8 @@ class Span:
 class SpendRow:
     """The spend and the counts of one group: one combination of values of the grouping keys."""
 
-    keys: tuple[
-        str | None, ...
-    ]  #: The values of the keys in the requested order. None if the job does not have that tag.
+    #: The values of the keys in the requested order. None if the job does not have that tag.
+    keys: tuple[str | None, ...]
     cost: Cost = FREE
     lost: Cost = FREE
     jobs: int = 0
@@ -76,13 +75,11 @@ class SpendRow:
     transfer_usd: Money | None = None  #: What moving them between regions cost. None if that is not known.
 
     data_read_bytes: int = 0  #: Datasets that these attempts downloaded.
-    data_moved_bytes: int = (
-        0  #: The part from buckets whose attempts ran in another region than that of the buckets.
-    )
+    #: The part from buckets whose attempts ran in another region than that of the buckets.
+    data_moved_bytes: int = 0
     data_unplaced_bytes: int = 0  #: The part from buckets for which that is not known.
-    data_transfer_usd: Money | None = (
-        None  #: What the buckets' cloud charges for it. None if that is not known.
-    )
+    #: What the buckets' cloud charges for it. None if that is not known.
+    data_transfer_usd: Money | None = None
 
     @property
     def storage_gb_months(self) -> float | None:

@@ -146,9 +146,8 @@ def recompute(model: M, every: int = 1) -> M:
             "the model has no nn.Sequential or nn.ModuleList of blocks; give the part that has one"
         )
     for block in [*blocks][::every]:
-        block.forward = MethodType(
-            _recomputed, block
-        )  # a method, so that a deep copy of the model calls its own blocks
+        # a method, so that a deep copy of the model calls its own blocks
+        block.forward = MethodType(_recomputed, block)
     note(recompute_every=every)
     return model
 

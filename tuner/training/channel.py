@@ -17,9 +17,8 @@ from typing import Any, Literal
 
 from tuner.training import measured
 
-Kind = Literal[
-    "setup", "restore", "train", "checkpoint"
-]  # the kinds of time that a child can report to the supervisor
+# the kinds of time that a child can report to the supervisor
+Kind = Literal["setup", "restore", "train", "checkpoint"]
 FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
@@ -52,9 +51,8 @@ class BeginMessage:
     seed: int | None = None  #: Seed of the random generators. None leaves them unchanged.
     kind: str | None = None  #: The job's `kind`: what the trainable is called with.
     metric: str | None = None  #: The metric of the job's objective.
-    artifact_room: int | None = (
-        None  #: Bytes of artifacts that the attempt may report. None means no limit of the job.
-    )
+    #: Bytes of artifacts that the attempt may report. None means no limit of the job.
+    artifact_room: int | None = None
     rank: int = 0  #: The number of this process among those of the attempt.
     #: The environment variables with which the ranks find each other. Empty if there is one process only.
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -65,9 +63,8 @@ class BeginMessage:
         return int(self.variables.get("LOCAL_RANK", 0))
 
     rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
-    proxies: Mapping[str, Sequence[float]] | None = (
-        None  #: One value per rung for each proxy of the job's fidelity.
-    )
+    #: One value per rung for each proxy of the job's fidelity.
+    proxies: Mapping[str, Sequence[float]] | None = None
     #: The teacher: `path` of the directory of its checkpoint, and its `config`. None if the job has none.
     teacher: Mapping[str, Any] | None = None
     usd_per_hour: float | None = None  #: The price of a trial's share of the job's machine.

@@ -28,12 +28,10 @@ class Home(ABC):
     max_step: int | None = None
     echo: bool = False  #: Whether the restored state is to be saved again at once.
     rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
-    proxies: Mapping[str, Sequence[float]] | None = (
-        None  #: One value per rung for each proxy of the job's fidelity.
-    )
-    usd_per_hour: float | None = (
-        None  #: The price of a trial's share of the job's machine. Only the service knows it.
-    )
+    #: One value per rung for each proxy of the job's fidelity.
+    proxies: Mapping[str, Sequence[float]] | None = None
+    #: The price of a trial's share of the job's machine. Only the service knows it.
+    usd_per_hour: float | None = None
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
         """Note that the run does this kind of work from now on."""

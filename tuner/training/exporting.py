@@ -26,9 +26,8 @@ from torch.nn.utils import prune
 
 from tuner.training.variants import BATCHES, BatchLatency, Format, Variant
 
-TOLERANCE = (
-    1e-4  # the largest difference that is accepted between the outputs of the ONNX file and of the module
-)
+# the largest difference that is accepted between the outputs of the ONNX file and of the module
+TOLERANCE = 1e-4
 PRUNED_SHARE = 0.25  # the share of the channels that `pruned` removes from each layer that allows it
 ZEROED_SHARE = 0.5  # the share of the weights that `pruned-unstructured` sets to zero
 MEASURED_S = 0.25  # how long each batch size is measured
@@ -478,9 +477,8 @@ def zero_weights(module: nn.Module, share: float) -> int:
     for layer in module.modules():
         weight = layer._parameters.get("weight")
         if isinstance(layer, nn.Linear | _ConvNd) and weight is not None:
-            weight.data = (
-                weight.data.contiguous()
-            )  # torch joins the weights to one vector, and refuses `channels_last`
+            # torch joins the weights to one vector, and refuses `channels_last`
+            weight.data = weight.data.contiguous()
             layers.setdefault(id(weight), layer)
     pairs = [(layer, "weight") for layer in layers.values()]
     if pairs:

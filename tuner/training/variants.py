@@ -32,12 +32,10 @@ class Variant:
     file: str | None = None  #: The path of the file, relative to the export's directory.
     bytes: int | None = None
     metric: float | None = None  #: The objective's metric of this variant.
-    drop: float | None = (
-        None  #: By how much the metric is worse than that of the module. Negative if it is better.
-    )
-    difference: float | None = (
-        None  #: The largest difference between the outputs of this variant and of the module.
-    )
+    #: By how much the metric is worse than that of the module. Negative if it is better.
+    drop: float | None = None
+    #: The largest difference between the outputs of this variant and of the module.
+    difference: float | None = None
     load_ms: float | None = None  #: The time to open the file in a process that has imported the runtime.
     latency: tuple[BatchLatency, ...] = ()
     seconds: float = 0.0  #: How long exporting and measuring took.

@@ -43,9 +43,8 @@ class Reserve:
         left = affords - _spent_ns(state) - _confirming_ns(state)
         leader = state.trials[state.leader]
         waits = leader.status in ("running", "pausing", "paused") and leader.resumable
-        waits = (
-            waits and not state.leader_violation
-        )  # no money is kept for a trial that violates a constraint
+        # no money is kept for a trial that violates a constraint
+        waits = waits and not state.leader_violation
         affordable = waits and leader.number not in state.skipped and _finishing_ns(state, leader) <= left
         return cls(state, left, leader if affordable else None)
 

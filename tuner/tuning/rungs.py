@@ -91,9 +91,8 @@ class Outlook:
 
     def between(self) -> tuple[float, float]:
         """Return the ends of the central 80 % interval."""
-        from scipy.special import (
-            stdtrit,
-        )  # imported here because it takes 0.2 s, which would delay every start of the service
+        # imported here because it takes 0.2 s, which would delay every start of the service
+        from scipy.special import stdtrit
 
         half = float(stdtrit(self.degrees, 0.9)) * self.spread
         return self.mean - half, self.mean + half

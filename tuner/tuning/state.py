@@ -117,9 +117,8 @@ class State:
     ready: set[int] = field(default_factory=set)  #: Numbers of the trials that wait to run.
     #: Numbers of the trials that changed since the run loop last recorded the changes.
     changed: set[int] = field(default_factory=set)
-    accepting_work: bool = (
-        False  #: Attempts may start. False from a driver's start until the event `ControlRequested`.
-    )
+    #: Attempts may start. False from a driver's start until the event `ControlRequested`.
+    accepting_work: bool = False
     suggesting: bool = False  #: A `Suggest` command was returned and is not answered yet.
     confirming: bool = False  #: The search is over. Only repeats of its best trials begin.
     space_exhausted: bool = False  #: The sampler has no more configurations.
@@ -135,9 +134,8 @@ class State:
     ending: Ending | None = None
     ended: bool = False  #: The command `EndJob` was returned.
     spent: Money = ZERO
-    leader: int | None = (
-        None  #: Number of the trial with the best score so far. A feasible one is better than any other.
-    )
+    #: Number of the trial with the best score so far. A feasible one is better than any other.
+    leader: int | None = None
     leader_score: float = float("-inf")
     leader_stage: int = 0  #: The stage of the proxies of that score.
     leader_violation: float = 0.0  #: The violation of the constraints of that score.

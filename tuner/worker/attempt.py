@@ -72,9 +72,8 @@ class RunningAttempt:
     announced: int = 0  # `durable` when the last result was returned
     recorded: int = 0  # the newest durable step that the driver has recorded
     last_command: DriverCommand = "go"  # the driver's last command
-    held: int | None = (
-        None  # the last finished step, if its report or a question in the step after it waits for a reply
-    )
+    # the last finished step, if its report or a question in the step after it waits for a reply
+    held: int | None = None
     asks: bool = False  # whether a question in the middle of a step waits for a reply, and not a report
     asked_at: int = 0  # when the child last asked in the middle of a step
     ask_gap_ns: int = 0  # the longest time between two questions; 0 if the child never asked
@@ -82,15 +81,13 @@ class RunningAttempt:
     saving: bool = False  # whether a checkpoint is being written or stored
     saved_at: Position = (0, 0)  # the newest state that the child wrote a checkpoint of
     ordered: Position = (0, 0)  # the newest state whose checkpoint the child was ordered to write at once
-    parts: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # for each ordered save in the middle of a step: the attempt's training time then, and `PartOfStep.trained_ns`
+    # for each ordered save in the middle of a step: the attempt's training time then, and `PartOfStep.trained_ns`
+    parts: list[tuple[int, int]] = field(default_factory=list)
     stored_part: dict[str, int] | None = None  # the newest stored one, to be sent with the next result
     carried_ns: int = 0  # training time of earlier attempts in the step in which this attempt began
     reported_train_ns: int = 0  # the attempt's training time at its last report
-    kept_step: int | None = (
-        None  # the step whose state the child keeps in memory, because it is the job's best
-    )
+    # the step whose state the child keeps in memory, because it is the job's best
+    kept_step: int | None = None
     improved: bool = False  # whether the report that waits for a reply is the job's best
     job_best: Rank = WORST  # the best report of the job that the driver has sent
     own_best: Rank = WORST  # the best report of this attempt
@@ -110,9 +107,8 @@ class RunningAttempt:
     announced_leaving: bool = False  # whether the last result reported the machine's preemption notice
     announced_waiting: bool = False  # whether the last result reported that the child waits for the driver
     ranks: dict[int, Rank] = field(default_factory=dict)  # by step
-    spared: frozenset[int] = (
-        frozenset()
-    )  # steps of older checkpoints that must not be deleted, because one of them may be the best
+    # steps of older checkpoints that must not be deleted, because one of them may be the best
+    spared: frozenset[int] = frozenset()
     best: tuple[Rank, int] | None = None  # rank and step of the trial's best checkpoint
     use: UsageMeter = field(default_factory=UsageMeter)
     messages_since_report: int = 0
@@ -266,9 +262,8 @@ class RunningAttempt:
         began = self.asked_at or self.stepped_at
         self.ask_gap_ns = max(self.ask_gap_ns, message.at - began if began else 0, ASK_NS)
         if self.asked_at and message.at - self.asked_at >= ASK_NS // 2:
-            self.messages_since_report -= (
-                1  # a child that asks as often as it should does not flood the channel
-            )
+            # a child that asks as often as it should does not flood the channel
+            self.messages_since_report -= 1
         self.asked_at, self.held, self.asks, self.resumable = message.at, self.step, True, True
         self.data_is_setup = False
         self.watch.switch("idle", message.at)
@@ -438,10 +433,8 @@ class RunningAttempt:
         self.closing = reply.stop
         if reply.stop:
             self.closes_with = position if reply.save else (self.kept_step or 0, 0)
-            self.saved_at = (
-                0,
-                0,
-            )  # a checkpoint that the child announced before this reply does not end the attempt
+            # a checkpoint that the child announced before this reply does not end the attempt
+            self.saved_at = (0, 0)
         if reply.save:
             self.ordered = position
         if reply.keep:

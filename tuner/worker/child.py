@@ -26,13 +26,10 @@ from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
-RENDEZVOUS_ERROR, PORT_IN_USE = (
-    "DistNetworkError",
-    "EADDRINUSE",
-)  # PyTorch's class, and what its message names
-TOO_MANY_FILES = os.strerror(
-    errno.EMFILE
-)  # matched in the message, because PyTorch raises its own error class
+# PyTorch's class, and what its message names
+RENDEZVOUS_ERROR, PORT_IN_USE = "DistNetworkError", "EADDRINUSE"
+# matched in the message, because PyTorch raises its own error class
+TOO_MANY_FILES = os.strerror(errno.EMFILE)
 FIX_GPU_MEMORY = (
     "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
     "of a GPU, or a larger one, a trial"

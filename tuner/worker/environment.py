@@ -107,9 +107,8 @@ def _file_of(module: str, roots: Sequence[str]) -> Path | None:
     return None
 
 
-@lru_cache(
-    maxsize=256
-)  # Parsing the two files of a shipped trainable took a quarter of the processor time of a submission.
+# Parsing the two files of a shipped trainable took a quarter of the processor time of a submission.
+@lru_cache(maxsize=256)
 def _imported(source: bytes, module: str, *, is_package: bool) -> tuple[str, ...]:
     """Return the names of imported modules, the module's own packages first.
 

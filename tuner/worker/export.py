@@ -123,9 +123,8 @@ def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
                     "invalid_export",
                     f"the trial's process reported figures that cannot be used: {invalid}",
                 )
-        if (
-            state == "waiting" and not ordered
-        ):  # the last variant is done, or the lease is too short for the next
+        # the last variant is done, or the lease is too short for the next
+        if state == "waiting" and not ordered:
             supervisor.order({"order": "pause"})
             ordered = True
     if code is None and len(variants) < formats:

@@ -186,9 +186,8 @@ def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
     for name in modules:
         if name.partition(".")[0] in NOT_SEARCHED or name.startswith("tuner.training"):
             continue
-        with contextlib.suppress(
-            Exception
-        ):  # an entry of sys.modules may be any object, and reading it may raise
+        # an entry of sys.modules may be any object, and reading it may raise
+        with contextlib.suppress(Exception):
             path = Path(str(getattr(sys.modules[name], "__file__", None) or ""))
             if path.suffix == ".py":
                 yield path, path.read_text(errors="replace")

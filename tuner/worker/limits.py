@@ -40,9 +40,8 @@ class UserCodeLimits:
     processes: int = 4096  #: Processes and threads of an attempt, counted together.
     open_files: int = 65_536  #: Open files of one process.
     import_bytes: int = 8 * GIB  #: Memory for importing a trainable when the service checks it.
-    passed: tuple[
-        str, ...
-    ] = ()  #: Additional environment variables that user code may see. A trailing `*` matches every name with that prefix.
+    #: Additional environment variables that user code may see. A trailing `*` matches every name with that prefix.
+    passed: tuple[str, ...] = ()
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
@@ -87,9 +86,8 @@ class UserCodeLimits:
         ):
             return True
         if name.upper() in PROXIES:
-            return (
-                "@" not in value
-            )  # a proxy URL with a password is passed only if the operator names the variable
+            # a proxy URL with a password is passed only if the operator names the variable
+            return "@" not in value
         if name in ALLOWED_ENV:
             return True
         return name.startswith(ALLOWED_PREFIXES) and not any(word in name for word in SECRETS)

@@ -41,9 +41,8 @@ MAX_LINE_BYTES = 1 << 16
 MAX_READS = 16  # of 64 KiB at once, so that a program that prints all the time cannot delay its metrics
 PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
 SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
-ABSOLUTE = re.compile(
-    r"(^|[\s'\"])/"
-)  # in a message: the name of a file that does not depend on the directory
+# in a message: the name of a file that does not depend on the directory
+ABSOLUTE = re.compile(r"(^|[\s'\"])/")
 NO_FILE = os.strerror(errno.ENOENT)
 EMPTY_DIRECTORY = "A program runs in an empty directory of its own: name its data by absolute paths"
 INSTALLED = ("site-packages", "dist-packages")
@@ -95,9 +94,8 @@ class Program:
         self._tail, self._line = bytearray(), bytearray()
         self._printed: list[bytes] = []  # complete lines of the output that were not searched yet
         self._read_bytes, self._last_line = 0, b""  # how much of the file with metrics was read
-        self._unsaved = (
-            False  # whether the checkpoint of the last reported step is to be saved when the program ends
-        )
+        # whether the checkpoint of the last reported step is to be saved when the program ends
+        self._unsaved = False
         pattern = config["metrics_pattern"]
         self._pattern = re.compile(pattern) if pattern is not None else None
         values_file = place / "config.json"

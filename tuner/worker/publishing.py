@@ -35,9 +35,8 @@ from tuner.training.artifacts import (
 from tuner.worker.attempt import RunningAttempt
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
-PATIENCE_S = (
-    120.0  # no retry begins after this time; a try that has begun may last until its requests time out
-)
+# no retry begins after this time; a try that has begun may last until its requests time out
+PATIENCE_S = 120.0
 FEW = 3  # retries of an error that is probably permanent; few, because the worker costs money meanwhile
 JITTER = 0.5  # random part of each wait, so that workers that failed together do not retry together
 T = TypeVar("T")
@@ -148,9 +147,8 @@ def publish(
     except Exception as error:
         log.warning("%s: step %d was not saved: %s", attempt.trial, step, explained(error))
         return None, explained(error)
-    with contextlib.suppress(
-        Exception
-    ):  # a checkpoint that is not deleted now is deleted after the next save
+    # a checkpoint that is not deleted now is deleted after the next save
+    with contextlib.suppress(Exception):
         keep = attempt.order["keep"]
         newest_step = max(step, attempt.durable)
         store.prune(attempt.trial, attempt.number, newest=newest_step, keep=keep, protect=protect)
@@ -185,9 +183,8 @@ def store_artifacts(
     try:
         files = staged_artifacts(attempt.staging, step, names)
         attempt.reported_bytes += sum(map(len, files.values()))
-        check_room(
-            attempt.reported_bytes, order.get("artifact_room")
-        )  # user code may evade the child's check
+        # user code may evade the child's check
+        check_room(attempt.reported_bytes, order.get("artifact_room"))
         return with_retries(attempt, store, add)
     except ArtifactRefused as refused:
         return None, str(refused)

@@ -19,9 +19,8 @@ from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor
 
 PROJECT = JOB = "self-test"
-SETTLES_S = (
-    5.0  # how long to wait until an ordered save is durable; after that the child is paused, which saves too
-)
+# how long to wait until an ordered save is durable; after that the child is paused, which saves too
+SETTLES_S = 5.0
 USE_SPOT_SAFE = "name everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
 
 

@@ -116,9 +116,8 @@ class Supervisor:
         self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
         self._answered_at = 0.0
         self._fresh = True
-        self._teacher: Path | None = (
-            None  # the directory with the checkpoint of the job's teacher, once fetched
-        )
+        # the directory with the checkpoint of the job's teacher, once fetched
+        self._teacher: Path | None = None
 
     # Commands of the driver
 
@@ -262,9 +261,8 @@ class Supervisor:
             raise
         pump.started()
         with self._changed:
-            if (
-                attempt.state is not None
-            ):  # the attempt was stopped, or its lease ended, while it was starting
+            # the attempt was stopped, or its lease ended, while it was starting
+            if attempt.state is not None:
                 _discard(forked)
                 pump.close()
                 return
@@ -356,9 +354,8 @@ class Supervisor:
         """
         if self._peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
-        if not (
-            self._peers and attempt.closed_by(attempt.saved_at)
-        ):  # else its last checkpoint is being stored
+        # otherwise its last checkpoint is being stored
+        if not (self._peers and attempt.closed_by(attempt.saved_at)):
             attempt.end("failed", trouble)
 
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
@@ -440,9 +437,8 @@ class Supervisor:
         with self._changed:
             self._await_last_words(attempt, self._channel, last_words)
             endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
-            if not attempt.closed_by(
-                attempt.saved_at
-            ):  # otherwise its last checkpoint is being stored and will end it
+            # otherwise its last checkpoint is being stored and will end it
+            if not attempt.closed_by(attempt.saved_at):
                 log = self._pump.last() if self._pump else ""
                 attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
             self._changed.notify_all()

@@ -70,9 +70,8 @@ class Watchdog:
         # beginning meanwhile, whose child would be killed instead.
         locked = self._changed.acquire(timeout=LOCK_S)
         try:
-            if (
-                attempt.state is not None or attempt.left_ns() > 0
-            ):  # the attempt ended or its lease was renewed
+            # the attempt ended or its lease was renewed
+            if attempt.state is not None or attempt.left_ns() > 0:
                 return
             self._supervisor.kill_all()
             if not self._supervisor.server.ready:  # the server may be running user code that it imports

@@ -204,9 +204,8 @@ def _age(row: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
     return row["updated_at"], row["steps"], row["attempts"], row["preemptions"], row["state"]
 
 
-WINDOW_S = (
-    300.0  # The rate is averaged over this time, because spend grows in jumps: it is posted once per lease.
-)
+# The rate is averaged over this time, because spend grows in jumps: it is posted once per lease.
+WINDOW_S = 300.0
 LEAST_S = 30.0  # A rate over a shorter time would vary too much.
 
 

@@ -80,13 +80,11 @@ class JobEvidence:
     attempts: tuple[MeasuredAttempt, ...]
     spent: Money
     catalogue: Catalogue
-    risks: Mapping[str, InterruptionRisk] = field(
-        default_factory=dict
-    )  #: The interruptions that may end attempts, by market.
+    #: The interruptions that may end attempts, by market.
+    risks: Mapping[str, InterruptionRisk] = field(default_factory=dict)
     curves: tuple[Curve, ...] = ()
-    demand: Price | None = (
-        None  #: The on-demand price of a trial's share of its machine. None if it is not known.
-    )
+    #: The on-demand price of a trial's share of its machine. None if it is not known.
+    demand: Price | None = None
     spot: Price | None = None  #: The spot price of the same share. None if it is not known.
     spot_source: str = ""
     #: Whether the trainable passed its newest restore self-test, and the reason if not. None if it has not been tested.

@@ -31,9 +31,8 @@ class AdviceFinding:
     evidence: Mapping[str, Figure]
     change: AdvisedChange
     alternatives: tuple[AdvisedChange, ...] = ()
-    saves: (
-        Money | None
-    )  #: The amount that the job would not have spent so far with this change. None if it is not known.
+    #: The amount that the job would not have spent so far with this change. None if it is not known.
+    saves: Money | None
     saves_note: str  #: How `saves` was computed, or why it is not known.
     verify: str  #: How to check that the change does not make the result worse.
     confidence: Confidence

@@ -36,9 +36,8 @@ class ModelShape:
     optimizer: Optimizer = "adamw"
     precision: Format = "fp32"
     batch: int = 1  #: Samples in one step on one GPU.
-    activation_bytes: int | None = (
-        None  #: Bytes per sample, as measured at `precision` without gradient checkpointing.
-    )
+    #: Bytes per sample, as measured at `precision` without gradient checkpointing.
+    activation_bytes: int | None = None
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
@@ -98,9 +97,8 @@ class TrainingRun:
     utilisation: Fraction | None = None
     model: ModelShape | None = None
     gpus: int | None = 1  #: The number of GPUs to use. None means all GPUs of each machine.
-    efficiency: Fraction | None = (
-        None  #: The speed of several GPUs as a share of the sum of their speeds alone. None means that it is computed.
-    )
+    #: The speed of several GPUs as a share of the sum of their speeds alone. None means that it is computed.
+    efficiency: Fraction | None = None
     deadline_ns: int | None = None
     where: ListingFilter = field(default_factory=ListingFilter)
     limit: int = 20  #: The maximum number of candidates that are shown.
@@ -159,9 +157,8 @@ class ScalingQuestion:
     step_s: Fraction  #: The time of a step on one GPU.
     gpus: tuple[int, ...]
     ethernet_gbit_s: Fraction
-    hours_on_one: Fraction | None = (
-        None  #: The time of the whole run on one GPU. If None, no machines are compared.
-    )
+    #: The time of the whole run on one GPU. If None, no machines are compared.
+    hours_on_one: Fraction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +178,8 @@ class RecurringQuestion:
 
     runs_per_month: Fraction
     failed_share: Fraction
-    costs: tuple[
-        tuple[str, Money], ...
-    ] = ()  #: Ways to run, as names and costs of one run. If empty, those of the run section of the same request are used.
+    #: Ways to run, as names and costs of one run. If empty, those of the run section of the same request are used.
+    costs: tuple[tuple[str, Money], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

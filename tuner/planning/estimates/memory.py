@@ -27,9 +27,8 @@ GIB = 2**30
 CONTEXT = GIB
 FRAGMENTS = 10  # a tenth (1/10) of the memory is lost to fragmentation
 OPTIMIZER_BYTES = {"sgd": 0, "momentum": 4, "adam": 8, "adamw": 8, "adam_8bit": 2, "adafactor": 0}
-RECOMPUTED = Fraction(
-    4, 3
-)  # a step is one forward pass and a backward pass twice as long; one more forward pass adds a third
+# a step is one forward pass and a backward pass twice as long; one more forward pass adds a third
+RECOMPUTED = Fraction(4, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,8 @@ class YearlyCost:
     runs_per_year: Fraction  #: Including the runs that repeat failed ones.
     usd_per_month: Money
     usd_per_year: Money
-    saving_usd_per_year: Money | None = (
-        None  #: Compared to the first way to run in the list. None for the first itself.
-    )
+    #: Compared to the first way to run in the list. None for the first itself.
+    saving_usd_per_year: Money | None = None
 
 
 def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> YearlyCost:

@@ -151,9 +151,8 @@ class LinkEfficiency:
     link: Link
     bytes_per_second: Fraction
     allreduce_seconds: Fraction
-    efficiency: (
-        Fraction  #: If no communication is hidden behind the computation. Estimates use this efficiency.
-    )
+    #: If no communication is hidden behind the computation. Estimates use this efficiency.
+    efficiency: Fraction
     overlapped: Fraction  #: If as much communication as possible is hidden behind the backward pass.
     speedup: Fraction
 

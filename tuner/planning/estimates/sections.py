@@ -237,9 +237,8 @@ def _listed(pointer: str, name: str, market: Market, catalogue: Catalogue) -> Se
 
 def _micro(listing: Listing, market: Market) -> int:
     price = listing.price(market)
-    assert (
-        price is not None
-    )  # callers get listings from a search by this market, which omits those without a price
+    # callers get listings from a search by this market, which omits those without a price
+    assert price is not None
     return price.micro_usd_per_hour
 
 

@@ -30,9 +30,8 @@ from tuner.tuning.samplers.base import number_rng
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP_TRIALS = 10
-VIOLATION = (
-    "constraints:violation"  # where `Trial.set_constraint` stores a constraint, and samplers look for it
-)
+# where `Trial.set_constraint` stores a constraint, and samplers look for it
+VIOLATION = "constraints:violation"
 
 
 class RungStorage(InMemoryStorage):
