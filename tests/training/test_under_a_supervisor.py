@@ -4,11 +4,13 @@ reply.
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -16,7 +18,15 @@ import pytest
 import torch
 
 from tests.training.counting import Count
-from tuner.training import CheckpointUnreadable, MetricsRefused, SpotSafe, StopTraining, channel, checkpoint
+from tuner.training import (
+    CheckpointUnreadable,
+    Exported,
+    MetricsRefused,
+    SpotSafe,
+    StopTraining,
+    channel,
+    checkpoint,
+)
 from tuner.training.artifacts import ArtifactRefused, folder_of
 from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
 
@@ -196,6 +206,51 @@ def test_predictions_are_priced_at_the_machine_of_the_job_or_another(supervisor:
     with SpotSafe() as run:
         assert run.usd_per_million(2.5) == pytest.approx(0.25)  # 2500 s at $0.0001 per second
         assert run.usd_per_million(2.5, usd_per_hour=3.6) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("reported", [{}, {"latency_ms": 2.5}, {"usd_per_million": 1.0, "latency_ms": 3.0}])
+def test_missing_metrics_of_serving_are_measured_once_on_the_exported_module(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, reported: dict[str, float]
+) -> None:
+    def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
+        exported.append((config, float(state["counter"]["value"])))
+        torch.rand(3)  # as building a module does
+        return Exported(torch.nn.Linear(2, 1), (torch.zeros(4, 2),), lambda predict: 0.0)
+
+    exported: list[tuple[dict[str, Any], float]] = []
+    monkeypatch.setattr("tuner.training.exporting.MEASURED_S", 0.0)
+    monkeypatch.setitem(sys.modules, "module", SimpleNamespace(export=export))
+    supervisor.begin(max_step=2, usd_per_hour=0.36, serving_metrics=["latency_ms", "usd_per_million"])
+    supervisor.answers("go", "go")
+    torch.manual_seed(7)
+    drawn, counter = [], Count()
+    with SpotSafe(counter=counter) as run:
+        for _ in run.steps():
+            counter.value += 1
+            drawn.append(float(torch.rand(())))
+            run.report(acc=1.0, **reported)
+    torch.manual_seed(7)
+    assert drawn == [float(torch.rand(())) for _ in range(2)]
+    assert exported == ([] if reported else [({}, 1.0)])
+    first, second = (report["metrics"] for report in supervisor.heard("report"))
+    assert first == second
+    assert first["latency_ms"] > 0
+    assert first | reported == first
+    price = (
+        reported.get("usd_per_million") or first["latency_ms"] / 10
+    )  # 1000 s for each ms, at $0.0001 per second
+    assert first["usd_per_million"] == pytest.approx(price)
+
+
+def test_metrics_of_serving_are_left_out_without_an_export(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "module", SimpleNamespace())
+    supervisor.begin(max_step=1, serving_metrics=["latency_ms"])
+    supervisor.answers("go")
+    assert count(SpotSafe(), Count()) == [1]
+    (report,) = supervisor.heard("report")
+    assert report["metrics"] == {"count": 1.0}
 
 
 def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor: Supervisor) -> None:

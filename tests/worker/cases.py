@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tests.system.user_code.steady import Counter
-from tuner.training import Batches, SpotSafe, artifacts, teacher
+from tuner.training import Batches, Exported, SpotSafe, artifacts, teacher
 from tuner.training.channel import current
 
 not_callable = 3
@@ -34,6 +34,13 @@ def counts(config: dict[str, Any]) -> None:
                 time.sleep(0.01)
             counter.count += 1
             run.report(acc=float(counter.count), pid=os.getpid())
+
+
+def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
+    """Build a module for a second."""
+    assert state["counter"]["count"] == 1
+    time.sleep(1)
+    return Exported(torch.nn.Linear(2, 1), (torch.zeros(1, 2),), lambda predict: 0.0)
 
 
 def learns(config: dict[str, Any]) -> None:

@@ -170,6 +170,16 @@ def lacking(constraints: Sequence[Constraint], metrics: Mapping[str, object]) ->
     return next((name for name, value in values.items() if value is None or not math.isfinite(value)), None)
 
 
+#: What predictions cost. The worker measures them if the job needs them and the trainable does not report them.
+SERVING_METRICS = ("latency_ms", "usd_per_million")
+
+
+def serving_metrics(objective: Objective, constraints: Sequence[Constraint]) -> tuple[str, ...]:
+    """Return those of `SERVING_METRICS` that the objective or a constraint names."""
+    needed = {objective.metric, *(limit.metric for limit in constraints)}
+    return tuple(name for name in SERVING_METRICS if name in needed)
+
+
 def constraint_faults(constraints: Sequence[Constraint]) -> list[Fault]:
     faults, seen = [], set[str]()
     for i, limit in enumerate(constraints):

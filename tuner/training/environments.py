@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Home(ABC):
     proxies: Mapping[str, Sequence[float]] | None = None
     #: The price of a trial's share of the job's machine. Only the service knows it.
     usd_per_hour: float | None = None
+    serving_metrics: Sequence[str] = ()  #: The metrics of `SpotSafe.report` that the job needs of serving.
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
         """Note that the run does this kind of work from now on."""
@@ -54,6 +55,13 @@ class Home(ABC):
     def ask(self) -> Reply:
         """Ask in the middle of a step whether to save or stop now. Only the service ever wants that."""
         return Reply(stop=False, save=False)
+
+    def latency_ms(self, states: Callable[[], Any]) -> float | None:
+        """Return the latency of the module that the trainable's `export` builds from the states of the parts.
+
+        Return None if the trainable defines no `export`. Only the service needs it.
+        """
+        return None
 
     @abstractmethod
     def place(self, step: int, part: int = 0) -> Path:
@@ -83,6 +91,7 @@ class Supervised(Home):
         channel.is_used_by_run = True
         self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
         self.rungs, self.proxies, self.usd_per_hour = begin.rungs, begin.proxies, begin.usd_per_hour
+        self.serving_metrics = begin.serving_metrics
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
         self._limits = ArtifactLimits(begin.artifact_room)
@@ -102,6 +111,19 @@ class Supervised(Home):
 
     def ask(self) -> Reply:
         return self._channel.ask()
+
+    def latency_ms(self, states: Callable[[], Any]) -> float | None:
+        from tuner.training import exporting  # imports torch, which adapters for other libraries do not need
+
+        begin = self._channel.begin
+        module = sys.modules[begin.entry.partition(":")[0]]
+        if not hasattr(module, "export"):
+            return None
+        self.phase("setup")
+        try:
+            return exporting.exported_latency_ms(module, begin.config, states())
+        finally:
+            self.phase("train")
 
     def place(self, step: int, part: int = 0) -> Path:
         return self._staging / (f"step_{step:08d}-part{part}" if part else f"step_{step:08d}")

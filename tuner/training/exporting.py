@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import prune
 
+from tuner.training.checkpoint import random_states, set_random_states
 from tuner.training.variants import BATCHES, BatchLatency, Format, Variant
 
 # the largest difference that is accepted between the outputs of the ONNX file and of the module
@@ -430,6 +432,22 @@ def _latency(call: Callable[[], object], batch: int, seconds: float) -> BatchLat
     ordered = sorted(times)
     p50, p99 = (ordered[min(len(ordered) - 1, len(ordered) * share // 100)] / 1e6 for share in (50, 99))
     return BatchLatency(batch, p50, p99, batch * len(times) * 1e9 / sum(times))
+
+
+def exported_latency_ms(module: ModuleType, config: Mapping[str, Any], state: Any) -> float:
+    """Return the `latency_ms` of what the `export` of a trainable's module returns, on the CPU.
+
+    The random generators keep their states, because training must not depend on whether it is measured.
+
+    Raises:
+        ExportFailed: The module has no such function, or it returned something else.
+    """
+    states = random_states()
+    try:
+        exported = _checked(export_function(module)(config, state))
+        return latency_ms(exported.module.cpu(), *(tensor.cpu() for tensor in exported.example_inputs))
+    finally:
+        set_random_states(states)
 
 
 def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASURED_S) -> float:

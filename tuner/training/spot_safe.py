@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tuner.training import checkpoint
+from tuner.training import checkpoint, plain
 from tuner.training.channel import StopTraining
 from tuner.training.datasets import dataset
 from tuner.training.environments import Alone, Home, PlainTune, Supervised, find_home
@@ -59,6 +59,7 @@ class SpotSafe:
         self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
         # The state and step of the best report of the job so far.
         self._kept: tuple[dict[str, Any], int] | None = None
+        self._latency_ms: float | None = None  # of a prediction; None until it is measured
         self._step = self._home.first_step
         self._part = 0  # the number of saves in the middle of a step
         self._total = self._home.max_step
@@ -219,7 +220,8 @@ class SpotSafe:
             artifacts: Small files to store with the trial: paths by name, such as `{"confusion.png": path}`. A name that was
                 reported before replaces the file. A file may have 8 MiB, those of a trial 64 MiB and those of a job 1 GiB.
                 Only the service stores them.
-            metrics: Numbers, words or None, by name.
+            metrics: Numbers, words or None, by name. If the job's objective or a constraint names `latency_ms` or `usd_per_million`, and
+                the trainable does not report it, the service measures the module that the trainable's `export` returns.
 
         Raises:
             StopTraining: The attempt is over.
@@ -234,7 +236,7 @@ class SpotSafe:
                 f"step {self._step} was reported before; report once in each step, with all metrics"
             )
         # Counted only afterwards, because a refused report may be repeated.
-        reply = self._home.report(self._step + 1, metrics, artifacts or {})
+        reply = self._home.report(self._step + 1, self._with_serving(metrics), artifacts or {})
         self._reported = True
         self._step += 1
         self._saved = reply.save
@@ -246,6 +248,31 @@ class SpotSafe:
             self._save(now=reply.stop or isinstance(self._home, PlainTune))
         if reply.stop:
             raise StopTraining(0)
+
+    def _with_serving(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the metrics, with those of serving that the job needs and the trainable does not report.
+
+        The latency is measured once in an attempt, because it hardly depends on the weights. Trainings of several processes report
+        it themselves: a module whose pieces are spread over processes cannot be built in one of them.
+        """
+        missing = [name for name in self._home.serving_metrics if name not in metrics]
+        if not missing or self._ranks > 1:
+            return metrics
+        latency = metrics.get("latency_ms")
+        if latency is None:
+            latency = self._latency_ms = self._latency_ms or self._home.latency_ms(self._states)
+        if latency is None:
+            return metrics
+        serving = {
+            name: latency if name == "latency_ms" else self.usd_per_million(float(latency))
+            for name in missing
+        }
+        return {**metrics, **serving}
+
+    def _states(self) -> Any:
+        """Return copies of the states of the parts, as `export` gets them from a checkpoint."""
+        checkpoint.settle()
+        return plain.unpacked(self._snapshot(checkpoint.Copies())["parts"])
 
     def checkpoint_if_due(self) -> None:
         """Save in the middle of a step, if the service wants that. Call it after each batch of a long step.

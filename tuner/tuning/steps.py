@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from tuner.domain import commands as do
 from tuner.domain.commands import Command
 from tuner.domain.events import Inherited
+from tuner.domain.objective import SERVING_METRICS
 from tuner.tuning import stopping
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import next_stop, raise_target, scheduler_for
@@ -137,6 +138,8 @@ def _missing(metric: str, text: str, names: tuple[str, ...], step: int) -> str:
         return f"{text}; it ended without a report: return a dictionary such as {{{metric!r}: value}}, or call report"
     if metric in names:
         return f"{text}; what it reported as {metric!r} is not a number"
+    if metric in SERVING_METRICS:
+        text += "; report it, or have it measured: train in one process with SpotSafe, and define export(config, state)"
     if not names:
         return text
     near = get_close_matches(metric, names, n=1, cutoff=0.4)

@@ -102,6 +102,7 @@ class RunningAttempt:
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
     stepped_at: int = 0  # when the current step began, on the monotonic clock; 0 before the first step
+    setup_at: int = 0  # when the child began to measure latency in the middle of a step; otherwise 0
     saves: Saves = field(init=False)
     notice: Notice | None = None  # the preemption notice of the machine
     announced_leaving: bool = False  # whether the last result reported the machine's preemption notice
@@ -162,6 +163,7 @@ class RunningAttempt:
             proxies=self.order.get("proxies"),
             teacher=self.teacher,
             usd_per_hour=self.order.get("usd_per_hour"),
+            serving_metrics=self.order.get("serving_metrics", ()),
         )
 
     def forked(self) -> None:
@@ -213,6 +215,11 @@ class RunningAttempt:
         self.saves.phase(message.kind, message.at)
         if message.kind == "train" and not self.stepped_at:
             self.stepped_at = message.at
+        elif message.kind == "setup" and self.stepped_at:
+            self.setup_at = message.at
+        elif self.setup_at:  # setup does not count for the duration of the step
+            self.stepped_at += message.at - self.setup_at
+            self.setup_at = 0
 
     def reported(self, message: ReportMessage) -> None:
         """Note a report of the child, which waits for the reply before it trains again.
@@ -513,7 +520,7 @@ class RunningAttempt:
         if self.saving and left_ns > 0:
             return False
         cannot_save = self.step > self.restored and not self.resumable and not self.ask_gap_ns
-        if self.watch.kind in ("setup", "restore") or cannot_save:
+        if (self.watch.kind in ("setup", "restore") and not self.setup_at) or cannot_save:
             return True
         left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
         if self.ask_gap_ns:  # it can save before the step ends
