@@ -1,7 +1,9 @@
 """Test checkpoints in S3 with the real client over real HTTP, while requests fail in many ways."""
 
 import os
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,8 +214,8 @@ def test_checkpoints_have_the_class_and_the_tags_of_the_settings(
     [
         ("s3://bucket", "TUNER_STORAGE_CLASS", "GLACIER", "is not one of STANDARD"),
         ("abfs://container", "TUNER_STORAGE_CLASS", "STANDARD_IA", "is not one of Hot"),
-        ("gs://bucket", "TUNER_STORAGE_CLASS", "NEARLINE", "set the default class of the bucket"),
-        ("/folder", "TUNER_STORAGE_TAGS", "a=b", "works with s3:// and abfs:// only"),
+        ("gs://bucket", "TUNER_STORAGE_CLASS", "Cool", "is not one of STANDARD, NEARLINE"),
+        ("/folder", "TUNER_STORAGE_TAGS", "a=b", "works with s3://, gs:// and abfs:// only"),
         ("s3://bucket", "TUNER_STORAGE_TAGS", "team", "is not a tag"),
         ("s3://bucket", "TUNER_STORAGE_TAGS", ",".join(f"{n}=" for n in range(11)), "has 11 tags"),
     ],
@@ -235,9 +237,21 @@ def test_service_with_tags_that_its_storage_lacks_is_refused_and_workers_use_a_f
     Storage(str(tmp_path)).put_file(b"x", "folder", "file")  # as in the restore self-test
 
 
-def test_azure_is_given_its_own_names_of_class_and_tags() -> None:
-    given = {"TUNER_STORAGE_CLASS": "Cool", "TUNER_STORAGE_TAGS": "a=b"}
-    assert storage.upload_options("abfs://container/x", given) == {
-        "standard_blob_tier": "Cool",
-        "tags": {"a": "b"},
-    }
+def test_azure_and_google_are_given_their_own_names_of_class_and_tags() -> None:
+    def options(url: str, wanted: str) -> dict[str, Any]:
+        return storage.upload_options(url, {"TUNER_STORAGE_CLASS": wanted, "TUNER_STORAGE_TAGS": "a=b"})
+
+    assert options("abfs://container/x", "Cool") == {"standard_blob_tier": "Cool", "tags": {"a": "b"}}
+    google = {"fixed_key_metadata": {"storage_class": "NEARLINE"}, "metadata": {"a": "b"}}
+    assert options("gs://bucket/x", "NEARLINE") == google
+    assert storage.upload_options("gs://bucket/x", {}) == {}
+
+
+def test_gcsfs_uploads_the_class_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    table: dict[str, str] = {}
+    monkeypatch.setenv("TUNER_STORAGE_CLASS", "NEARLINE")
+    monkeypatch.setitem(sys.modules, "gcsfs", ModuleType("gcsfs"))
+    monkeypatch.setitem(sys.modules, "gcsfs.core", SimpleNamespace(SUPPORTED_FIXED_KEY_METADATA=table))  # type: ignore[arg-type]
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda *_, **__: (SimpleNamespace(protocol="gs"), "bucket"))
+    Storage("gs://bucket")
+    assert table == {"storage_class": "storageClass"}

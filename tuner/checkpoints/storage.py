@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import importlib
 import os
 import re
 import shutil
@@ -27,11 +28,14 @@ LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, e
 # Storage classes whose files can be read at once. Others, such as S3's GLACIER, would have to be restored for hours first.
 STORAGE_CLASSES = {
     "s3": ("STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"),
+    "gs": ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     "abfs": ("Hot", "Cool", "Cold"),
 }
+GS_CLASS = "storage_class"  # the name that `Storage` adds to gcsfs's table of the properties of files
 MAX_TAGS = 10  # of a file, at S3 and Azure
-_KIND = {"s3": "s3", "s3a": "s3", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}  # by the scheme of the URL
-_TAG = re.compile(r"([A-Za-z0-9 +\-./:_]{1,128})=([A-Za-z0-9 +\-./:_]{0,256})")  # what both of them allow
+# By the scheme of the URL.
+_KIND = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
+_TAG = re.compile(r"([A-Za-z0-9 +\-./:_]{1,128})=([A-Za-z0-9 +\-./:_]{0,256})")  # what all of them allow
 
 
 def upload_options(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -49,13 +53,15 @@ def upload_options(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
     for name in [*(["TUNER_STORAGE_CLASS"] if wanted else []), *(["TUNER_STORAGE_TAGS"] if tags else [])]:
         if not kind:
             raise ValueError(
-                f"{name} works with s3:// and abfs:// only; leave it out, and at Google set the default class of the bucket"
+                f"{name} works with s3://, gs:// and abfs:// only; leave it out for other storage"
             )
     if wanted and wanted not in STORAGE_CLASSES[kind]:
         raise ValueError(f"TUNER_STORAGE_CLASS: {wanted!r} is not one of {', '.join(STORAGE_CLASSES[kind])}")
     options: dict[str, Any]
     if kind == "s3":
         options = {"StorageClass": wanted, "Tagging": urlencode(tags)}
+    elif kind == "gs":
+        options = {"fixed_key_metadata": wanted and {GS_CLASS: wanted}, "metadata": tags}
     else:
         options = {"standard_blob_tier": wanted, "tags": tags}
     return {name: value for name, value in options.items() if value}
@@ -90,6 +96,10 @@ class Storage:
         self._fs: Any
         # Of checkpoints. A worker has the variables for its service's storage, and uses a local folder for the restore self-test.
         self._upload = upload_options(url, os.environ) if _kind(url) else {}
+        if "fixed_key_metadata" in self._upload:
+            # gcsfs sends only those properties of a new file that its own table names, and the class is not one of them.
+            core = importlib.import_module("gcsfs.core")
+            core.SUPPORTED_FIXED_KEY_METADATA[GS_CLASS] = "storageClass"
         options: dict[str, Any] = {"use_listings_cache": False}
         if url.startswith(("s3://", "s3a://")):
             options |= {"config_kwargs": S3_TIMEOUTS}
