@@ -21,6 +21,8 @@ from tuner.domain.money import NS_PER_HOUR, Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import NS
+from tuner.service.best import best_trial
+from tuner.store import jobs
 from tuner.store.journal import SqlJournal
 from tuner.tuning.worth import points_per_usd
 
@@ -205,6 +207,8 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
     assert confirmation["mean_metric"] == pytest.approx(sum(runs[chosen][2]) / 2)
     assert (confirmation["confidence"] > 0.5) is sure
     assert client.get(f"/v1/jobs/{job}/best?max_cost_usd=1").json()["confirmation"] is None
+    with service.database.read() as db:
+        assert best_trial(db, jobs.get(db, job)) == best["trial"], "the one that is exported and registered"
 
 
 def test_configuration_with_an_infeasible_seed_is_not_the_best(

@@ -10,6 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
+from tests.api.test_exports import DONE, begin, run
+from tests.driver.export_actors import FakeExportActors
 from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
 from tests.mirrors.test_optuna import trials_of
@@ -137,7 +139,7 @@ def test_mirror_catches_up_after_the_server_was_down(
     check_equal(client, job, uri, "other")
 
 
-def test_best_checkpoint_of_a_job_is_registered_once(
+def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     service: FakeService, client: TestClient, uri: str, tmp_path: Path
 ) -> None:
     from mlflow.tracking import MlflowClient
@@ -148,10 +150,10 @@ def test_best_checkpoint_of_a_job_is_registered_once(
     stored = client.get(f"/v1/jobs/{job}/trials/{best['trial']}").json()["checkpoints"]
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "state.pt").write_text("weights")
-    fetch_best = partial(mirroring.best_model, service)
-    opens = partial(mirror_to, uri, "models", fetch_best)
-    with fetch_best(job) as missing:
-        assert missing is None
+    opens = partial(mirror_to, uri, "models", partial(mirroring.models, service))
+    (missing,) = mirroring.models(service, job)
+    with missing.fetch() as files:
+        assert files is None
     with service.database.read() as db:
         chosen = choose(db, jobs.get(db, job), best["trial"], None)
     assert chosen.step in [file["step"] for file in stored]
@@ -172,3 +174,17 @@ def test_best_checkpoint_of_a_job_is_registered_once(
     held.delete_tag(parent.info.run_id, "tuner.position")  # as after a crash before it was written
     mirror_all(service, opens)
     assert len(held.search_model_versions("name = 'registered'")) == 1
+
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
+    export = begin(client, job)["id"]
+    (tmp_path / "work/onnx").mkdir(parents=True)
+    (tmp_path / "work/onnx/model.onnx").write_text("network")
+    store.publish(export, 1, 1, tmp_path / "work")
+    run(service, job, export, FakeExportActors(DONE))
+    for _ in range(2):
+        mirror_all(service, opens)
+    older, newer = sorted(held.search_model_versions("name = 'registered'"), key=lambda v: int(v.version))
+    assert older.tags == version.tags
+    assert newer.tags == {**version.tags, "tuner.export": export, "tuner.format": "onnx"}
+    (file,) = Path(newer.source.removeprefix("file://")).iterdir()
+    assert (file.name, file.read_text()) == ("model.onnx", "network")

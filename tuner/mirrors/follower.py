@@ -174,7 +174,7 @@ def _is_behind(held: Position | None, head: Position) -> bool:
 
     A job that advanced after the head was read is not behind. The next pass handles it.
     """
-    return held is None or held.seq < head.seq or (held.seq == head.seq and held.state != head.state)
+    return held is None or held.seq < head.seq or (held.seq == head.seq and held != head)
 
 
 def _retry_s(failures: int) -> float:

@@ -21,7 +21,14 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tuner.domain.time import Instant
-from tuner.mirrors.record import FetchBestModel, MirroredChanges, MirroredJob, MirroredTrial, Position
+from tuner.mirrors.record import (
+    ListModels,
+    MirroredChanges,
+    MirroredJob,
+    MirroredTrial,
+    Model,
+    Position,
+)
 
 T = TypeVar("T")
 MS = 1_000_000
@@ -29,8 +36,7 @@ MS = 1_000_000
 METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
 # Tags that the mirror needs to continue a run: the last event copied, and the job and trial it shows.
 POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
-STEP = "tuner.step"  # the tag of a model version with the step of its checkpoint
-MODEL = "model"  # the directory of checkpoints among the artifacts of a run
+MODEL = "model"  # the directory of registered files among the artifacts of a run
 _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
 
 
@@ -53,11 +59,11 @@ class _JobRun:
 class MlflowMirror:
     """The MLflow mirror. It raises the exceptions of MLflow's client.
 
-    If `fetch_best` is given, the best checkpoint of each job that has succeeded is registered as a model.
+    If `models` is given, the files that it lists for a job are registered as versions of a model when the job or an export has ended.
     """
 
-    def __init__(self, uri: str, experiment: str, fetch_best: FetchBestModel | None = None) -> None:
-        self._fetch_best = fetch_best
+    def __init__(self, uri: str, experiment: str, models: ListModels | None = None) -> None:
+        self._models = models
         self._client = MlflowClient(tracking_uri=uri)
         self._experiment = self._experiment_of(experiment)
         self._parents: dict[str, _JobRun] = {}
@@ -76,8 +82,8 @@ class MlflowMirror:
         self._parents[job.id] = parent
         for trial in changes.trials:
             self._update(parent, job, trial, is_last=changes.is_end or trial.is_final)
-        if changes.is_end and job.state == "succeeded" and self._fetch_best is not None:
-            self._register(parent, job, self._fetch_best)
+        if self._models is not None and (changes.is_end or changes.has_new_exports):
+            self._register(parent, job, self._models(job.id))
         tags = {**job.tags, **_prefixed(job.attributes()), POSITION: str(changes.upto)}
         self._client.log_batch(parent.run, tags=_tags(tags), metrics=[])
         self._end(parent, _JOB_STATUS.get(job.state, "RUNNING"), job.ended_at)
@@ -149,23 +155,27 @@ class MlflowMirror:
         status = "FAILED" if trial.state == "failed" else "FINISHED" if is_last else "RUNNING"
         self._end(known, status, trial.updated_at)
 
-    def _register(self, parent: _JobRun, job: MirroredJob, fetch_best: FetchBestModel) -> None:
-        """Upload the best checkpoint, and register it as a version of the model with the job's name. Do so once for each checkpoint."""
+    def _register(self, parent: _JobRun, job: MirroredJob, models: Sequence[Model]) -> None:
+        """Upload the files of each model, and register them as a version of the model with the job's name. Do so once for each."""
         name = _name(job.name)
-        with fetch_best(job.id) as best:
-            if best is None:
-                return
-            tags = {JOB: job.id, TRIAL: best.trial, STEP: str(best.step)}
+        for model in models:
+            tags = {
+                JOB: job.id,
+                TRIAL: model.trial,
+                **{f"tuner.{key}": value for key, value in model.tags.items()},
+            }
             with contextlib.suppress(MlflowException):  # it exists
                 self._client.create_registered_model(name)
             versions = self._client.search_model_versions(f"name = '{name}'")
-            if any({key: version.tags.get(key) for key in tags} == tags for version in versions):
-                return
-            run = parent.trials[best.trial].run
-            directory = f"{MODEL}/step_{best.step}"  # each version has files of its own
-            self._client.log_artifacts(run, str(best.directory), directory)
-            source = f"{self._client.get_run(run).info.artifact_uri}/{directory}"
-            self._client.create_model_version(name, source, run, tags, await_creation_for=0)
+            if any(version.tags == tags for version in versions):
+                continue
+            with model.fetch() as files:
+                if files is None:
+                    continue
+                run, directory = parent.trials[model.trial].run, f"{MODEL}/{model.directory}"
+                self._client.log_artifacts(run, str(files), directory)
+                source = f"{self._client.get_run(run).info.artifact_uri}/{directory}"
+                self._client.create_model_version(name, source, run, tags, await_creation_for=0)
 
     def _end(self, known: _TrialRun | _JobRun, status: str, at: Instant | None) -> None:
         if status == known.status:

@@ -1,5 +1,6 @@
 """The results of jobs that mirrors write, and the port through which a follower reads it."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,22 +17,20 @@ from tuner.domain.trial import TRIAL_FINAL, TrialState
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a job is mirrored: the number of the last mirrored event, and the job's state then.
+    """How far a job is mirrored. A mirror stores it with the job's data."""
 
-    A mirror stores it with the job's data.
-    """
-
-    seq: int
-    state: str
+    seq: int  #: The number of the last mirrored event.
+    state: str  #: The job's state then.
+    exports: int = 0  #: How many of its exports had succeeded.
 
     def __str__(self) -> str:
-        return f"{self.seq} {self.state}"
+        return f"{self.seq} {self.state} {self.exports}"
 
     @classmethod
     def parse(cls, text: object) -> Self | None:
         """Return the position, or None if the text is not a position. The job is then mirrored from its start."""
-        seq, _, state = str(text).partition(" ")
-        return cls(int(seq), state) if seq.isdecimal() else None
+        match = re.fullmatch(r"(\d+) (\w*) (\d+)", str(text))
+        return cls(int(match[1]), match[2], int(match[3])) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +72,18 @@ class MirroredJob:
 
 
 @dataclass(frozen=True, slots=True)
-class BestModel:
-    """The checkpoint with the best metric of a job."""
+class Model:
+    """Files of a trial that become a version of a registered model: a checkpoint, or an exported file."""
 
     trial: str
-    step: int
-    directory: Path  #: Its files, which must not be changed.
+    directory: str  #: The directory for the files among those of the trial.
+    tags: Mapping[str, str]  #: They identify the version, together with the job and the trial.
+    #: Fetches the files, which must not be changed and exist as long as the context is open. It is None if they are gone or damaged.
+    fetch: Callable[[], AbstractContextManager[Path | None]]
 
 
-#: Fetches the best checkpoint of a job. The files exist as long as the context is open. It is None if the job has none.
-FetchBestModel = Callable[[str], AbstractContextManager[BestModel | None]]
+#: Returns the models of a job that are to be registered.
+ListModels = Callable[[str], Sequence[Model]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class MirroredChanges:
     job: MirroredJob
     trials: Sequence[MirroredTrial]
     upto: Position
+    has_new_exports: bool = False  #: Whether an export has succeeded since the position before.
 
     @property
     def is_end(self) -> bool:

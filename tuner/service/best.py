@@ -107,6 +107,12 @@ def best(
     return replace(view, forecast=forecast(service.database, row)) if with_forecast else view
 
 
+def best_trial(db: Connection, row: JobRow) -> str | None:
+    """Return the best trial of a job, or None if it has none. If the job confirmed, it is the confirmed one."""
+    view = _best(db, row, fronts.ANY, None)
+    return None if view is None else _confirmed(db, view).best.point.trial
+
+
 def _confirmed(db: Connection, view: BestView) -> BestView:
     """Choose the configuration with the best mean over its seeds, if the job confirmed, or a cheaper one that is as good."""
     configs = fronts.repeated(db, view.job.id) if view.job.spec.confirm is not None else []

@@ -13,11 +13,10 @@ from tuner.domain.time import NS
 from tuner.ledger import ledger, shared_budgets
 from tuner.planning.serving import PricedServing, ReplicaSpeed, ServedModel, pareto_front, serving_cost
 from tuner.service import audit_log
-from tuner.service.best import without_best
+from tuner.service.best import best_trial, without_best
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
 from tuner.service.machines import MachineQuery, machine
-from tuner.store import best as fronts
 from tuner.store import exports, jobs, stored_files
 from tuner.store.exports import ExportRow as ExportRow
 from tuner.store.exports import ExportSpec as ExportSpec
@@ -63,7 +62,7 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
     """Queue an export of a trial's best checkpoint. The leader submits it.
 
     Args:
-        trial: None for the trial with the job's best metric.
+        trial: None for the job's best trial, as `best_trial` chooses it.
 
     Raises:
         NotFound: The job or the trial does not exist, or the trial has no checkpoint.
@@ -77,10 +76,9 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
         if (other := exports.live_of(db, job)) is not None:
             raise Conflict(f"{other.id} of this job is {other.state}; wait until it has ended")
         if trial is None:
-            best = fronts.best(db, job)
-            if best is None:
+            trial = best_trial(db, row)
+            if trial is None:
                 raise NotFound(f"{job} has no best trial: {without_best(db, row)}")
-            trial = best.trial
         stored_files.lock_job(db, job)  # nothing removes the checkpoint between the choice and the commit
         chosen = choose(db, row, trial, None)
         own = ledger.lock_account(db, row.project, job).left
@@ -197,12 +195,16 @@ def _variants(row: ExportRow) -> list[Variant]:
     return [Variant.of(plain_variant) for plain_variant in row.result.get("variants", ())]
 
 
+def delivered(row: ExportRow) -> list[Variant]:
+    """Return the variants of an export that have a file."""
+    return [variant for variant in _variants(row) if variant.file is not None]
+
+
 def _view(
     service: Service, row: JobRow, export: ExportRow, query: ServingQuery, cost: Cost, held: Cost
 ) -> ExportView:
     variants = _variants(export)
-    delivered = [variant for variant in variants if variant.file is not None]
-    machines = _machines(service, row, export, query) if delivered else []
+    machines = _machines(service, row, export, query) if delivered(export) else []
     views = [
         VariantView(variant, _serving(variant, machines, query) if variant.file else ())
         for variant in variants

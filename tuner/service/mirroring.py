@@ -1,5 +1,6 @@
 """Mirrors, which copy recorded results to other tools: which mirrors the settings name, and the data that they read."""
 
+import hashlib
 import logging
 import os
 import secrets
@@ -7,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,19 +20,20 @@ from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.mirrors.follower import MirrorThread
 from tuner.mirrors.record import (
-    BestModel,
     Mirror,
     MirroredChanges,
     MirroredJob,
     MirroredReport,
     MirroredTrial,
+    Model,
     Position,
 )
+from tuner.service.best import best_trial
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
+from tuner.service.exports import delivered
 from tuner.store import best as stored_best
-from tuner.store import jobs, leadership, mirrored
-from tuner.store.answers import DurableCheckpoint
+from tuner.store import exports, jobs, leadership, mirrored
 from tuner.store.leadership import clock
 from tuner.store.mirrored import ChangedTrial
 from tuner.tuning.rungs import ladder
@@ -54,7 +56,7 @@ class StoredRecord:
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
         with self.service.database.read() as db:
             heads = mirrored.heads(db, among)
-        return {job: Position(seq, state) for job, (seq, state) in heads.items()}
+        return {job: Position(*head) for job, head in heads.items()}
 
     def changes(self, job: str, after: Position | None) -> MirroredChanges:
         before = after or Position(0, "")
@@ -68,6 +70,7 @@ class StoredRecord:
             )
             best = stored_best.best(db, job)
             newest = jobs.newest_event(db, job)
+            exported = int(db.execute(exports.count_of(job)).scalar_one())
         shown = MirroredJob(
             row.id,
             row.spec.name,
@@ -89,36 +92,65 @@ class StoredRecord:
             row.ended_at,
             None if best is None or best.value is None else (best.trial, best.value),
         )
-        state = row.state if upto >= newest else before.state
-        return MirroredChanges(shown, [_trial(trial) for trial in trials], Position(upto, state))
+        now = Position(upto, row.state, exported)
+        if upto < newest:
+            now = replace(before, seq=upto)
+        return MirroredChanges(
+            shown, [_trial(trial) for trial in trials], now, has_new_exports=now.exports != before.exports
+        )
+
+
+def models(service: Service, job: str) -> list[Model]:
+    """Return the best checkpoint of a job that has succeeded, and all files that its exports have delivered.
+
+    If the job confirmed, the best trial is the confirmed one.
+    """
+    listed: list[Model] = []
+    with service.database.read() as db:
+        row = jobs.get(db, job)
+        store = CheckpointStore(service.settings.storage, row.project, job)
+        trial = best_trial(db, row) if row.state == "succeeded" else None
+        if trial is not None:
+            with suppress(NotFound):
+                chosen = choose(db, row, trial, None)
+                checkpoint = CheckpointId(chosen.step, chosen.attempt)
+                fetch = partial(_checkpoint, store, trial, checkpoint)
+                listed.append(Model(trial, f"step_{chosen.step}", {"step": str(chosen.step)}, fetch))
+        for export in reversed(exports.of_job(db, job)):
+            for variant in delivered(export):
+                tags = {"step": str(export.step), "export": export.id, "format": variant.format}
+                fetch = partial(_exported_file, store, export.id, str(variant.file))
+                listed.append(Model(export.trial, f"{export.id}/{variant.format}", tags, fetch))
+    return listed
 
 
 @contextmanager
-def best_model(service: Service, job: str) -> Iterator[BestModel | None]:
-    """Fetch the best checkpoint of a job's best trial. Return None if the job has none, or if it cannot be used.
-
-    Raises:
-        Exception: The storage does not answer. Each kind of storage has errors of its own.
-    """
-    chosen: DurableCheckpoint | None = None
-    with service.database.read() as db:
-        row, best = jobs.get(db, job), stored_best.best(db, job)
-        if best is not None:
-            with suppress(NotFound):
-                chosen = choose(db, row, best.trial, None)
-    if best is None or chosen is None:
-        yield None
-        return
-    store = CheckpointStore(service.settings.storage, row.project, job)
+def _checkpoint(store: CheckpointStore, trial: str, checkpoint: CheckpointId) -> Iterator[Path | None]:
+    """Fetch a checkpoint. If the storage does not answer, raise its own error."""
     with TemporaryDirectory(prefix="tuner-model-") as folder:
-        model: BestModel | None = None
         try:
-            checkpoint = CheckpointId(chosen.step, chosen.attempt)
-            directory = store.fetch(best.trial, checkpoint, Path(folder))
-            model = BestModel(best.trial, chosen.step, directory)
+            files = store.fetch(trial, checkpoint, Path(folder))
         except (CheckpointDamaged, CheckpointMissing) as error:
-            log.warning("the best checkpoint of %s is not registered: %s", job, error)
-        yield model
+            log.warning("the best checkpoint of %s is not registered: %s", trial, error)
+            yield None
+            return
+        yield files
+
+
+@contextmanager
+def _exported_file(store: CheckpointStore, export: str, path: str) -> Iterator[Path | None]:
+    """Fetch a file that an export has delivered. If the storage does not answer, raise its own error."""
+    file, digest = store.files(export).get(path), hashlib.sha256()
+    with TemporaryDirectory(prefix="tuner-model-") as folder:
+        with (Path(folder) / Path(path).name).open("wb") as copy:
+            for chunk in file.read(0, file.size) if file is not None else ():
+                digest.update(chunk)
+                copy.write(chunk)
+        if file is None or digest.hexdigest() != file.digest:
+            log.warning("%s of %s is not registered: it is gone or damaged", path, export)
+            yield None
+            return
+        yield Path(folder)
 
 
 def _trial(trial: ChangedTrial) -> MirroredTrial:
@@ -246,8 +278,8 @@ def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
     def mlflow() -> Mirror:
         with _IMPORTING:
             from tuner.mirrors.mlflow import MlflowMirror
-        fetch_best = partial(best_model, service) if settings.mlflow_register else None
-        return MlflowMirror(settings.mlflow_uri, settings.mlflow_experiment, fetch_best)
+        listed = partial(models, service) if settings.mlflow_register else None
+        return MlflowMirror(settings.mlflow_uri, settings.mlflow_experiment, listed)
 
     mirrors = {
         "optuna": (settings.optuna_storage, optuna),

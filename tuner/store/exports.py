@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, select, update
 
 from tuner.database.codec import decode, encode
 from tuner.database.tables import exports
@@ -111,6 +111,11 @@ def of_job(db: Connection, job: str) -> list[ExportRow]:
     """Return the exports of a job, newest first."""
     query = select(exports).where(exports.c.job == job).order_by(exports.c.export.desc())
     return [_row(row) for row in db.execute(query)]
+
+
+def count_of(job: Any) -> Select[tuple[int]]:
+    """Return the query for the number of exports of a job that have succeeded. `job` is its id, or a column with it."""
+    return select(func.count()).where(exports.c.job == job, exports.c.state == "succeeded")
 
 
 def live(db: Connection) -> list[ExportRow]:

@@ -10,7 +10,7 @@ from tuner.database.tables import events, reports
 from tuner.database.tables import jobs as job_rows
 from tuner.domain.job import FINAL
 from tuner.domain.objective import Mode
-from tuner.store import answers, jobs
+from tuner.store import answers, exports, jobs
 from tuner.store.answers import CostedReport, TrialRow
 
 
@@ -24,18 +24,21 @@ class ChangedTrial:
     reports: list[tuple[CostedReport, float | None]] = field(default_factory=list)
 
 
-def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int, str]]:
-    """Return the number of the newest event and the state of each job, over all projects. A job without events is left out.
+def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int, str, int]]:
+    """Return the number of the newest event, the state, and the number of succeeded exports of each job, over all projects.
+
+    A job without events is left out.
 
     Args:
         among: Of the jobs that have ended, return only these. None returns all jobs.
     """
     j, e = job_rows.c, events.c
     last = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
-    query = select(j.id, last.label("seq"), j.state)
+    exported = exports.count_of(j.id).scalar_subquery()
+    query = select(j.id, last.label("seq"), j.state, exported.label("exported"))
     if among is not None:
         query = query.where(or_(j.state.not_in(FINAL), j.id.in_(among)))
-    return {row.id: (row.seq, row.state) for row in db.execute(query) if row.seq is not None}
+    return {row.id: (row.seq, row.state, row.exported) for row in db.execute(query) if row.seq is not None}
 
 
 def read_changes(
