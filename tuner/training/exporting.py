@@ -359,11 +359,7 @@ def _quantize_static(source: Path, path: Path, calibration: Sequence[tuple[torch
 
 
 def _quantize_int4(source: Path, path: Path) -> None:
-    """Store the weights of matrix products in 4 bits, with one scale for each block of them.
-
-    ONNX Runtime does this, and not torchao: torchao 0.18 has 4-bit kernels for GPUs only, and stores each 4-bit weight in a byte
-    otherwise.
-    """
+    """Store the weights of matrix products in 4 bits, with one scale for each block of them."""
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from onnxruntime.quantization.onnx_model import ONNXModel
