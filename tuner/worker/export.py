@@ -6,10 +6,17 @@ The attempt has the export's id in place of a trial's. Each variant is one of it
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
+from tuner.checkpoints.checkpoints import (
+    CheckpointDamaged,
+    CheckpointId,
+    CheckpointMissing,
+    CheckpointStore,
+    StoredFile,
+)
 from tuner.checkpoints.storage import explained
 from tuner.training.variants import Variant
 from tuner.worker.child import EXPORT_KIND
@@ -60,11 +67,21 @@ def export(
         resources: CPUs and GPUs.
     """
     began, formats = time.monotonic(), len(wanted["formats"])
-    store, scratch = CheckpointStore(storage, project, job), Scratch("export")
+    store = CheckpointStore(storage, project, job)
     try:
-        checkpoint = store.fetch(trial, CheckpointId(step, attempt), scratch.path / "checkpoint")
-        supervisor = Supervisor(entry, package=Stored.parse(package))
-        try:
+        # The supervisor imports the trainable while the checkpoint is downloaded.
+        with (
+            closing(Scratch("export")) as scratch,
+            closing(Supervisor(entry, package=Stored.parse(package))) as supervisor,
+        ):
+            try:
+                checkpoint = store.fetch(trial, CheckpointId(step, attempt), scratch.path / "checkpoint")
+            except (CheckpointDamaged, CheckpointMissing) as error:
+                detail = f"the checkpoint cannot be read: {error}; export another trial, or resume the job, which saves a new one"
+                return ExportResult(None, (), "checkpoint_unreadable", detail)
+            except Exception as error:  # each kind of storage has errors of its own
+                detail = f"the storage of the checkpoint failed: {explained(error)}; export again"
+                return ExportResult(None, (), "storage_failed", detail)
             # The download took a part of the time that is paid for. The attempt must save its variants before the rest is over.
             lease_s = limit_s - (time.monotonic() - began)
             if lease_s <= 0:
@@ -90,15 +107,11 @@ def export(
                 }
             )
             result = _follow(supervisor, formats)
-        finally:
-            supervisor.close()
         return _stored(result, store, export)
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # of the supervisor; without this, only the log of the process would name it
         return ExportResult(
-            None, (), "checkpoint_unreadable", f"the checkpoint cannot be read: {explained(error)}"
+            None, (), "worker_failed", f"the worker failed: {type(error).__name__}: {error}; export again"
         )
-    finally:
-        scratch.close()
 
 
 def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
@@ -138,16 +151,15 @@ def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
 
 def _stored(result: ExportResult, store: CheckpointStore, export: str) -> ExportResult:
     """Return the result with an error in the variants whose file is not in the storage."""
-    files = store.files(export)
+    files, detail = dict[str, StoredFile](), "the file could not be written to the storage"
+    try:
+        files = store.files(export)
+    except Exception as error:  # each kind of storage has errors of its own
+        detail = f"the storage failed after the export: {explained(error)}"
     variants = [
         variant
         if variant.file is None or variant.file in files
-        else Variant(
-            variant.format,
-            code="not_stored",
-            detail="the file could not be written to the storage",
-            seconds=variant.seconds,
-        )
+        else Variant(variant.format, code="not_stored", detail=detail, seconds=variant.seconds)
         for variant in result.variants
     ]
     return ExportResult(result.metric, tuple(variants), result.code, result.detail)
