@@ -237,7 +237,7 @@ def writes(database: Database, count: int, steps: int) -> None:
 
 def put(database: Database, row: ReportRow, spec: JobSpec, recorded: journal._Recorded) -> None:
     with database.write() as db:
-        journal.SqlTx(db, JOB, PROJECT, 1, 0, 0, fidelity=spec.fidelity, recorded=recorded).put_report(row)
+        journal.SqlTx(db, JOB, PROJECT, 1, 0, 0, spec=spec, recorded=recorded).put_report(row)
 
 
 @contextmanager

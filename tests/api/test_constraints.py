@@ -38,7 +38,7 @@ class Reporting:
             tx.put_trial(trial, "running", at=at, config={"lr": 0.1})
             put_report(tx, ReportRow(trial, 1, step, at, value, metrics, cost, step * NS, violation))
             tx.put_checkpoint(CheckpointRow(trial, step, 1, "memory://a", 1, 0.1, at))
-            tx.keep_checkpoints(trial, keep=1, mode="max")
+            tx.keep_checkpoints(trial, keep=1)
 
     def get(self, path: str) -> Any:
         answer = self.client.get(f"/v1/jobs/{self.job}{path}")
@@ -101,7 +101,7 @@ def test_best_checkpoint_is_kept_and_chosen_among_feasible_ones(reporting: Repor
     with reporting.service.database.read() as db:
         row = jobs.get(db, reporting.job)
         assert choose(db, row, "trial_00000", None).step == 2
-    assert reporting.journal.best_checkpoint("trial_00000", "max") == (0.6, 2)
+    assert reporting.journal.best_checkpoint("trial_00000") == (0.6, 2)
 
 
 @pytest.mark.parametrize("retain", ["best", "front"])

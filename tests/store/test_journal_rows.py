@@ -31,9 +31,16 @@ OTHER = "job_0000000000000002"
 
 
 @pytest.fixture
-def journal(database: Database) -> SqlJournal:
+def mode() -> Mode:
+    return "max"
+
+
+@pytest.fixture
+def journal(database: Database, mode: Mode) -> SqlJournal:
     """The journal of a running job with one running trial."""
-    create(database, new_job())
+    job = new_job()
+    objective = replace(job.spec.objective, mode=mode)
+    create(database, replace(job, spec=replace(job.spec, objective=objective)))
     with database.write() as db:
         jobs.begin_running(db, JOB, at=Instant(1))
     sql_journal = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
@@ -122,7 +129,7 @@ def test_steps_with_other_proxies_are_not_compared(
                 tx.put_report(ReportRow(trial, 1, step, Instant(step), value, {}, FREE, 0))
     for step in (1, 2, 3):
         save(journal, step)
-    assert journal.best_checkpoint(TRIAL, mode) == best
+    assert journal.best_checkpoint(TRIAL) == best
     with database.read() as db:
         assert choose(db, jobs.get(db, JOB), TRIAL, None).step == best[1]
         assert [trial.trial for trial in best_trials(db, JOB, with_proxies, 9)] == [TRIAL, "trial_00004"]
@@ -130,25 +137,25 @@ def test_steps_with_other_proxies_are_not_compared(
 
 @pytest.mark.parametrize(("mode", "best"), [("max", (0.9, 2)), ("min", (0.1, 1))])
 def test_best_checkpoint_belongs_to_the_best_reported_step_with_a_checkpoint(
-    journal: SqlJournal, mode: Mode, best: tuple[float, int]
+    journal: SqlJournal, best: tuple[float, int]
 ) -> None:
     for step, value in enumerate([0.1, 0.9, None, 0.9, 2.0, -2.0], start=1):
         put_report(journal, step, value, {})
     for step in (1, 2, 3, 4):
         save(journal, step)
-    assert journal.best_checkpoint(TRIAL, mode) == best
-    assert journal.best_checkpoint("trial_00001", mode) is None
+    assert journal.best_checkpoint(TRIAL) == best
+    assert journal.best_checkpoint("trial_00001") is None
 
 
 @pytest.mark.parametrize(("mode", "kept"), [("max", [2, 5, 6]), ("min", [1, 5, 6])])
 def test_pruned_checkpoints_are_removed_from_the_journal(
-    journal: SqlJournal, database: Database, mode: Mode, kept: list[int]
+    journal: SqlJournal, database: Database, kept: list[int]
 ) -> None:
     for step, value in enumerate([0.1, 0.9, None, 0.3, 0.2, 0.2], start=1):
         put_report(journal, step, value, {})
         save(journal, step)
         with journal.transaction() as tx:
-            tx.keep_checkpoints(TRIAL, keep=2, mode=mode)
+            tx.keep_checkpoints(TRIAL, keep=2)
     with database.read() as db:
         assert list(db.execute(select(checkpoints.c.step).order_by(checkpoints.c.step)).scalars()) == kept
 
@@ -217,7 +224,7 @@ def test_jobs_in_one_database_do_not_see_each_other(journal: SqlJournal, databas
     create(database, new_job(OTHER))
     other = SqlJournal(database, OTHER, PROJECT, 1, AT)
     assert (list(other.events()), other.open_holds(), other.attempts()) == ([], [], [])
-    assert (other.newest_checkpoints(), other.best_checkpoint(TRIAL, "max")) == ({}, None)
+    assert (other.newest_checkpoints(), other.best_checkpoint(TRIAL)) == ({}, None)
     assert (other.account().posted, other.account().held) == (FREE, FREE)
     with other.transaction() as tx:
         assert (tx.posted(TRIAL, 1), tx.reached(TRIAL, 1)) == ({}, None)

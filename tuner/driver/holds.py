@@ -111,7 +111,7 @@ class AttemptLease:
         """Record a durable checkpoint, and forget the older ones that the spec does not keep."""
         where = (self.trial, saved.step, self.attempt, saved.uri)
         tx.put_checkpoint(CheckpointRow(*where, saved.size_bytes, saved.seconds, at))
-        tx.keep_checkpoints(self.trial, keep=spec.checkpoint.keep, mode=spec.objective.mode)
+        tx.keep_checkpoints(self.trial, keep=spec.checkpoint.keep)
 
     def began(
         self, tx: JournalTx, node: str, from_step: int | None, environment: Environment | None = None

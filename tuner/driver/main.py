@@ -264,14 +264,14 @@ def rebuild(
     now = Instant(time.time_ns())
     journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)
     journal.budget_version = row.budget_version
-    mode, size = row.spec.objective.mode, row.spec.resources
+    size = row.spec.resources
     with context.database.read() as db:
         teacher = teacher_of(db, row, settings.storage)
     begin_messages = BeginMessages(
         row,
         settings.storage,
         MemoryLimit(ray.nodes, size),
-        best_checkpoint=lambda trial: journal.best_checkpoint(trial, mode),
+        best_checkpoint=journal.best_checkpoint,
         saved_by=journal.saved_by,
         losses=RecentRead(context.losses),
         artifact_bytes=RecentRead(context.artifact_bytes),

@@ -18,7 +18,6 @@ from tuner.domain.events import Event
 from tuner.domain.job import JobState, StopReason
 from tuner.domain.ledger import Account, Allowance
 from tuner.domain.money import FREE, Cost, Rate
-from tuner.domain.objective import Mode
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
@@ -159,7 +158,7 @@ class JournalTx(Protocol):
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
         """Create or replace the checkpoint."""
 
-    def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
+    def keep_checkpoints(self, trial: str, *, keep: int) -> None:
         """Forget the trial's checkpoints except the newest `keep` and the one of the best reported step.
 
         The worker removes the files of the same checkpoints.

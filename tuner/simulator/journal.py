@@ -14,7 +14,6 @@ from tuner.domain.ids import entry_id
 from tuner.domain.job import JobState, StopReason, check_move
 from tuner.domain.ledger import Account, Allowance, Entry
 from tuner.domain.money import FREE, Cost
-from tuner.domain.objective import Mode
 from tuner.domain.records import AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
@@ -209,7 +208,7 @@ class MemoryTx:
         self._forgotten.discard((trial, step))
         self._written["newest_checkpoint"][trial] = max(step, self._get("newest_checkpoint", trial) or 0)
 
-    def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
+    def keep_checkpoints(self, trial: str, *, keep: int) -> None:
         """Do nothing: the simulation uses only the newest checkpoint, which is always kept."""
 
     def forget_checkpoints(self, trial: str, *, after_step: int) -> None:

@@ -19,7 +19,6 @@ from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec, JobState, StopReason
 from tuner.domain.ledger import Account, Allowance, AssignedAt, lost_of
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.objective import Fidelity, Mode
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
@@ -29,7 +28,7 @@ from tuner.ledger import budget_waits, ledger, shared_budgets
 from tuner.store import attempt_rows, jobs, launches
 from tuner.store.attempt_rows import attempt_row, costs_text, values_of
 from tuner.store.job_record import numbered_events
-from tuner.store.pareto_front import ParetoFront, loss_of
+from tuner.store.pareto_front import ParetoFront
 
 # Stop reasons for which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
@@ -104,9 +103,7 @@ class SqlJournal:
             if recorded is None:
                 recorded = _Recorded.load(db, self._job, self._project, self._spec)
             of_job = (self._job, self._project, self._epoch)
-            tx = SqlTx(
-                db, *of_job, self._seq, self.budget_version, fidelity=self._spec.fidelity, recorded=recorded
-            )
+            tx = SqlTx(db, *of_job, self._seq, self.budget_version, spec=self._spec, recorded=recorded)
             yield tx
             tx.flush()
         self._seq, self._recorded = tx.seq, recorded
@@ -135,10 +132,10 @@ class SqlJournal:
         with self._database.read() as db:
             return {trial: step for trial, step in db.execute(query)}
 
-    def best_checkpoint(self, trial: str, mode: Mode) -> tuple[float, int] | None:
+    def best_checkpoint(self, trial: str) -> tuple[float, int] | None:
         """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric."""
         with self._database.read() as db:
-            return _best_checkpoint(db, self._job, trial, mode, self._spec.fidelity)
+            return _best_checkpoint(db, self._job, trial, self._spec)
 
     def saved_by(self, trial: str, step: int) -> int | None:
         """Return the attempt that wrote the trial's checkpoint of a step, or None if there is no such checkpoint."""
@@ -155,9 +152,7 @@ class SqlJournal:
             return ledger.account(db, self._job)
 
 
-def _best_checkpoint(
-    db: Connection, job: str, trial: str, mode: Mode, fidelity: Fidelity
-) -> tuple[float, int] | None:
+def _best_checkpoint(db: Connection, job: str, trial: str, spec: JobSpec) -> tuple[float, int] | None:
     """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric.
 
     Only feasible reports count, and of these only those of the highest stage of the proxies. Of equal metrics the lowest step wins, as in
@@ -169,11 +164,7 @@ def _best_checkpoint(
         .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
         .where(r.job == job, r.trial == trial, r.value.is_not(None), r.violation == 0)
     )
-    best = min(
-        db.execute(query),
-        key=lambda row: (-fidelity.stage(row.step), loss_of(mode, row.value), row.step),
-        default=None,
-    )
+    best = max(db.execute(query), key=lambda row: (*spec.rank(row.step, row.value), -row.step), default=None)
     return None if best is None else (best.value, best.step)
 
 
@@ -192,11 +183,11 @@ class SqlTx:
         seq: int,
         budget_version: int,
         *,
-        fidelity: Fidelity,
+        spec: JobSpec,
         recorded: _Recorded,
     ) -> None:
         self._db, self._job, self._project, self._epoch, self.seq = db, job, project, epoch, seq
-        self._budget_version, self._fidelity, self._recorded = budget_version, fidelity, recorded
+        self._budget_version, self._spec, self._recorded = budget_version, spec, recorded
         self._events: list[dict[str, object]] = []
         self._trials: dict[str, dict[str, object]] = {}  # the new values of trials, by trial
         # The account as it was last read, and whether it was locked then. None if this transaction has changed it since.
@@ -330,11 +321,11 @@ class SqlTx:
             self._db.execute(_INSERT_CHECKPOINT, {**key, **values, "project": self._project})
             recorded.add(checkpoint.step)
 
-    def keep_checkpoints(self, trial: str, *, keep: int, mode: Mode) -> None:
+    def keep_checkpoints(self, trial: str, *, keep: int) -> None:
         steps = sorted(self._recorded.checkpoints[trial], reverse=True)
         best = None
         if len(steps) > keep:
-            best = _best_checkpoint(self._db, self._job, trial, mode, self._fidelity)
+            best = _best_checkpoint(self._db, self._job, trial, self._spec)
         gone = [step for step in steps[keep:] if best is None or step != best[1]]
         if gone:
             c = checkpoints.c

@@ -188,22 +188,14 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
 def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> WarmStartTrial:
     r = reports.c
     mine = (r.job == mark.source) & (r.trial == row.trial) & (r.step <= row.step) & r.value.is_not(None)
-    curve = tuple(
-        ReportRow(
-            report.trial,
-            report.attempt,
-            report.step,
-            Instant(report.at),
-            report.value,
-            json.loads(report.metrics),
-            Cost(Money(report.usd), report.gpu_ms),
-            report.duration_ns,
-            violation(spec.constraints, json.loads(report.metrics)),
-        )
-        for report in db.execute(select(reports).where(mine).order_by(r.step))
-    )
+    curve = []
+    for report in db.execute(select(reports).where(mine).order_by(r.step)):
+        metrics, cost = json.loads(report.metrics), Cost(Money(report.usd), report.gpu_ms)
+        where = report.trial, report.attempt, report.step, Instant(report.at)
+        violates = violation(spec.constraints, metrics)
+        curve.append(ReportRow(*where, report.value, metrics, cost, report.duration_ns, violates))
     kept = (row.trial, row.step, row.attempt, row.uri, row.size_bytes, row.seconds, Instant(row.at))
-    return WarmStartTrial(mark.source, row.trial, json.loads(row.config), curve, CheckpointRow(*kept))
+    return WarmStartTrial(mark.source, row.trial, json.loads(row.config), tuple(curve), CheckpointRow(*kept))
 
 
 def inherited(db: Connection, job: str, trial: str) -> Inherited | None:

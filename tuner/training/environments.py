@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.training.artifacts import ArtifactLimits, stage
-from tuner.training.channel import Channel, Kind, Reply, current, plain_metrics
+from tuner.training.channel import BeginMessage, Channel, Kind, Reply, current, plain_metrics
 
 WRITING = ".writing_"  # prefix of the names of unfinished checkpoints
 Artifacts = Mapping[str, str | Path]
@@ -33,6 +33,11 @@ class Home(ABC):
     #: The price of a trial's share of the job's machine. Only the service knows it.
     usd_per_hour: float | None = None
     serving_metrics: Sequence[str] = ()  #: The metrics of `SpotSafe.report` that the job needs of serving.
+
+    def _take_settings(self, source: "Home | BeginMessage") -> None:
+        self.first_step, self.max_step, self.echo = source.first_step, source.max_step, source.echo
+        self.rungs, self.proxies, self.usd_per_hour = source.rungs, source.proxies, source.usd_per_hour
+        self.serving_metrics = source.serving_metrics
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
         """Note that the run does this kind of work from now on."""
@@ -89,9 +94,7 @@ class Supervised(Home):
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
         channel.is_used_by_run = True
-        self.first_step, self.max_step, self.echo = begin.first_step, begin.max_step, begin.echo
-        self.rungs, self.proxies, self.usd_per_hour = begin.rungs, begin.proxies, begin.usd_per_hour
-        self.serving_metrics = begin.serving_metrics
+        self._take_settings(begin)
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
         self._limits = ArtifactLimits(begin.artifact_room)

@@ -85,8 +85,7 @@ class SharedHome(Home):
     def __init__(self, home: Home, ranks: Ranks) -> None:
         self._home, self._ranks = home, ranks
         self._place: Path | None = None  # the directory of the save in progress
-        self.first_step, self.max_step, self.echo = home.first_step, home.max_step, home.echo
-        self.rungs, self.proxies, self.usd_per_hour = home.rungs, home.proxies, home.usd_per_hour
+        self._take_settings(home)
 
     @property
     def _is_first(self) -> bool:

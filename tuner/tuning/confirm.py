@@ -1,6 +1,6 @@
 """Confirmation: the best candidates of a job are trained again with other seeds, to find the best configuration rather than the luckiest run.
 
-A part of the budget is reserved for it (`need_ns`). When the rest is used up, or nothing is left to search, sequential halving (Karnin,
+A part of the budget is reserved for it (`reserve.py`). When the rest is used up, or nothing is left to search, sequential halving (Karnin,
 Koren & Somekh, ICML 2013) decides which candidate is trained again: all of them with a second seed, the better half of them with a
 third one, and so on. Repeats are trials of their own, which the search neither ranks nor learns from. They follow from the state alone, so they
 need no events. A job that ends for another reason, such as its target, does not confirm.
@@ -10,22 +10,6 @@ import math
 from collections.abc import Sequence
 
 from tuner.tuning.state import State, TrialRecord
-
-MARGIN = 1.1  # safety factor, because steps differ in length
-
-
-def need_ns(state: State, training_ns: int) -> int:
-    """Return the worker time that is reserved for repeats. It is 0 if the job does not confirm, or does so already.
-
-    Args:
-        state: The state of the job.
-        training_ns: Time of one training to the last step, with its start.
-    """
-    rule = state.spec.confirm
-    if rule is None or state.confirming:
-        return 0
-    repeats = sum(kept(rule.candidates, seed) for seed in range(1, rule.seeds))
-    return round(MARGIN * repeats * training_ns)
 
 
 def begin(state: State) -> bool:

@@ -40,8 +40,8 @@ class Reserve:
         if not automatic or not keeps or not state.begun or state.leader is None:
             return None
         affords = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit)
-        left = affords - _spent_ns(state) - _confirming_ns(state)
         leader = state.trials[state.leader]
+        left = affords - _spent_ns(state) - _confirming_ns(state, leader)
         waits = leader.status in ("running", "pausing", "paused") and leader.resumable
         # no money is kept for a trial that violates a constraint
         waits = waits and not state.leader_violation
@@ -112,7 +112,7 @@ class Reserve:
     @property
     def _is_last(self) -> bool:
         """Return whether no other trial needs the money. Then no reserve is kept, and only the ledger limits the trial."""
-        return self.leader is None and not self.state.active and not _confirming_ns(self.state)
+        return self.leader is None and not self.state.active and self.state.spec.confirm is None
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
         reserved = 0 if trial is self.leader else self._reserved_ns
@@ -147,12 +147,15 @@ def _spent_ns(state: State) -> int:
     return max(paid, state.trained_ns)
 
 
-def _confirming_ns(state: State) -> int:
-    """Return the time that is reserved for repeats of the best trials."""
-    steps = state.max_step or 1
-    slowest = max((_step_ns(state, state.trials[n]) for n in [state.leader] if n is not None), default=0)
-    training = round((MARGIN * steps + SPARE) * max(slowest, _step_ns(state))) + _overhead_ns(state)
-    return confirm.need_ns(state, training)
+def _confirming_ns(state: State, leader: TrialRecord) -> int:
+    """Return the time that is reserved for repeats of the best trials. It is 0 if the job does not confirm."""
+    rule = state.spec.confirm
+    if rule is None:
+        return 0
+    step_ns = max(_step_ns(state), _step_ns(state, leader))
+    training_ns = round((MARGIN * (state.max_step or 1) + SPARE) * step_ns) + _overhead_ns(state)
+    repeats = sum(confirm.kept(rule.candidates, seed) for seed in range(1, rule.seeds))
+    return round(MARGIN * repeats * training_ns)
 
 
 def _finishing_ns(state: State, trial: TrialRecord) -> int:

@@ -43,8 +43,8 @@ MAX_UNSTORED = 2
 ASK_NS = int(ASK_S * 1e9)
 # What reports are compared by: the stage of the proxies that the step was trained with, and the score. Metrics of different stages are not
 # comparable.
-Rank = tuple[int, float]
-WORST: Rank = (0, -math.inf)
+StagedScore = tuple[int, float]
+WORST: StagedScore = (0, -math.inf)
 # Which state a checkpoint holds: the last finished step, and 0 or the number of the save in the middle of the step after it. A higher
 # position is newer.
 Position = tuple[int, int]
@@ -89,8 +89,8 @@ class RunningAttempt:
     # the step whose state the child keeps in memory, because it is the job's best
     kept_step: int | None = None
     improved: bool = False  # whether the report that waits for a reply is the job's best
-    job_best: Rank = WORST  # the best report of the job that the driver has sent
-    own_best: Rank = WORST  # the best report of this attempt
+    job_best: StagedScore = WORST  # the best report of the job that the driver has sent
+    own_best: StagedScore = WORST  # the best report of this attempt
     closing: bool = False  # whether the child was ordered to stop
     closes_with: Position = (0, 0)  # the checkpoint with which the attempt ends; zeros if it ends without one
     # Whether the child was ordered to stop because its lease ends in the middle of a step
@@ -107,10 +107,10 @@ class RunningAttempt:
     notice: Notice | None = None  # the preemption notice of the machine
     announced_leaving: bool = False  # whether the last result reported the machine's preemption notice
     announced_waiting: bool = False  # whether the last result reported that the child waits for the driver
-    ranks: dict[int, Rank] = field(default_factory=dict)  # by step
+    scores: dict[int, StagedScore] = field(default_factory=dict)  # by step
     # steps of older checkpoints that must not be deleted, because one of them may be the best
     spared: frozenset[int] = frozenset()
-    best: tuple[Rank, int] | None = None  # rank and step of the trial's best checkpoint
+    best: tuple[StagedScore, int] | None = None  # score and step of the trial's best checkpoint
     use: UsageMeter = field(default_factory=UsageMeter)
     messages_since_report: int = 0
     unpublished: int = 0  # checkpoints that the child announced and the publisher has not finished
@@ -124,7 +124,7 @@ class RunningAttempt:
     def __post_init__(self) -> None:
         """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""
         best = self.order.get("best")
-        self.best = (self._rank(best[1], best[0]), best[1]) if best else None
+        self.best = (self._staged(best[1], best[0]), best[1]) if best else None
         self.learn_job_best(self.order.get("job_best"))
         self.saves = Saves.of(self.order, time.monotonic_ns())
 
@@ -279,7 +279,7 @@ class RunningAttempt:
         """Return how long the current step has taken so far in this attempt."""
         return max(0, time.monotonic_ns() - self.stepped_at) if self.stepped_at else 0
 
-    def _rank(self, step: int, score: float) -> Rank:
+    def _staged(self, step: int, score: float) -> StagedScore:
         return (stage_of(step, self.order.get("rungs", ())) if self.order.get("proxies") else 0), score
 
     def _scored(self, step: int, score: float) -> None:
@@ -288,9 +288,9 @@ class RunningAttempt:
         A report that equals the job's best counts, because it may come from the same step of an attempt that was lost before its
         checkpoint was stored.
         """
-        rank = self.ranks[step] = self._rank(step, score)
-        self.improved = self.resumable and rank >= self.job_best and rank > self.own_best
-        self.own_best = max(self.own_best, rank)
+        staged = self.scores[step] = self._staged(step, score)
+        self.improved = self.resumable and staged >= self.job_best and staged > self.own_best
+        self.own_best = max(self.own_best, staged)
 
     def learn_job_best(self, score: float | None) -> None:
         """Note the job's best score. If it is better than this attempt's, no state of the attempt needs to be kept.
@@ -309,12 +309,10 @@ class RunningAttempt:
         now, and those in `spared`. The checkpoint of `step` is considered first and may become the best one.
         Of equal scores the earliest step is the best, as in the job's answers.
         """
-        rank = self.ranks.get(step) if not part else None
-        if rank is not None and (
-            self.best is None or rank > self.best[0] or (rank == self.best[0] and step < self.best[1])
-        ):
-            self.best = (rank, step)
-        self.ranks = {s: value for s, value in self.ranks.items() if s > step or value == self.own_best}
+        score = None if part else self.scores.get(step)
+        if score is not None and (self.best is None or (score, -step) > (self.best[0], -self.best[1])):
+            self.best = score, step
+        self.scores = {s: value for s, value in self.scores.items() if s > step or value == self.own_best}
         return self.spared | {self.recorded, *(() if self.best is None else (self.best[1],))}
 
     def restored_from(self, step: int, older: frozenset[int] = frozenset(), carried_ns: int = 0) -> None:
