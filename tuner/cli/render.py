@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tuner.cli import tables
 from tuner.cli.escape import config, number, plural, usd
-from tuner.domain.objective import Constraint
+from tuner.domain.objective import Constraint, gain_of_next
 
 if TYPE_CHECKING:
     from tuner.client import Job
@@ -261,8 +261,7 @@ def best(answer: choices.BestAnswer, metric: str = "metric") -> RenderableType:
         lines.append(Text(f"next better: {best_line(answer.next_better, metric)}{gain}"))
     forecast = answer.next_dollar.forecast
     if forecast is not None and forecast.points_per_usd is not None:
-        gain = f"{number(forecast.points_per_usd)} points (each 0.01 of {metric})"
-        lines.append(Text(f"the next $1 is expected to gain {gain}"))
+        lines.append(Text(f"{gain_of_next(forecast.points_per_usd)} (each 0.01 of {metric})"))
     if forecast is not None and not forecast.items:
         lines.append(Text(f"training longer: {forecast.reason}"))
     elif forecast is not None:

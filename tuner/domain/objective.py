@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.errors import Fault
+from tuner.domain.money import Money
 
 MAX_STEPS = 10_000_000
 
@@ -87,6 +88,23 @@ def stage_of(step: int, rungs: Sequence[int]) -> int:
 
 
 Mode = Literal["max", "min"]
+
+
+def gain_of_next(points_per_usd: float) -> str:
+    """Return a text that says what the next dollar, or a smaller amount, is expected to gain. A point is 0.01 of the metric.
+
+    The amount is the largest of $1, $0.1, $0.01 and so on that is expected to gain at most ten points. The gain of a dollar says
+    nothing if the budget is only a few cents.
+
+    >>> gain_of_next(0.0206), gain_of_next(193)
+    ('the next $1 is expected to gain 0.0206 points', 'the next $0.01 is expected to gain 1.93 points')
+    """
+    amount = Money(1_000_000)
+    while amount.micro_usd > 1 and points_per_usd * amount.usd > 10:
+        amount = Money(amount.micro_usd // 10)
+    return f"the next {amount} is expected to gain {points_per_usd * amount.usd:.3g} points"
+
+
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tuner.domain.money import Money
+from tuner.domain.objective import gain_of_next
 from tuner.tuning.state import Ending, State
 
 POINT = 0.01  # a point, in units of the metric
@@ -67,5 +68,5 @@ def ending(state: State) -> Ending | None:
     points = points_per_usd(scores, state.spent)
     if points is None or points * worth >= 1_000_000:
         return None
-    detail = f"the next $1 is expected to gain {points:.3g} points, and a point is worth {Money(worth)} (stop.worth)"
+    detail = f"{gain_of_next(points)}, and a point is worth {Money(worth)} (stop.worth)"
     return Ending("succeeded", "worth", detail)

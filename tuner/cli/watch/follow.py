@@ -12,6 +12,7 @@ from tuner.cli.escape import number, usd
 from tuner.cli.watch.screen import View
 from tuner.cli.watch.state import Highlight, JobState, SpendRate, StaticFacts, first_limit
 from tuner.client.follow import ENDED, silent_since
+from tuner.domain.objective import gain_of_next
 
 if TYPE_CHECKING:
     from tuner.client import Client, Event, Job
@@ -151,7 +152,7 @@ def next_dollar(best: "BestAnswer") -> str:
     forecast, point = best.next_dollar.forecast, best.next_dollar.next_point
     points = ""
     if forecast is not None and forecast.points_per_usd is not None:
-        points = f"$1 is expected to gain {number(forecast.points_per_usd)} points; "
+        points = f"{gain_of_next(forecast.points_per_usd)}; "
     if forecast is not None and forecast.items:
         trial_forecast = forecast.items[0]
         gain = f"{number(trial_forecast.expected_gain)} ({number(trial_forecast.low_gain)} to {number(trial_forecast.high_gain)})"
