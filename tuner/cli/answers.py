@@ -45,9 +45,7 @@ def curves(
 
 
 def _shown_curve(answer: Curves) -> RenderableType:
-    values = [
-        metric_value for trial in answer.trials for metric_value in trial.metric if metric_value is not None
-    ]
+    values = [value for trial in answer.trials for value in trial.metric if value is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
     curve = f"curve of {answer.metric}"
     table = tables.plain("trial", "state", "steps", "best", "paid", "promoted at", "preempted at", curve)

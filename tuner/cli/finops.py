@@ -81,10 +81,7 @@ def markdown(report: MonthlyReport) -> str:
         "## Spend by kind",
         _table(
             ("kind", "spent", "GPU-hours"),
-            [
-                (kind_spend.kind, usd(kind_spend.usd), number(kind_spend.gpu_hours))
-                for kind_spend in report.by_kind
-            ],
+            [(spend.kind, usd(spend.usd), number(spend.gpu_hours)) for spend in report.by_kind],
         ),
         "## Savings",
         f"Of the {report.examined_jobs} most expensive jobs that ended in the month, over their whole life.",

@@ -338,16 +338,8 @@ def collect(
 ) -> None:
     """Delete the files that jobs no longer keep. The service does this by itself within minutes; failed storage delays it."""
     client = connect()
-    due = [
-        stored_job
-        for stored_job in client.storage().items
-        if stored_job.keeps not in (None, "all") and stored_job.needed_by is None
-    ]
-    done = (
-        []
-        if dry_run
-        else [client.delete_artifacts(stored_job.job, retain=str(stored_job.keeps)) for stored_job in due]
-    )
+    due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
+    done = [] if dry_run else [client.delete_artifacts(job.job, retain=str(job.keeps)) for job in due]
     if as_json:
         typer.echo(json.dumps([row.model_dump() for row in (due if dry_run else done)]))
         return

@@ -135,14 +135,7 @@ def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
     A job can also be resumed if the budget that it waits for was removed or no longer covers it.
     """
     waits = waiting(db, project)
-    budgets = (
-        {
-            shared_budget.budget.name: shared_budget.budget
-            for shared_budget in shared_budgets.kept(db, project)
-        }
-        if waits
-        else {}
-    )
+    budgets = {row.budget.name: row.budget for row in shared_budgets.kept(db, project)} if waits else {}
     standings = {
         name: shared_budgets.period_at(db, project, budgets[name], at)
         for name in {budget_wait.name for budget_wait in waits} & budgets.keys()

@@ -48,11 +48,7 @@ def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
         Conflict: It is the parent of other budgets.
     """
     shared_budgets.get(db, project, name)
-    children = [
-        shared_budget.budget.name
-        for shared_budget in shared_budgets.kept(db, project)
-        if shared_budget.budget.parent == name
-    ]
+    children = [row.budget.name for row in shared_budgets.kept(db, project) if row.budget.parent == name]
     if children:
         raise Conflict(
             f"{name!r} is above {', '.join(children)}; remove those first, or give them another parent"

@@ -77,9 +77,7 @@ def kept(db: Connection, project: str) -> list[Kept]:
 
 def get(db: Connection, project: str, name: str) -> Kept:
     """Return the shared budget, or raise NotFound."""
-    budgets_named = [
-        shared_budget for shared_budget in kept(db, project) if shared_budget.budget.name == name
-    ]
+    budgets_named = [row for row in kept(db, project) if row.budget.name == name]
     if not budgets_named:
         raise NotFound(f"there is no budget {name[:100]!r}")
     return budgets_named[0]

@@ -167,9 +167,7 @@ def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow
     with service.database.read() as db:
         if service.actor.is_operator:
             return access.page_of_projects(db, after=after, limit=limit)
-        return [
-            project_row for project_row in [access.project(db, service.project)] if project_row.name > after
-        ]
+        return [row for row in [access.project(db, service.project)] if row.name > after]
 
 
 def project(service: Service, name: str) -> ProjectRow:

@@ -235,9 +235,7 @@ def _maturity(service: Service, report: MonthlyReport, by_tags: Sequence[SpendRo
     allocated = sum_of(row.cost.usd for row in by_tags if any(row.keys))
     stored = storage(service)
     limited = sum(
-        stored_job.size_bytes
-        for stored_job in stored.items
-        if stored_job.policy.retain != "all" or stored_job.policy.for_ns is not None
+        job.size_bytes for job in stored.items if job.policy.retain != "all" or job.policy.for_ns is not None
     )
     idle = None
     if report.idle_usd is not None and report.cluster_usd is not None:

@@ -216,9 +216,7 @@ class MetricsReader:
             idle = idle_cost(times(db, DEFAULT_PROJECT, Instant(0), now))
         with service.database.read() as db:
             running = totals.running(db)
-            cpus = {
-                running_job.job: self._tally.shape_of(db, running_job.job).cpus for running_job in running
-            }
+            cpus = {row.job: self._tally.shape_of(db, row.job).cpus for row in running}
         counted = self._tally.read(service, now)
         return MetricsSnapshot(
             now, current_totals, counted, posted, budgets, watched(running, cpus, now), idle
@@ -232,9 +230,7 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
         cpus: The CPUs of one trial, by the id of its job.
     """
     since = [(running_job, running_job.reported_at or running_job.running_since) for running_job in running]
-    spent = [
-        max(ZERO, running_job.account.posted.usd - running_job.improved_spent) for running_job in running
-    ]
+    spent = [max(ZERO, job.account.posted.usd - job.improved_spent) for job in running]
     shares = [
         Fraction(usd.micro_usd, running_job.account.limit.usd.micro_usd)
         for running_job, usd in zip(running, spent, strict=True)
@@ -251,11 +247,7 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     samples = used["gpu_samples"]
     return RunningMetrics(
         min((at for _, at in since), default=None),
-        sum(
-            1
-            for running_job, at in since
-            if now - at > max(STALLED_NS, STALLED_STEPS * (running_job.step_ns or 0))
-        ),
+        sum(1 for job, at in since if now - at > max(STALLED_NS, STALLED_STEPS * (job.step_ns or 0))),
         max(spent, default=ZERO),
         max(shares, default=Fraction(0)),
         used["cpu_ns"] / paid if paid else None,
@@ -277,9 +269,7 @@ def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
         for project in shared_budgets.projects(db)
         for shared_budget in shared_budgets.kept(db, project)
     ]
-    return tuple(
-        sorted(budget_uses, key=lambda budget_use: (-budget_use.used, budget_use.name))[:BUDGETS_MAX]
-    )
+    return tuple(sorted(budget_uses, key=lambda use: (-use.used, use.name))[:BUDGETS_MAX])
 
 
 def spent(posted: Posted) -> dict[str, Cost]:

@@ -70,11 +70,7 @@ def put(service: Service, quota: Quota, money: SharedBudget | None) -> QuotaView
 
 
 def _view(db: Connection, service: Service) -> QuotaView:
-    kept = [
-        shared_budget.budget
-        for shared_budget in shared_budgets.kept(db, service.project)
-        if shared_budget.budget.name == BUDGET
-    ]
+    kept = [row.budget for row in shared_budgets.kept(db, service.project) if row.budget.name == BUDGET]
     standing = shared_budgets.period_at(db, service.project, kept[0], service.now()) if kept else None
     return QuotaView(
         queue.get(db, service.project),

@@ -61,10 +61,7 @@ class WebhookSender:
                 continue
             with self._service.database.read() as db:
                 due = deliveries.due(db, project, now, limit=room)
-                secrets = {
-                    shared_budget.budget.name: shared_budget.secret
-                    for shared_budget in shared_budgets.kept(db, project)
-                }
+                secrets = {row.budget.name: row.secret for row in shared_budgets.kept(db, project)}
             for delivery in due:
                 self._start(term, delivery, secrets)
 

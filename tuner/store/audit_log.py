@@ -62,10 +62,8 @@ def page(
     rows = db.execute(query.order_by(a.seq.desc()).limit(limit))
     row_mappings = (dict(row._mapping) for row in rows)
     return [
-        AuditLogEntry(
-            **{**row_mapping, "before": _facts(row_mapping["before"]), "after": _facts(row_mapping["after"])}
-        )
-        for row_mapping in row_mappings
+        AuditLogEntry(**{**mapping, "before": _facts(mapping["before"]), "after": _facts(mapping["after"])})
+        for mapping in row_mappings
     ]
 
 
