@@ -42,6 +42,7 @@ JOBS: Values = {
     "/trainable#": ["os:system", "builtins:eval", "subprocess:run", "tuner.settings:Settings", "trainablesx:f", "Trainables.a:f"],
     "/objective": [*NO_TEXT[:3], "max", MISSING],
     "/objective/x": [1],
+    "/objectives": [1, {}, [], [1], [{}], [{"metric": "acc", "mode": "max", "target": 2}], [{"metric": "acc"}] * 2, [{"metric": "acc"}, {"metric": " "}], [{"metric": "acc"}, {"metric": "x", "target": 1}], [{"metric": "acc"}, {"metric": "x"}, {"metric": "y"}]],
     "/objective/metric": ["", "\t", *NO_TEXT, MISSING],
     "/objective/mode": ["MAX", "", "maximize", 1, None, MISSING],
     "/objective/target": ["1", [], True, HUGE, NAN],

@@ -23,11 +23,11 @@ LIMIT = {"metric": "latency_ms", "min": None, "max": 20.0}
 
 
 class Reporting:
-    """A running job with a constraint, whose reports a test records."""
+    """A running job with a constraint, whose reports a test records. `fields` are further ones of its request."""
 
-    def __init__(self, service: FakeService, client: TestClient) -> None:
+    def __init__(self, service: FakeService, client: TestClient, **fields: Any) -> None:
         self.service, self.client = service, client
-        self.job = fakes.submit(client, constraints=[{"metric": "latency_ms", "max": 20}])
+        self.job = fakes.submit(client, constraints=[{"metric": "latency_ms", "max": 20}], **fields)
         fakes.begin(service, self.job)
         self.journal = SqlJournal(service.database, self.job, service.project, 1, service.now())
 

@@ -69,6 +69,17 @@ def test_pareto_and_bill_plots_match_the_rest_answers(client: Both, done: str) -
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(job.bill().total_usd)
 
 
+def test_pareto_plot_of_two_objectives_draws_their_metrics(client: Both, done: str) -> None:
+    from tuner.client.plots import PlotData, draw
+
+    job = client.job(done)
+    pareto = job.pareto().model_copy(update={"second_metric": job.objective["metric"]})
+    axes, _ = draw(PlotData(job=job, pareto=pareto), ["pareto"]).axes
+    (drawn,) = axes.collections
+    assert [tuple(point) for point in drawn.get_offsets()] == [(p.metric, p.metric) for p in pareto.items]
+    assert list(drawn.get_array()) == [point.cost_usd for point in pareto.items]
+
+
 def test_job_without_results_can_be_plotted(client: Both) -> None:
     assert client.submit(fakes.body()).plot()._repr_png_().startswith(PNG)
 

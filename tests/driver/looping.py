@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from tests.simulation.test_simulated_jobs import loop_config, spec
 from tuner.domain import events as ev
 from tuner.domain.cost import CostKind, Meter
-from tuner.domain.objective import Constraint
+from tuner.domain.objective import Constraint, Objective
 from tuner.domain.time import NS, Instant
 from tuner.driver.loop import Loop
 from tuner.driver.messages import Saved, StepReport, WorkerMessage
@@ -44,10 +44,13 @@ class Job:
 
     trial = "trial_00000"
 
-    def __init__(self, *constraints: Constraint, **metrics: float) -> None:
+    def __init__(self, *constraints: Constraint, second: Objective | None = None, **metrics: float) -> None:
         self.metrics = {"acc": 0.5, **metrics}
         self.world, clock = World(), SimulatedClock()
-        job, its = replace(spec("1", scheduler="none"), constraints=constraints), loop_config(1)
+        job, its = (
+            replace(spec("1", scheduler="none"), constraints=constraints, second=second),
+            loop_config(1),
+        )
         self.journal = journal = MemoryJournal(its.job, job.budget)
         self.loop = Loop(job, its, sampler=sampler_for(job), journal=journal, world=self.world, clock=clock)
         recover(self.loop, died_at=None, now=clock.now())

@@ -2,7 +2,10 @@
 those of earlier jobs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
 
 from tests.driver.looping import Job, World
 from tests.simulation.test_simulated_jobs import QuickCurves, loop_config, spec
@@ -11,7 +14,7 @@ from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
-from tuner.domain.objective import Constraint
+from tuner.domain.objective import Constraint, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.time import NS, Instant
@@ -75,11 +78,20 @@ def test_report_is_recorded_with_its_violation() -> None:
     assert job.journal.tables.reports[job.trial, 1].violation == 0.25
     assert job.world.begun[job.trial].job_best is None, "an infeasible score cannot be beaten"
 
-    lacking = Job(limit)
-    assert lacking.journal.tables.reports[job.trial, 1].violation is None
-    record = lacking.loop.state.trial(job.trial)
+
+@pytest.mark.parametrize(
+    ("job", "user"),
+    [
+        (partial(Job, Constraint("latency_ms", max=20)), "a constraint"),
+        (partial(Job, second=Objective("latency_ms", "min")), "the second objective"),
+    ],
+)
+def test_trial_without_a_needed_metric_fails(job: Callable[[], Job], user: str) -> None:
+    lacking = job()
+    assert lacking.journal.tables.reports[Job.trial, 1].violation is None
+    record = lacking.loop.state.trial(Job.trial)
     assert (record.status, record.value) == ("failed", None)
-    assert "did not report 'latency_ms' at step 1" in record.reason
+    assert f"did not report 'latency_ms' at step 1, which {user} of the job needs" in record.reason
 
 
 def test_hung_trial_fails_regardless_of_worker_outcome() -> None:

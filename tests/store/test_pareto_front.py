@@ -2,6 +2,7 @@
 of its reports.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -45,12 +46,14 @@ class Given:
     usd: int
     gpu_ms: int
     ns: int
+    second: int = 0
 
 
 FEW = st.integers(0, 4)
 VALUES = st.none() | FEW.map(float) | st.sampled_from([float("nan"), float("inf"), -0.0, -1.5])
-REPORTS = st.lists(st.builds(Given, FEW, FEW, VALUES, FEW, FEW, FEW), max_size=20)
+REPORTS = st.lists(st.builds(Given, FEW, FEW, VALUES, FEW, FEW, FEW, FEW), max_size=20)
 MODES = st.sampled_from(["max", "min"])
+SECONDS = st.sampled_from([None, Objective("latency", "min"), Objective("recall", "max")])
 FIDELITIES = st.sampled_from(
     [Fidelity(), Fidelity(max=4, reduction_factor=2, proxies={"resolution": (16, 32)})]
 )
@@ -60,11 +63,17 @@ LIMITS = [
 ]
 
 
-def job_with(database: Database, mode: Mode, given_reports: list[Given], fidelity: Fidelity) -> str:
+def job_with(
+    database: Database,
+    mode: Mode,
+    given_reports: list[Given],
+    fidelity: Fidelity,
+    second: Objective | None = None,
+) -> str:
     """Create a job with these reports. If several reports are of the same trial and step, the first counts."""
     job = f"job_{next(NUMBERS):016d}"
     new = new_job(job)
-    wanted = replace(spec(budget()), objective=Objective("acc", mode), fidelity=fidelity)
+    wanted = replace(spec(budget()), objective=Objective("acc", mode), second=second, fidelity=fidelity)
     create(database, replace(new, spec=wanted))
     journal = SqlJournal(database, job, PROJECT, 1, Instant(0))
     with journal.transaction() as tx:
@@ -72,13 +81,21 @@ def job_with(database: Database, mode: Mode, given_reports: list[Given], fidelit
             tx.put_trial(f"trial_{number:05d}", "running", at=Instant(0), config={"lr": 0.1})
         for report in given_reports:
             cost, trial = Cost(Money(report.usd), report.gpu_ms), f"trial_{report.trial:05d}"
-            if tx.put_report(ReportRow(trial, 1, report.step, Instant(0), report.value, {}, cost, report.ns)):
+            where, metrics = (
+                (trial, 1, report.step, Instant(0)),
+                {"latency": report.second, "recall": report.second},
+            )
+            if tx.put_report(ReportRow(*where, report.value, metrics, cost, report.ns)):
                 tx.seq += 1
     return job
 
 
 def loss(mode: str, row: Any) -> float:
     return -row.value if mode == "max" else float(row.value)
+
+
+def second_loss(second: Objective | None, row: Any) -> float:
+    return 0.0 if second is None else -second.score(json.loads(row.metrics)[second.metric])
 
 
 def recorded(db: Connection, job: str) -> list[Any]:
@@ -91,32 +108,36 @@ def place(report: Any) -> tuple[str, int] | None:
 
 
 @examples(60, gate=30)
-@given(given_reports=REPORTS, mode=MODES, fidelity=FIDELITIES)
+@given(given_reports=REPORTS, mode=MODES, fidelity=FIDELITIES, second=SECONDS)
 def test_answers_equal_a_search_through_all_reports(
-    database: Database, given_reports: list[Given], mode: Mode, fidelity: Fidelity
+    database: Database, given_reports: list[Given], mode: Mode, fidelity: Fidelity, second: Objective | None
 ) -> None:
-    check_answers(database, given_reports, mode, fidelity)
+    check_answers(database, given_reports, mode, fidelity, second)
 
 
 def check_answers(
-    database: Database, given_reports: list[Given], mode: Mode, fidelity: Fidelity = Fidelity()
+    database: Database,
+    given_reports: list[Given],
+    mode: Mode,
+    fidelity: Fidelity = Fidelity(),
+    second: Objective | None = None,
 ) -> None:
     """Check all answers. With proxies, they are those of the reports of the highest stage."""
-    job = job_with(database, mode, given_reports, fidelity)
+    job = job_with(database, mode, given_reports, fidelity, second)
     with database.read() as db:
         rows = recorded(db, job)
         highest = max((fidelity.stage(row.step) for row in rows), default=0)
         rows = [row for row in rows if fidelity.stage(row.step) == highest]
 
         def best_first(row: Any) -> Any:
-            return loss(mode, row), row.usd, row.duration_ns, row.gpu_ms, row.seq
+            return loss(mode, row), row.usd, second_loss(second, row), row.duration_ns, row.gpu_ms, row.seq
 
         for limits in LIMITS:
             within = [row for row in rows if limits.allow(Money(row.usd), row.gpu_ms, row.duration_ns)]
             assert place(best.best(db, job, limits)) == place(min(within, key=best_first, default=None))
 
         def cheapest_first(row: Any) -> Any:
-            return row.usd, loss(mode, row), row.duration_ns, row.gpu_ms, row.seq
+            return row.usd, loss(mode, row), second_loss(second, row), row.duration_ns, row.gpu_ms, row.seq
 
         for row in rows:
             better = [other for other in rows if loss(mode, other) < loss(mode, row)]
@@ -127,14 +148,14 @@ def check_answers(
         )
         cheap = best.cheapest(db, job)
         assert (cheap and cheap.cost.usd) == (least and Money(least.usd))
-        assert {(p.cost.usd.micro_usd, loss(mode, p)) for p in best.pareto(db, job)} == {
-            (a.usd, loss(mode, a)) for a in rows if not any(beats(mode, b, a) for b in rows)
-        }
+        points = {place(row): (row.usd, loss(mode, row), second_loss(second, row)) for row in rows}
+        assert [points[place(report)] for report in best.pareto(db, job)] == sorted(
+            {mine for mine in points.values() if not any(beats(other, mine) for other in points.values())}
+        )
 
 
-def beats(mode: str, b: Any, a: Any) -> bool:
-    mine, theirs = (b.usd, loss(mode, b)), (a.usd, loss(mode, a))
-    return mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
+def beats(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return point != other and all(mine <= theirs for mine, theirs in zip(point, other, strict=True))
 
 
 def test_queries_use_only_the_index_of_the_pareto_front(database: Database) -> None:

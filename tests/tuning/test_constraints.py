@@ -48,7 +48,7 @@ def test_violation_is_relative_to_the_limit(constraint: Constraint, value: float
 @pytest.mark.parametrize("value", [None, True, "fast", math.nan, "Infinity"])
 def test_metric_that_is_not_a_finite_number_is_lacking(value: object) -> None:
     metrics = {"latency_ms": value}
-    assert (lacking((LIMIT,), metrics), violation((LIMIT,), metrics)) == ("latency_ms", None)
+    assert (lacking((LIMIT.metric,), metrics), violation((LIMIT,), metrics)) == ("latency_ms", None)
 
 
 def test_faults_of_constraints_name_the_field() -> None:

@@ -274,7 +274,8 @@ def job_file(text: str) -> None:
         raise Wrong("it is not a mapping")
     estimated = set(document) <= set(EstimateRequest.model_fields)
     model = EstimateRequest if estimated else PlanRequest if "planning" in document else JobRequest
-    whole = document if estimated or "trainable" in document else {**JOB, **document}
+    rest = {**JOB, "objective": None} if "objectives" in document else JOB
+    whole = document if estimated or "trainable" in document else {**rest, **document}
     try:
         request = model.model_validate(whole)
         if isinstance(request, JobRequest):

@@ -100,6 +100,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         "package": spec.package,
         "kind": spec.kind,
         "objective": _fields(spec.objective),
+        "objectives": None if spec.second is None else [_fields(spec.objective), _fields(spec.second)],
         "search_space": {name: _parameter_to_wire(p) for name, p in spec.space.parameters.items()},
         "constants": dict(spec.constants),
         "fidelity": _fields(spec.fidelity),

@@ -59,6 +59,7 @@ class RequestReader:
 def spec_of(request: job_models.JobRequest) -> JobSpec:
     """Convert a job request. Raise Invalid if amounts or durations cannot be read."""
     read = RequestReader()
+    objective, *others = _objectives(read, request)
     budget = Budget(
         usd=read.convert("/budget/usd", Money.from_usd, request.budget.usd),
         gpu_ms=read.convert("/budget/gpu_hours", gpu_ms_of, request.budget.gpu_hours),
@@ -75,7 +76,8 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         command=request.command,
         metrics_pattern=request.metrics_pattern,
         kind=request.kind,
-        objective=Objective(**request.objective.model_dump()),
+        objective=objective,
+        second=others[0] if others else None,
         space=space,
         budget=budget,
         constants=request.constants,
@@ -101,6 +103,17 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
     )
     read.check()
     return spec
+
+
+def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Objective]:
+    """Return one or two objectives. Record a fault if the request has none, or if `objective` is not the first of `objectives`."""
+    given = request.objectives or ([] if request.objective is None else [request.objective])
+    if not given:
+        read.faults.append(Fault("/objective", "is required, unless the job has objectives"))
+        return [Objective("")]
+    if request.objective not in (None, given[0]):
+        read.faults.append(Fault("/objectives", "must begin with objective; leave objective out"))
+    return [Objective(**objective.model_dump()) for objective in given]
 
 
 def _resources(given: job_models.Resources) -> Resources:

@@ -103,7 +103,7 @@ def pareto(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """List the Pareto front of metric against cost."""
+    """List the Pareto front of metric, or both metrics of two objectives, against cost."""
     answer = connect().pareto(job, market=market, instance_type=instance_type, region=region)
     Output(as_json, style).show(answer, render.pareto)
 

@@ -73,6 +73,10 @@ def job(answer: Job) -> RenderableType:
     if driver is not None and driver.version is not None:
         versions = f"tuner {driver.version}, Ray {driver.ray}, Python {driver.python}"
         table.add_row("driver", f"launch {driver.launch}, {versions}")
+    if answer.objectives:
+        table.add_row(
+            "objectives", ", ".join(f"{each['metric']} ({each['mode']})" for each in answer.objectives)
+        )
     if answer.constraints:
         table.add_row("constraints", ", ".join(str(Constraint(**limit)) for limit in answer.constraints))
     if answer.best_so_far:
@@ -291,11 +295,14 @@ def _choice(answer: choices.BestAnswer | choices.BestOfAll, metric: str) -> list
 
 
 def pareto(answer: choices.Pareto) -> RenderableType:
-    table = tables.plain("cost to train", "metric", "trial", "step", "configuration")
+    second = answer.second_metric
+    names = ("metric",) if second is None else ("metric", second)
+    table = tables.plain("cost to train", *names, "trial", "step", "configuration")
     for point in answer.items:
         cost, low, high = usd(point.cost_to_train_usd), usd(point.cost_low_usd), usd(point.cost_high_usd)
         between = "" if low == high else f" ({low} to {high})"
-        cells = (number(point.metric), point.trial, str(point.step), config(point.config))
+        metrics = [point.metric] if second is None else [point.metric, point.metrics[second]]
+        cells = (*map(number, metrics), point.trial, str(point.step), config(point.config))
         table.add_row(f"{cost}{between}", *cells)
     return Group(table, *_pricing(answer.pricing))
 

@@ -307,7 +307,7 @@ class Calls(ABC):
 
     @call
     async def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> choices.Pareto:
-        """Return the Pareto front of metric against cost. `best` chooses from the same points."""
+        """Return the Pareto front of metric against cost, or of both metrics. `best` chooses from the same points."""
         refuse_unknown(elsewhere, http.ELSEWHERE)
         return await self._http.ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
 

@@ -145,8 +145,19 @@ def draw_best(axes: Axes, data: PlotData) -> None:
 
 
 def draw_pareto(axes: Axes, data: PlotData) -> None:
-    """Draw the Pareto front: the best metric that can be trained for each amount of dollars."""
+    """Draw the Pareto front: the best metric that can be trained for each amount of dollars.
+
+    If the job has two objectives, draw both metrics against each other. The colour is the cost.
+    """
     assert data.pareto is not None
+    second = data.pareto.second_metric
+    if second is not None:
+        triples = [(point.metrics[second], point.metric, point.cost_usd) for point in data.pareto.items]
+        xs, ys, costs = zip(*triples, strict=True) if triples else ((), (), ())
+        drawn = axes.scatter(xs, ys, c=costs, cmap="viridis", s=24)
+        axes.figure.colorbar(drawn, ax=axes, label="dollars to train one configuration")
+        _labels(axes, "Pareto front", second, data.metric)
+        return
     points = [(point.cost_usd, point.metric) for point in data.pareto.items if point.metric is not None]
     points.sort()
     if points:

@@ -245,7 +245,7 @@ reports = Table(
     Index("ix_reports_seq", "job", "seq"),
 )
 
-# The reports of a job that no other report beats in metric and cost. `tuner.store.pareto_front` updates it with each row of `reports`.
+# The reports of a job that no other report beats in its one or two metrics and cost. `tuner.store.pareto_front` updates it with each row of `reports`.
 front = Table(
     "front",
     metadata,
@@ -254,12 +254,14 @@ front = Table(
     Column("step", Integer, primary_key=True),
     of_project(),
     Column("loss", Float, nullable=False),
+    # The metric of the second objective as a loss. It is 0 if the job has none.
+    Column("second_loss", Float, nullable=False, server_default="0"),
     Column("usd", BigInteger, nullable=False),
     Column("gpu_ms", BigInteger, nullable=False),
     Column("duration_ns", BigInteger, nullable=False),
     Column("seq", Integer, nullable=False),
-    Index("ix_front_best", "job", "loss", "usd", "duration_ns", "gpu_ms", "seq"),
-    Index("ix_front_cheapest", "job", "usd", "loss", "duration_ns", "gpu_ms", "seq"),
+    Index("ix_front_best", "job", "loss", "usd", "second_loss", "duration_ns", "gpu_ms", "seq"),
+    Index("ix_front_cheapest", "job", "usd", "loss", "second_loss", "duration_ns", "gpu_ms", "seq"),
 )
 
 checkpoints = Table(

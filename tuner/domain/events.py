@@ -92,14 +92,14 @@ class Reported:
     resumable: bool = True  #: Whether a checkpoint of this step can be saved.
     train_ns: int = 0  #: Training time since the last report.
     price: Price | None = None  #: Price of the attempt's machine. None if it is the job's own price.
-    #: Names of the metrics that were reported, if the objective's or a constraint's is missing. None if none is missing.
+    #: Names of the metrics that were reported, if one that the job needs is missing. None if none is missing.
     names: tuple[str, ...] | None = field(default=None, metadata={"new": True})
     #: How long it takes, and what it costs, to train the configuration to this step. None if the job has no limits of single trials.
     duration_ns: int | None = field(default=None, metadata={"new": True})
     cost: Money | None = field(default=None, metadata={"new": True})
     #: The total violation of the job's constraints. None if the job has none, or if one of their metrics is missing.
     violation: float | None = field(default=None, metadata={"new": True})
-    #: The first metric of a constraint that was not reported as a finite number. None if none is missing.
+    #: The first metric of a constraint or the second objective that was not reported as a finite number. None if none is missing.
     lacks: str | None = field(default=None, metadata={"new": True})
 
 

@@ -10,7 +10,7 @@ from tuner.domain.calendar import Window
 from tuner.domain.command import PROGRAM_ENTRY, command_faults, name_of, pattern_faults
 from tuner.domain.errors import Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
-from tuner.domain.objective import Constraint, Fidelity, Objective, constraint_faults
+from tuner.domain.objective import Constraint, Fidelity, Objective, constraint_faults, lacking, violation
 from tuner.domain.retention import RetentionPolicy
 from tuner.domain.space import Config, Space, Value
 
@@ -248,6 +248,8 @@ class JobSpec:
     worth_micro_usd: int | None = field(default=None, metadata={"new": True})
     #: How the best configurations are trained again. None if they are not.
     confirm: Confirm | None = field(default=None, metadata={"new": True})
+    #: The second objective. The Pareto front covers it. The search and the best result are those of `objective` alone.
+    second: Objective | None = field(default=None, metadata={"new": True})
 
     @property
     def entry(self) -> str:
@@ -260,6 +262,15 @@ class JobSpec:
         Metrics of steps that were trained with other values of the proxies are not comparable.
         """
         return self.fidelity.stage(step), self.objective.score(value)
+
+    def lacks(self, metrics: Mapping[str, object]) -> str | None:
+        """Return the first metric, of a constraint or the second objective, that a report lacks. None if it lacks none."""
+        names = [limit.metric for limit in self.constraints]
+        return lacking(names if self.second is None else [*names, self.second.metric], metrics)
+
+    def violation(self, metrics: Mapping[str, object]) -> float | None:
+        """Return by how much a report violates the constraints, or None if it lacks a metric. It is feasible if the result is 0."""
+        return None if self.lacks(metrics) is not None else violation(self.constraints, metrics)
 
     @property
     def first_configs(self) -> list[Config]:
@@ -278,7 +289,8 @@ class JobSpec:
     def faults(self) -> list[Fault]:
         """Return every error of the request that can be found from the request alone."""
         faults = [*_name_faults(self.name), *self._code_faults(), *_package_faults(self.package)]
-        for part in (self.objective, self.space, self.fidelity, self.budget, self.resources):
+        faults += self._objective_faults()
+        for part in (self.space, self.fidelity, self.budget, self.resources):
             faults += part.faults()
         faults += constraint_faults(self.constraints)
         faults += self.window.faults() if self.window is not None else []
@@ -299,6 +311,19 @@ class JobSpec:
         if self.plateau is not None and not 0 <= self.plateau.min_gain < float("inf"):
             faults.append(Fault("/stop/plateau/min_gain", "must be 0 or more"))
         return [*faults, *self._worth_faults(), *self._confirm_faults()]
+
+    def _objective_faults(self) -> list[Fault]:
+        if self.second is None:
+            return self.objective.faults()
+        at = "/objectives/1"
+        faults = [*self.objective.faults("/objectives/0"), *self.second.faults(at)]
+        if self.second.metric == self.objective.metric:
+            faults.append(Fault(f"{at}/metric", "name another metric than the first objective's"))
+        if self.second.target is not None:
+            faults.append(
+                Fault(f"{at}/target", "only the first objective ends a job by a target; leave it out")
+            )
+        return faults
 
     def _confirm_faults(self) -> list[Fault]:
         if self.confirm is None:
@@ -338,6 +363,8 @@ class JobSpec:
         if self.metrics_pattern is not None:
             limits = {f"/constraints/{i}/metric": limit.metric for i, limit in enumerate(self.constraints)}
             metrics = {"/objective/metric": self.objective.metric, **limits}
+            if self.second is not None:
+                metrics = {"/objectives/1/metric": self.second.metric, **metrics}
             faults += pattern_faults(self.metrics_pattern, metrics)
         return faults
 

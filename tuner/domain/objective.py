@@ -1,9 +1,9 @@
-"""What a job optimizes: a metric, a direction and optionally a target, over steps of fidelity. And constraints on other metrics."""
+"""What a job optimizes: one or two metrics with their directions, over steps of fidelity. And constraints on other metrics."""
 
 import math
 import sys
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -121,12 +121,12 @@ class Objective:
     def reached(self, value: float) -> bool:
         return self.target is not None and self.score(value) >= self.score(self.target)
 
-    def faults(self) -> list[Fault]:
+    def faults(self, at: str = "/objective") -> list[Fault]:
         faults = []
         if not self.metric.strip():
-            faults.append(Fault("/objective/metric", "name the metric that the trainable reports"))
+            faults.append(Fault(f"{at}/metric", "name the metric that the trainable reports"))
         if self.target is not None and not math.isfinite(self.target):
-            faults.append(Fault("/objective/target", "must be a finite number"))
+            faults.append(Fault(f"{at}/target", "must be a finite number"))
         return faults
 
 
@@ -175,16 +175,16 @@ def violation(constraints: Sequence[Constraint], metrics: Mapping[str, object]) 
 
     Return None if `lacking` names a metric.
     """
-    if lacking(constraints, metrics) is not None:
+    if lacking((limit.metric for limit in constraints), metrics) is not None:
         return None
     values = ((limit, number(metrics[limit.metric])) for limit in constraints)
     total = sum((limit.violation(value) for limit, value in values if value is not None), start=0.0)
     return min(total, sys.float_info.max)  # an infinity is not JSON
 
 
-def lacking(constraints: Sequence[Constraint], metrics: Mapping[str, object]) -> str | None:
-    """Return the first metric of a constraint that is missing or not a finite number, or None if there is none."""
-    values = {limit.metric: number(metrics.get(limit.metric)) for limit in constraints}
+def lacking(names: Iterable[str], metrics: Mapping[str, object]) -> str | None:
+    """Return the first of these metrics that is missing or not a finite number, or None if there is none."""
+    values = {name: number(metrics.get(name)) for name in names}
     return next((name for name, value in values.items() if value is None or not math.isfinite(value)), None)
 
 

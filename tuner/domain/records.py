@@ -31,7 +31,8 @@ class ReportRow:
     metrics: Mapping[str, object]
     cost: Cost
     duration_ns: int
-    #: The total violation of the job's constraints, which is 0 without any. None if one of their metrics is missing.
+    #: The total violation of the job's constraints, which is 0 without any. None if one of their metrics, or the
+    #: second objective's, is missing.
     violation: float | None = 0.0
 
 

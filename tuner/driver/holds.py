@@ -13,7 +13,6 @@ from tuner.domain.events import Limit
 from tuner.domain.ids import hold_id
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Cost, Money, Rate
-from tuner.domain.objective import violation
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHold, ReportRow
 from tuner.domain.time import Instant
@@ -151,7 +150,7 @@ class AttemptLease:
         )
         cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
         where = (self.trial, self.attempt, report.step, report.at)
-        value, violates = report.value(spec.objective.metric), violation(spec.constraints, report.metrics)
+        value, violates = report.value(spec.objective.metric), spec.violation(report.metrics)
         return ReportRow(*where, value, report.metrics, cost, duration_ns, violates)
 
     @property

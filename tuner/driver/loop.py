@@ -17,7 +17,6 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, Meter
 from tuner.domain.job import JobSpec
 from tuner.domain.money import FREE, Rate
-from tuner.domain.objective import lacking
 from tuner.domain.offer import WorkerMachine
 from tuner.domain.preemption_policy import pause_ns
 from tuner.domain.time import NS, Instant
@@ -387,7 +386,7 @@ class Loop:
         # price.
         spent = self.hold_service.spent(turn.tx, self.leases.values())
         price = lease.rate.price if lease.rate.price != self.state.rate.price else None
-        lacks = lacking(spec.constraints, report.metrics)
+        lacks = spec.lacks(report.metrics)
         event = ev.Reported(
             report.at,
             lease.trial,

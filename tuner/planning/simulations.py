@@ -306,6 +306,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         budget=replace(budget, on_exhausted="finish"),
         start=(),
         constraints=(),
+        second=None,
         trial_limits=None,
         window=None,
     )

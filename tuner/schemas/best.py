@@ -138,5 +138,11 @@ class BestOfAll(PricedBest):
 
 
 class Pareto(Answer):
+    """The Pareto front, cheapest first.
+
+    `second_metric` is the metric of the second objective, or null if the job has none. Its values are in the `metrics` of each point.
+    """
+
     items: list[PricedBest]
     pricing: Pricing | None
+    second_metric: str | None = None

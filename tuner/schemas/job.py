@@ -280,6 +280,8 @@ class JobRequest(Body):
     trained and costs nothing: samplers that learn take it as the result of a complete training.
     `constraints` limit other metrics that the trainable reports. A report that keeps all of them is feasible. Feasible trials are ranked
     before all others, and only feasible reports count for the best result, the Pareto front, the target and the plateau.
+    `objectives` takes the place of `objective`, and may name a second one, such as the latency. The trainable reports both metrics together.
+    The search, the best result and the target are those of the first. The Pareto front shows which values of both were reached at which cost.
     """
 
     name: str
@@ -288,7 +290,8 @@ class JobRequest(Body):
     metrics_pattern: str | None = None
     package: str | None = None
     kind: Literal["ray_tune", "optuna"] | None = None
-    objective: Objective
+    objective: Objective | None = None
+    objectives: list[Objective] | None = Field(None, min_length=1, max_length=2)
     search_space: dict[str, Parameter]
     budget: Budget
     constants: dict[str, Any] = Field(default_factory=dict)
@@ -393,6 +396,8 @@ class JobFacts(Answer):
 
     `trainable` of a job with a command is the command, shortened to 300 characters.
 
+    `objectives` is null for a job with one objective. Its first entry is `objective`.
+
     `queue_position` is 1 for the next job to be launched, and null for a job that does not wait in the queue. `next_opening` is when
     the window opens that the job waits for. `rungs` lists the steps at which its scheduler compares trials, lowest first. `driver` is
     null while the job has none.
@@ -412,6 +417,7 @@ class JobFacts(Answer):
     package: str | None = None
     kind: str | None = None
     objective: dict[str, Any]
+    objectives: list[dict[str, Any]] | None = None
     search_space: dict[str, Any]
     constants: dict[str, Any]
     fidelity: dict[str, Any]

@@ -9,6 +9,7 @@ from typing import Any
 from tuner.database.database import Connection
 from tuner.domain.errors import NothingAffordable
 from tuner.domain.money import Cost
+from tuner.domain.objective import Objective
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
@@ -22,6 +23,7 @@ from tuner.store import jobs
 from tuner.store.answers import CostedReport as CostedReport
 from tuner.store.best import CostLimits as CostLimits
 from tuner.store.jobs import JobRow
+from tuner.store.pareto_front import skyline
 from tuner.tuning.confirm import confidence, mean
 
 HERE = MachineQuery()
@@ -178,8 +180,8 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 def pareto(
     service: Service, job: str, query: MachineQuery = HERE
-) -> tuple[list[PricedPoint], MachinePricing | None]:
-    """Return the Pareto front of the job, cheapest first, and how its points were priced.
+) -> tuple[Objective | None, list[PricedPoint], MachinePricing | None]:
+    """Return the job's second objective, its Pareto front, cheapest first, and how the points were priced.
 
     Raises:
         NotFound: The project has no such job.
@@ -189,19 +191,25 @@ def pareto(
         row = jobs.get(db, job, service.project)
         there = pricing(db, service, row, query)
         if there is None:
-            return [PricedPoint(point) for point in fronts.pareto(db, job)], None
-        elsewhere = _Elsewhere(db, row, there)
-        return elsewhere.front(), there
+            return row.spec.second, [PricedPoint(point) for point in fronts.pareto(db, job)], None
+        return row.spec.second, _Elsewhere(db, row, there).front(), there
 
 
 class _Elsewhere:
     """The points of a job, each with its cost on another machine."""
 
     def __init__(self, db: Connection, row: JobRow, there: MachinePricing) -> None:
-        self._db, self._row = db, row
+        self._db, self._row, self._there = db, row, there
         points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
         self._points = sorted(
-            points, key=lambda pair: (pair[0].cost.usd, pair[1].loss, pair[0].duration_ns, pair[1].seq)
+            points,
+            key=lambda pair: (
+                pair[0].cost.usd,
+                pair[1].loss,
+                pair[1].second_loss,
+                pair[0].duration_ns,
+                pair[1].seq,
+            ),
         )
 
     def best(self, limits: CostLimits) -> tuple[PricedPoint, float] | None:
@@ -222,12 +230,8 @@ class _Elsewhere:
         return None if cheapest_pair is None else self._priced([cheapest_pair])[0]
 
     def front(self) -> list[PricedPoint]:
-        kept, least = [], math.inf
-        for cost, point in self._points:
-            if point.loss < least:
-                kept.append((cost, point))
-                least = point.loss
-        return self._priced(kept)
+        points = skyline(point for _, point in self._points)
+        return self._priced([(self._there.repricing.of(point.duration_ns), point) for point in points])
 
     def _priced(self, repriced: Sequence[tuple[Repriced, Any]]) -> list[PricedPoint]:
         """Return the points with all their recorded fields."""

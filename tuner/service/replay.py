@@ -1,7 +1,6 @@
 """Replay a job's record: check it against the code that decided it, or show what another policy would have decided."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -10,8 +9,7 @@ from typing import Any, get_args
 
 from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.events import Inherited, Launched
-from tuner.domain.job import Algorithm, SamplerName, SchedulerName
-from tuner.domain.objective import Constraint
+from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.space import Config
 from tuner.driver.replay import Decision as Decision
 from tuner.driver.replay import Difference as Difference
@@ -121,7 +119,7 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
         None if gone else partial(sampler_for, row.spec, history),
         rate=rate,
         concurrency=row.concurrency,
-        source=partial(_source, service, row.spec.constraints),
+        source=partial(_source, service, row.spec),
         may_continue=may_continue,
     )
     version = None if launch is None else launch.tuner_version
@@ -143,11 +141,9 @@ def _records_concurrency(record: JobRecord) -> bool:
     return all(event.concurrency is not None for event in launched)
 
 
-def _source(
-    service: Service, constraints: Sequence[Constraint], inherited: Inherited
-) -> tuple[Config, Inherited] | None:
+def _source(service: Service, spec: JobSpec, inherited: Inherited) -> tuple[Config, Inherited] | None:
     with service.database.read() as db:
-        return job_record.trial_up_to(db, inherited.job, inherited.trial, inherited.step, constraints)
+        return job_record.trial_up_to(db, inherited.job, inherited.trial, inherited.step, spec)
 
 
 def _with(replayed: Replayed, notes: list[Unchecked]) -> Replayed:

@@ -1,7 +1,6 @@
 """The best reports and trials of a job: its Pareto front, the best report within cost limits, and the best trials with their curves."""
 
 import json
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,7 +17,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store.answers import CostedReport, step_report
-from tuner.store.pareto_front import loss_of
+from tuner.store.pareto_front import loss_of, skyline
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +180,9 @@ class CostLimits:
 
 
 ANY = CostLimits()
-BEST_FIRST = (front.c.loss, front.c.usd, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
-CHEAPEST_FIRST = (front.c.usd, front.c.loss, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
+_TIES = (front.c.second_loss, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
+BEST_FIRST = (front.c.loss, front.c.usd, *_TIES)
+CHEAPEST_FIRST = (front.c.usd, front.c.loss, *_TIES)
 
 _POINTS: Select[Any] = select(front).where(front.c.job == bindparam("of"))
 _NEXT_BETTER = _POINTS.where(front.c.loss < bindparam("below")).order_by(*CHEAPEST_FIRST).limit(1)
@@ -226,7 +226,7 @@ _PLACES, _AT_PLACES = _places(), _at_places()
 def best(db: Connection, job: str, limits: CostLimits = ANY) -> CostedReport | None:
     """Return the report with the best metric within the limits, or None if there is none.
 
-    Among equal metrics the cheapest in dollars wins, then the one with the shortest training, the least GPU time, and the earliest.
+    Among equal metrics the cheapest in dollars wins, then the best in the second objective, the one with the shortest training, the least GPU time, and the earliest.
     """
     given = limits.given()
     return _first(
@@ -261,19 +261,13 @@ def cheapest(db: Connection, job: str) -> CostedReport | None:
 
 
 def points(db: Connection, job: str) -> list[Row[Any]]:
-    """Return all points of the front, cheapest first. Columns: trial, step, loss, usd, gpu_ms, duration_ns, seq."""
+    """Return all points of the front, cheapest first. Columns: trial, step, loss, second_loss, usd, gpu_ms, duration_ns, seq."""
     return list(db.execute(_POINTS.order_by(*CHEAPEST_FIRST), {"of": job}))
 
 
 def pareto(db: Connection, job: str) -> list[CostedReport]:
-    """Return the Pareto front of dollars and metric, cheapest first: each report is better than all cheaper ones."""
-    front_rows: list[Row[Any]] = []
-    least = math.inf
-    for row in points(db, job):
-        if row.loss < least:
-            front_rows.append(row)
-            least = row.loss
-    return whole(db, job, [(row.trial, row.step) for row in front_rows])
+    """Return the Pareto front of dollars and metrics, cheapest first: each report is better than all cheaper ones in a metric."""
+    return whole(db, job, [(row.trial, row.step) for row in skyline(points(db, job))])
 
 
 def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[CostedReport]:

@@ -1,7 +1,7 @@
 """What is recorded of one job: its events, and the rows that a replay compares with them."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
@@ -11,7 +11,6 @@ from tuner.database.database import Database
 from tuner.database.tables import events, reports, trials
 from tuner.domain.events import Event, Inherited
 from tuner.domain.job import JobSpec
-from tuner.domain.objective import Constraint, violation
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store import jobs
@@ -85,7 +84,7 @@ def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
 
 
 def trial_up_to(
-    db: Connection, job: str, trial: str, step: int, constraints: Sequence[Constraint]
+    db: Connection, job: str, trial: str, step: int, spec: JobSpec
 ) -> tuple[Config, Inherited] | None:
     """Return a trial's configuration and its progress up to a step, as a warm start would continue it.
 
@@ -95,7 +94,7 @@ def trial_up_to(
         job: The earlier job.
         trial: The trial of that job.
         step: The last step that counts.
-        constraints: Those of the job that continues the trial.
+        spec: The job that continues the trial.
     """
     r, t = reports.c, trials.c
     config = db.execute(select(t.config).where(t.job == job, t.trial == trial)).scalar()
@@ -103,5 +102,5 @@ def trial_up_to(
     rows = db.execute(select(r.step, r.value, r.duration_ns, r.metrics).where(counts).order_by(r.step)).all()
     if config is None or not rows:
         return None
-    reports_up_to = ((row.step, row.value, violation(constraints, json.loads(row.metrics))) for row in rows)
+    reports_up_to = ((row.step, row.value, spec.violation(json.loads(row.metrics))) for row in rows)
     return json.loads(config), Inherited.of_reports(job, trial, reports_up_to, rows[-1].duration_ns)

@@ -75,7 +75,7 @@ class _Recorded:
             steps,
             {trial: attempt for trial, attempt in db.execute(newest)},
             saved,
-            ParetoFront.load(db, job, project, spec.objective.mode, spec.fidelity),
+            ParetoFront.load(db, job, project, spec),
         )
 
 

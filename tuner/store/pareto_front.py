@@ -1,36 +1,42 @@
 """The Pareto front of a job: an index of its reports, used to find the best report within cost limits.
 
-A report is on the front unless another report is at least as good in metric, dollars, GPU time and duration all at once
-(the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front.
+A report is on the front unless another report is at least as good in metrics, dollars, GPU time and duration all at once
+(the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front. The metrics are that of the objective and, if the job has one,
+that of its second objective.
 If the job has proxies, only the reports of the highest stage that any report has reached count, because metrics of steps that were
 trained with other values of the proxies are not comparable. Reports that violate a constraint of the job are not on the front.
 Queries read the front instead of all reports, because of a million reports only some hundreds are on it. The front is
 derived from the reports alone, and updated in the transaction that records each report.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from math import inf
+from typing import Any, Self
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from tuner.database.tables import front
-from tuner.domain.objective import Fidelity, Mode
+from tuner.domain.job import JobSpec
+from tuner.domain.objective import Mode, number
 from tuner.domain.records import ReportRow
 
 _F = front.c
 _OF_JOB = _F.job == bindparam("of_job")
-_LOAD = select(_F.step, _F.loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
+_LOAD = select(_F.step, _F.loss, _F.second_loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
 _REMOVE_ALL = delete(front).where(_OF_JOB)
 _REMOVE_WORSE = delete(front).where(
     _OF_JOB,
     _F.loss >= bindparam("of_loss"),
+    _F.second_loss >= bindparam("of_second_loss"),
     _F.usd >= bindparam("of_usd"),
     _F.gpu_ms >= bindparam("of_gpu_ms"),
     _F.duration_ns >= bindparam("of_duration_ns"),
 )
 _INSERT = insert(front)
-_NAMES = ("loss", "usd", "gpu_ms", "duration_ns")
-Point = tuple[float, int, int, int]
+_NAMES = ("loss", "second_loss", "usd", "gpu_ms", "duration_ns")
+Point = tuple[float, float, int, int, int]
 
 
 @dataclass
@@ -40,24 +46,22 @@ class ParetoFront:
     Attributes:
         job: The job.
         project: Its project.
-        mode: Whether the job's metric is minimised or maximised.
-        fidelity: Its steps.
+        spec: Its request.
         stage: The stage of the reports of the front.
         points: The reports of the front, in the order of `_NAMES`.
     """
 
     job: str
     project: str
-    mode: Mode
-    fidelity: Fidelity
+    spec: JobSpec
     stage: int
     points: list[Point]
 
     @classmethod
-    def load(cls, db: Connection, job: str, project: str, mode: Mode, fidelity: Fidelity) -> Self:
+    def load(cls, db: Connection, job: str, project: str, spec: JobSpec) -> Self:
         rows = db.execute(_LOAD, {"of_job": job}).all()
-        stage = fidelity.stage(rows[0].step) if rows else 0
-        return cls(job, project, mode, fidelity, stage, [tuple(row[1:]) for row in rows])
+        stage = spec.fidelity.stage(rows[0].step) if rows else 0
+        return cls(job, project, spec, stage, [tuple(row[1:]) for row in rows])
 
     def note(self, db: Connection, report: ReportRow, *, seq: int) -> None:
         """Add the report to the front unless a report there is at least as good, and remove the reports that it beats.
@@ -66,13 +70,14 @@ class ParetoFront:
         Call this in the order of the job's events: of equal reports, the first stays.
         """
         assert report.value is not None
-        cost, stage = report.cost, self.fidelity.stage(report.step)
+        cost, stage = report.cost, self.spec.fidelity.stage(report.step)
         if stage < self.stage:
             return
         if stage > self.stage:
             db.execute(_REMOVE_ALL, {"of_job": self.job})
             self.stage, self.points = stage, []
-        new = (loss_of(self.mode, report.value), cost.usd.micro_usd, cost.gpu_ms, report.duration_ns)
+        losses = loss_of(self.spec.objective.mode, report.value), self._second_loss(report)
+        new = (*losses, cost.usd.micro_usd, cost.gpu_ms, report.duration_ns)
         if any(_is_as_good(point, new) for point in self.points):
             return
         stay = [point for point in self.points if not _is_as_good(new, point)]
@@ -83,9 +88,40 @@ class ParetoFront:
         row = {"job": self.job, "project": self.project, "trial": report.trial, "step": report.step}
         db.execute(_INSERT, {**row, "seq": seq, **dict(zip(_NAMES, new, strict=True))})
 
+    def _second_loss(self, report: ReportRow) -> float:
+        if self.spec.second is None:
+            return 0.0
+        value = number(report.metrics.get(self.spec.second.metric))
+        assert value is not None, "a report without this metric is not feasible"
+        return loss_of(self.spec.second.mode, value)
+
 
 def _is_as_good(point: Point, other: Point) -> bool:
-    return point[0] <= other[0] and point[1] <= other[1] and point[2] <= other[2] and point[3] <= other[3]
+    return (
+        point[0] <= other[0]
+        and point[2] <= other[2]
+        and point[1] <= other[1]
+        and point[3] <= other[3]
+        and point[4] <= other[4]
+    )
+
+
+def skyline(points: Iterable[Row[Any]]) -> list[Row[Any]]:
+    """Return the points that no earlier one equals or beats in both metrics.
+
+    For points in the order of their cost, these are the Pareto front of metrics and cost. It takes O(log n) for each point.
+    """
+    # The losses of both metrics that no other point beats so far: the first ascending, the second descending.
+    kept, stairs = [], list[tuple[float, float]]()
+    for point in points:
+        start = end = bisect_right(stairs, (point.loss, inf))
+        if start and stairs[start - 1][1] <= point.second_loss:
+            continue
+        while end < len(stairs) and stairs[end][1] >= point.second_loss:
+            end += 1
+        stairs[start:end] = [(point.loss, point.second_loss)]
+        kept.append(point)
+    return kept
 
 
 def loss_of(mode: Mode, value: float) -> float:

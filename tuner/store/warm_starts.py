@@ -152,7 +152,7 @@ def find_warm_starts(
     for mark in marks(db, job):
         if db.execute(select(jobs.c.code).where(jobs.c.id == mark.source)).scalar() == code:
             for row in _saved(db, mark, spec):
-                violates = violation(spec.constraints, json.loads(row.metrics))
+                violates = spec.violation(json.loads(row.metrics))
                 if violates is not None:
                     candidates.append((violates, -spec.objective.score(row.value), mark, row))
     chosen: dict[str, tuple[Mark, Row[Any]]] = {}
@@ -192,7 +192,7 @@ def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> War
     for report in db.execute(select(reports).where(mine).order_by(r.step)):
         metrics, cost = json.loads(report.metrics), Cost(Money(report.usd), report.gpu_ms)
         where = report.trial, report.attempt, report.step, Instant(report.at)
-        violates = violation(spec.constraints, metrics)
+        violates = spec.violation(metrics)
         curve.append(ReportRow(*where, report.value, metrics, cost, report.duration_ns, violates))
     kept = (row.trial, row.step, row.attempt, row.uri, row.size_bytes, row.seconds, Instant(row.at))
     return WarmStartTrial(mark.source, row.trial, json.loads(row.config), tuple(curve), CheckpointRow(*kept))

@@ -23,7 +23,7 @@ from tuner.tuning.steps import (
     continue_trial,
     drop,
     inherit,
-    lacks_constraint,
+    lacks_metric,
     make_room,
     no_metric,
     pause_at_rung,
@@ -173,7 +173,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
         metric = state.spec.objective.metric
         return drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
     if event.lacks is not None and event.value is not None:
-        return drop(state, trial, "failed", lacks_constraint(trial, event.lacks, event.step))
+        return drop(state, trial, "failed", lacks_metric(state, trial, event.lacks, event.step))
     if event.value is not None:
         trial.value, trial.violation = event.value, event.violation or 0.0
     latest_ns = event.train_ns // (event.step - trial.steps)

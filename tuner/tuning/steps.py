@@ -127,9 +127,11 @@ def no_metric(state: State, trial: TrialRecord, step: int) -> str:
     )
 
 
-def lacks_constraint(trial: TrialRecord, metric: str, step: int) -> str:
-    """Describe a trial that did not report the metric of a constraint with the objective's."""
-    text = f"did not report {metric!r} at step {step}, which a constraint of the job needs with each report"
+def lacks_metric(state: State, trial: TrialRecord, metric: str, step: int) -> str:
+    """Describe a trial that did not report the metric of a constraint or of the second objective with the objective's."""
+    second = state.spec.second
+    user = "the second objective" if second is not None and metric == second.metric else "a constraint"
+    text = f"did not report {metric!r} at step {step}, which {user} of the job needs with each report"
     return _missing(metric, text, trial.other_metrics, step)
 
 

@@ -73,12 +73,17 @@ def get_best(
 
 @router.get("/jobs/{job}/pareto", response_model=show.Pareto)
 def get_pareto(job: str, request: Request, service: Svc, query: Elsewhere) -> Response | show.Pareto:
-    """Return the Pareto front of metric against cost. For each point, no other point is better in both."""
+    """Return the Pareto front of metric against cost. For each point, no other point is better in both.
+
+    If the job has two objectives, no other point is better in both metrics and the cost.
+    """
 
     def make() -> show.Pareto:
-        points, pricing = best.pareto(service, job, query)
+        second, points, pricing = best.pareto(service, job, query)
         items = [show.PricedBest(**_priced_fields(point)) for point in points]
-        return show.Pareto(items=items, pricing=_pricing(pricing))
+        return show.Pareto(
+            items=items, pricing=_pricing(pricing), second_metric=None if second is None else second.metric
+        )
 
     plain = query == MachineQuery(None, None, None)
     return response_cache.answer(request, service, "pareto", job, make) if plain else make()

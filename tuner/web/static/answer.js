@@ -14,6 +14,7 @@ export class Answer {
     this.amount = null; // null: the cost of the best configuration, until the user chooses an amount
     this.asked = 0;
     this.place = h("div", { class: "chart", role: "img", "aria-label": "The front of metric against cost: no point of it is beaten on both." });
+    this.both = h("div", { class: "chart", role: "img", "aria-label": "Both metrics of the front." }); // of a job with two objectives
     this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.most()) });
     this.number = h("input", { type: "number", id: "amount-exact", min: 0, step: "any", inputmode: "decimal", oninput: () => this.choose(Number(this.number.value), true) });
     this.found = h("div", { class: "answer", "aria-live": "polite" }, loading());
@@ -23,7 +24,7 @@ export class Answer {
       h("div", { class: "choice" },
         h("label", { for: "amount" }, "I can spend"), this.slider,
         h("label", { for: "amount-exact", class: "unseen" }, "Dollars, exactly"), h("span", { class: "dollars" }, "$", this.number)),
-      this.found,
+      this.found, this.both,
       h("details", {}, h("summary", {}, "The front as a table"), this.rows));
   }
 
@@ -34,27 +35,41 @@ export class Answer {
       scales: { x: { range: () => [0, this.most()] }, y: { range: (_, low, high) => span(low, high) } },
       hooks: { draw: [(plot) => this.line(plot)] },
     });
+    const second = this.model.job.objectives?.[1];
+    if (!second) return;
+    this.tradeoff = chart(this.both, {
+      x: second.metric, y: this.model.job.objective.metric, formatX: figure, formatY: figure, height: 240,
+      series: [{ stroke: () => colour("running"), paths: () => null, points: { show: true, size: 7, fill: () => colour("running") } }],
+      scales: { x: { range: (_, low, high) => span(low, high) }, y: { range: (_, low, high) => span(low, high) } },
+    });
   }
 
   end() {
     this.look.stop();
     this.chart?.end();
+    this.tradeoff?.end();
   }
 
   most() {
     return (this.front[this.front.length - 1]?.cost_usd ?? 1) * 1.1;
   }
 
-  show({ items }) {
+  show({ items, second_metric: second }) {
     this.front = items;
     this.slider.disabled = this.number.disabled = items.length === 0;
     if (items.length === 0) {
       fill(this.found, h("p", {}, "Nothing was reported yet."));
       return;
     }
-    this.chart.set([items.map((point) => point.cost_usd), items.map((point) => point.metric)]);
-    fill(this.rows, table("The front of metric against cost", ["Cost to train", this.model.job.objective.metric, "Trial", "Step"],
-      items.map((point) => [usd(point.cost_usd), figure(point.metric), short(point.trial), point.step]), { numeric: [0, 1, 3] }));
+    const { objective } = this.model.job, line = improving(items, objective.mode), names = second ? [objective.metric, second] : [objective.metric];
+    this.chart.set([line.map((point) => point.cost_usd), line.map((point) => point.metric)]);
+    if (second) {
+      const sorted = [...items].sort((a, b) => a.metrics[second] - b.metrics[second]);
+      this.tradeoff.set([sorted.map((point) => point.metrics[second]), sorted.map((point) => point.metric)]);
+    }
+    fill(this.rows, table("The front of metric against cost", ["Cost to train", ...names, "Trial", "Step"],
+      items.map((point) => [usd(point.cost_usd), figure(point.metric), ...(second ? [figure(point.metrics[second])] : []), short(point.trial), point.step]),
+      { numeric: [0, ...names.map((_, index) => index + 1), names.length + 2] }));
     if (this.amount === null) this.choose(this.most());
     else { this.place_slider(); this.look(); }
   }
@@ -111,6 +126,12 @@ export class Answer {
       config(best.config),
     ];
   }
+}
+
+/** Return the points, cheapest first, that are better than all cheaper ones. With two objectives, others are on the front, too. */
+export function improving(items, mode) {
+  let best = null;
+  return items.filter(({ metric }) => (best === null || (mode === "max" ? metric > best : metric < best)) && ((best = metric), true));
 }
 
 export function config(values) {

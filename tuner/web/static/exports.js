@@ -1,5 +1,6 @@
 // The exports of a job: the files made from its trained models, what a million predictions of each cost, and the start of a new one.
 
+import { improving } from "./answer.js";
 import { ask as send, call, changed } from "./api.js";
 import { chart, colour, span } from "./chart.js";
 import { ask } from "./dialog.js";
@@ -58,7 +59,7 @@ export class Exports {
   }
 
   showTraining({ items }) {
-    this.training = items;
+    this.training = improving(items, this.model.job.objective.mode);
     this.show();
   }
 
