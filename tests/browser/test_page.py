@@ -211,6 +211,30 @@ def test_page_shows_the_same_best_trial_for_an_amount_as_rest(page: Page, finish
     expect(part).to_contain_text(f"Trial #{int(last['trial'][6:])} at step {last['step']},")
 
 
+def test_page_draws_both_metrics_of_two_objectives(page: Page, finished: Finished) -> None:
+    job = finished.job
+
+    def changed(route: Route) -> None:
+        response = route.fetch()
+        answer = response.json()
+        if "objective" in answer:
+            answer["objectives"] = [answer["objective"], {"metric": "latency_ms", "mode": "min"}]
+        else:
+            answer["second_metric"] = "latency_ms"
+            for number, point in enumerate(answer["items"]):
+                point["metrics"]["latency_ms"] = 100 + number
+        route.fulfill(response=response, json=answer)
+
+    page.route(re.compile(f"/v1/jobs/{job}(/pareto)?$"), changed)
+    see(page, finished, job)
+    part = section(page, "What can I get for my money?")
+    expect(part.get_by_role("img", name="Both metrics of the front.").locator("canvas")).to_be_visible()
+    part.get_by_text("The front as a table").click()
+    table = part.get_by_role("table")
+    expect(table.get_by_role("columnheader", name="latency_ms")).to_be_visible()
+    expect(table.locator("tbody tr").first).to_contain_text("100")
+
+
 def test_page_asks_for_a_missing_or_refused_key(page: Page, finished: Finished) -> None:
     page.add_init_script(
         "if (location.protocol === 'http:' && !sessionStorage.getItem('was')) localStorage.setItem('tuner.key', '')"
