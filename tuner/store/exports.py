@@ -113,7 +113,7 @@ def of_job(db: Connection, job: str) -> list[ExportRow]:
     return [_row(row) for row in db.execute(query)]
 
 
-def count_of(job: Any) -> Select[tuple[int]]:
+def count_of(job: Any) -> Select[int]:
     """Return the query for the number of exports of a job that have succeeded. `job` is its id, or a column with it."""
     return select(func.count()).where(exports.c.job == job, exports.c.state == "succeeded")
 
