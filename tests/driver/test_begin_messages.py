@@ -1,12 +1,14 @@
 """Test what an attempt's begin message takes from its assignment, and from the machines and losses of the moment."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from tests.simulation.test_simulated_jobs import spec
 from tests.store.builders import OFFER
-from tuner.domain.job import Resources
+from tuner.domain.job import JobSpec, Resources
+from tuner.domain.objective import Constraint, Objective
 from tuner.driver.actuator import (
     FRESH_S,
     READ_FRESH_S,
@@ -63,12 +65,21 @@ def test_losses_of_a_market_are_read_again_after_a_while() -> None:
     assert asked == ["spot", "on_demand", "spot"]
 
 
-def test_repeat_is_seeded_differently_from_the_trial_that_it_repeats() -> None:
-    row: Any = SimpleNamespace(spec=spec(seed=40), id="job_1", project="p", offer=OFFER)
+def begin_message(job: JobSpec, seed: int = 0) -> Mapping[str, Any]:
+    row: Any = SimpleNamespace(spec=job, id="job_1", project="p", offer=OFFER)
     messages = BeginMessages(
         row, "", lambda: None, lambda _: None, lambda *_: None, lambda _: Losses(), lambda _: 0
     )
-    seeds = [
-        messages.begin(Assignment("trial_00000", 1, {}, 27, 1, None, seed=seed))["seed"] for seed in (0, 2)
-    ]
-    assert seeds == [40, 42]
+    return messages.begin(Assignment("trial_00000", 1, {}, 27, 1, None, seed=seed))
+
+
+def test_repeat_is_seeded_differently_from_the_trial_that_it_repeats() -> None:
+    assert [begin_message(spec(seed=40), seed)["seed"] for seed in (0, 2)] == [40, 42]
+
+
+def test_worker_receives_the_metrics_of_serving_that_the_job_needs() -> None:
+    limits = (Constraint("recall", min=0.5), Constraint("usd_per_million", max=1))
+    assert begin_message(replace(spec(), constraints=limits))["serving_metrics"] == ("usd_per_million",)
+    fastest = replace(spec(), objective=Objective("latency_ms", "min"))
+    assert begin_message(fastest)["serving_metrics"] == ("latency_ms",)
+    assert begin_message(spec())["serving_metrics"] == ()
