@@ -1,5 +1,6 @@
 """Test finding the machine that an attempt runs on, from Ray and from the machine's cloud."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ NODE = {"NodeID": "n1", "Labels": {its.MARKET: "spot"}, "Resources": {"CPU": 4.0
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     nodes: list[Any] = [NODE]
     monkeypatch.setattr(ray_machines.ray, "nodes", lambda: nodes)
-    monkeypatch.setattr(ray_machines, "node_of", lambda error, actor: actor)
     return nodes
 
 
@@ -27,7 +27,7 @@ def word(attempt: int, **facts: str) -> WorkerMessage:
 @pytest.mark.usefixtures("seen")
 def test_machine_is_reported_on_assignment_and_when_cloud_facts_change() -> None:
     machines = ray_machines.AssignedMachines()
-    machine = machines.machine_of("t", 1, "n1")
+    machine = machines.machine_of("t", 1, ["n1"])
     assert machine is not None
     assert (its.market_of(machine.labels), machine.cpus, machine.gpus) == ("spot", 4.0, 1.0)
     assert machines.note_message(word(1)) is None
@@ -35,7 +35,7 @@ def test_machine_is_reported_on_assignment_and_when_cloud_facts_change() -> None
     assert more is not None
     assert (its.market_of(more.labels), its.instance_type_of(more.labels)) == ("on_demand", "g6.xlarge")
     assert machines.note_message(word(1, market="on_demand", instance_type="g6.xlarge")) is None
-    known = machines.machine_of("t", 2, "n1")
+    known = machines.machine_of("t", 2, ["n1"])
     assert known is not None
     assert its.instance_type_of(known.labels) == "g6.xlarge", "the next attempt there knows at once"
 
@@ -43,7 +43,22 @@ def test_machine_is_reported_on_assignment_and_when_cloud_facts_change() -> None
 def test_node_unknown_at_assignment_is_looked_up_at_first_message(seen: list[Any]) -> None:
     machines = ray_machines.AssignedMachines()
     seen.clear()
-    assert machines.machine_of("t", 1, "n1") is None
+    assert machines.machine_of("t", 1, ["n1"]) is None
     seen.append(NODE)
     assert machines.note_message(word(1)) is not None
     assert machines.note_message(word(1)) is None
+
+
+def test_machines_of_all_nodes_are_reported_and_completed_with_the_facts_of_each(seen: list[Any]) -> None:
+    machines = ray_machines.AssignedMachines()
+    assert machines.machine_of("t", 1, ["n1", "n2"]) is None
+    seen.append({"NodeID": "n2", "Labels": {}, "Resources": {"CPU": 8.0}})
+    machine = machines.machine_of("t", 1, ["n1", "n2"])
+    assert machine is not None
+    assert [node.cpus for node in (machine, *machine.others)] == [4, 8]
+    assert machines.note_message(word(1)) is None, "the worker does not know its other node yet"
+    message = replace(word(1), others=(("n2", {"instance_type": "m6"}),))
+    more = machines.note_message(message)
+    assert more is not None
+    assert its.instance_type_of(more.others[0].labels) == "m6"
+    assert machines.note_message(message) is None

@@ -85,17 +85,16 @@ def test_one_machine_holds_as_many_trials_as_fit() -> None:
     assert WorkerMachine({}, 4, 0).fits(Resources(cpus=1, gpus=1)) == 0
 
 
-def test_trial_needs_room_on_all_its_nodes() -> None:
+def test_each_node_of_a_trial_needs_room_on_another_machine() -> None:
     wanted, offer = Resources(cpus=2, nodes=2), Offer("m6", Price(1), 4, 0)
-    machines = [WorkerMachine({}, 4, 0)]
+    machines = list[WorkerMachine]()
     places = AllowedPlaces((offer,), wanted, lambda: machines)
-    place = places.of(offer)
-    assert place.rate.price == Price(1)
-    assert places.room(place, {}) == 1
-    machines.append(WorkerMachine({}, 2, 0))
-    assert places.room(place, {}) == 1
-    machines.append(WorkerMachine({}, 2, 0))
-    assert places.room(place, {}) == 2
+    assert places.of(offer).rate.price == Price(1)
+    rooms = []
+    for cpus in (4, 2, 2):
+        machines.append(WorkerMachine({}, cpus, 0))
+        rooms.append(places.room(places.of(offer), {}))
+    assert rooms == [0, 1, 2]
 
 
 def test_attempt_waits_for_its_offer_until_patience_ends() -> None:

@@ -379,7 +379,7 @@ def test_death_of_a_worker_ends_the_attempt_that_it_runs_now(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pool, "was_preempted", lambda error, node: False)
-    monkeypatch.setattr(worker_pool, "node_of", lambda error, actor: "")
+    monkeypatch.setattr(worker_pool, "nodes_of", lambda error, actor, several: [])
     driver.begin("a")
     worker = driver.tune_asks()
     worker.pickled_error_file = None
@@ -390,6 +390,21 @@ def test_death_of_a_worker_ends_the_attempt_that_it_runs_now(
     driver.pool.died(driver.tune, worker)
     assert driver.loop.ended == [("b", 1, {"preempted": False, "node": ""})]
     assert [waiting.trial for waiting in driver.actuator.waiting()] == ["c"]
+
+
+@pytest.mark.parametrize(("lost", "state"), [("gone", "preempted"), ("crashed", "failed")])
+def test_attempt_that_lost_a_node_is_preempted_with_it_and_its_worker_gets_no_other(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, lost: str, state: str
+) -> None:
+    monkeypatch.setattr(worker_pool, "was_preempted", lambda error, node: node == "gone")
+    driver.begin("a", "b")
+    worker = driver.tune_asks()
+    driver.start(worker)
+    driver.send(worker, "a", state="running", node="here", others=[(lost, {})])
+    error = {"kind": "worker", "message": "node 1 of the trial was lost"}
+    assert driver.send(worker, "a", state="failed", node="here", error=error, retires=True)
+    assert driver.loop.ended[1:] == [("a", 1, state)]
+    assert [waiting.trial for waiting in driver.actuator.waiting()] == ["b"]
 
 
 def test_attempt_is_not_assigned_before_its_start_time(driver: Driver) -> None:

@@ -1,5 +1,6 @@
 """The cost of idle machines is counted once for all services, is never guessed, and is never part of a bill."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,11 +13,13 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tuner.cluster.nodes import Node
+from tuner.database import tables
+from tuner.database.codec import encode
 from tuner.database.tables import attempts
 from tuner.domain.money import NS_PER_HOUR, Price
 from tuner.domain.time import Instant, rfc3339
 from tuner.service.cluster_meter import GAP_NS, ClusterCost, ClusterMeter, cluster_cost, idle_of
-from tuner.store import cluster_hours
+from tuner.store import cluster_hours, jobs
 from tuner.store.cluster_hours import HOUR_NS, Busy, MachineTime
 
 HEAD = Node("head", 4, 0, 0, {"usd-per-hour": "1"}, is_head=True)
@@ -154,23 +157,19 @@ def test_busy_node_queries_use_indexes(service: FakeService) -> None:
             db.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters).all()
             for text, parameters in questions
         ]
-    assert len(plans) == 3
+    assert len(plans) == 4
     assert not [line for plan in plans for *_, line in plan if line.startswith("SCAN")]
+
+
+def attempt_row(service: FakeService, job: str) -> dict[str, Any]:
+    texts = {"job": job, "project": service.project, "trial": "t", "reason": "", "detail": "", "costs": "{}"}
+    return {**texts, "attempt": 1, "began_at": 1, "from_step": 0, "to_step": 0}
 
 
 def test_machine_with_a_running_attempt_is_not_idle(service: FakeService, client: TestClient) -> None:
     job, meter = fakes.submit(client), begun(service)
-    row = {
-        "job": job,
-        "project": service.project,
-        "trial": "t",
-        "attempt": 1,
-        "began_at": 1,
-        "reason": "",
-        "detail": "",
-    }
     with service.database.write() as db:
-        db.execute(insert(attempts).values(**row, node="d1", from_step=0, to_step=0, costs="{}", landed_at=1))
+        db.execute(insert(attempts).values(**attempt_row(service, job), node="d1", landed_at=1))
     watch(service, meter, times=4)
     with service.database.write() as db:
         db.execute(update(attempts).values(ended_at=2, end="paused"))
@@ -180,6 +179,16 @@ def test_machine_with_a_running_attempt_is_not_idle(service: FakeService, client
         (30 * 10**9, 10 * 10**9),
         (30 * 10**9, 30 * 10**9),
     ]
+
+
+def test_each_node_of_a_running_attempt_is_busy(service: FakeService, client: TestClient) -> None:
+    job = fakes.submit(client)
+    with service.database.write() as db:
+        spec = jobs.get(db, job).spec
+        on_two = replace(spec, resources=replace(spec.resources, nodes=2))
+        db.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(spec=encode(on_two)))
+        db.execute(insert(attempts).values(**attempt_row(service, job), node="d1", landed_at=1))
+        assert cluster_hours.busy(db) == Busy(frozenset({"d1"}), ((None, "on_demand"),))
 
 
 def test_time_on_unpriced_machine_is_reported_and_its_cost_is_unknown(

@@ -37,6 +37,21 @@ def test_job_for_machines_of_the_autoscaler_is_accepted_with_their_room(
     assert plan.status_code == 200, plan.text
 
 
+def test_trials_on_several_nodes_need_as_many_machines(service: FakeService) -> None:
+    client = fakes.client_of(growing(service))
+    on_three = {"market": "spot", "cpus": 1, "nodes": 3}
+    answer = client.post("/v1/jobs", json=fakes.body(resources=on_three)).json()
+    assert answer["concurrency"] == 2
+    assert answer["price"]["trial_usd_per_hour"] == 0.03
+    plan = client.post("/v1/plans", json=fakes.body(resources=on_three))
+    assert plan.status_code == 200, plan.text
+    refused = client.post("/v1/jobs", json=fakes.body(resources={**on_three, "nodes": 4}))
+    assert refused.status_code == 422
+    (error,) = refused.json()["errors"]
+    assert error["pointer"] == "/resources/nodes"
+    assert "a trial needs 4 machines of one kind at once" in error["detail"]
+
+
 def test_job_that_no_machine_type_fits_is_refused_with_the_types(
     service: FakeService,
 ) -> None:

@@ -2,14 +2,17 @@
 same as without preemptions.
 """
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.system import books, noticed
 from tests.system.decisions import decided, undisturbed
-from tests.system.serving import TIMEOUT_S, until
+from tests.system.serving import TIMEOUT_S, line, until
 from tests.system.spot_cluster import OnSpot, now
 from tuner.cluster.head import LocalHead
 from tuner.schemas.answers import Attempt
@@ -138,6 +141,65 @@ def test_node_is_preempted_once_despite_repeated_notices(on_spot: OnSpot) -> Non
     on_spot.client.cancel(job)
     assert on_spot.finished(job).state == "cancelled"
     books.check(on_spot.client, job)
+
+
+@pytest.mark.extended
+def test_trial_on_two_nodes_fails_and_is_preempted_and_billed_as_a_whole(
+    on_spot: OnSpot, tmp_path: Path
+) -> None:
+    on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
+    speed_up(on_spot).unlink(missing_ok=True)
+    step_s, usd_per_hour = 0.5, 2 * 0.0162
+    job = on_spot.submit(
+        "steady:distributed",
+        budget={"usd": 0.05, "trials": 2},
+        fidelity={"min": 400, "max": 400},
+        algorithm={"scheduler": "none", "sampler": "random", "seed": 7},
+        constants={"step_s": step_s, "speed_up": str(speed_up(on_spot)), "pids": str(tmp_path)},
+        checkpoint={"interval": "2s", "keep": 2},
+        resources={"market": "spot", "nodes": 2, "max_concurrent_trials": 1},
+    ).id
+    node, _ = on_spot.trains_on(job)
+    os.kill(pid_of_rank(1, tmp_path), signal.SIGKILL)
+    until(
+        "the trial has failed", lambda: any(trial.state == "failed" for trial in on_spot.client.trials(job))
+    )
+    for number, way in enumerate(WAYS):
+        at = now()
+        node, _ = on_spot.trains_on(job, since=at)
+        second = node_of_process(on_spot, pid_of_rank(1, tmp_path))
+        assert second != node
+        take_away(on_spot, second, way)
+        until("the trial is preempted", lambda number=number: len(preempted(on_spot, job)) > number)
+    on_spot.trains_on(job, since=now())
+    speed_up(on_spot).touch()
+    ended = on_spot.finished(job)
+    assert (ended.state, ended.stop_reason) == ("succeeded", "trials"), ended.detail
+    books.check(on_spot.client, job)
+    attempts = [attempt for _, attempt in on_spot.attempts(job)]
+    failed, noticed_one, silent, *last = attempts
+    assert [attempt.end for attempt in attempts] == ["failed", "preempted", "preempted", "completed"]
+    assert "rank 1: user code's process was killed by SIGKILL" in failed.reason
+    assert (noticed_one.cause, noticed_one.bill["lost"]) == ("notice", 0)
+    assert silent.cause == "no_notice"
+    assert silent.from_step == noticed_one.to_step > 0, "steps were lost in spite of the notice"
+    assert 0 < last[0].from_step <= silent.to_step
+    for attempt in attempts:
+        assert attempt.usd_per_hour == pytest.approx(usd_per_hour)
+    for attempt in attempts[:3]:
+        steps = attempt.to_step - attempt.from_step
+        trained = attempt.bill["train"] + attempt.bill["lost"]
+        assert trained >= steps * step_s * usd_per_hour / 3600 - 0.000_001
+
+
+def pid_of_rank(rank: int, folder: Path) -> int:
+    return int((folder / str(rank)).read_text())
+
+
+def node_of_process(served: OnSpot, pid: int) -> str:
+    """Return the name of the node that a process is on."""
+    lines = [line(parent) for parent in psutil.Process(pid).parents()]
+    return next(kept.name for kept in served.cluster.nodes() if any(kept.session in text for text in lines))
 
 
 @pytest.mark.extended

@@ -1,7 +1,11 @@
 """Test attempts of several processes, with a real fork server and PyTorch's gloo on two processors."""
 
+import os
+import signal
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +14,90 @@ import pytest
 import torch
 
 from tests import frameworks
+from tests.worker.driving import SECOND
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.job import program_config
 from tuner.driver.messages import WorkerMessage, end_of
 from tuner.training.checkpoint import read_parts
+from tuner.worker import endings
 from tuner.worker.child import NotTrainable, load
 from tuner.worker.process_tree import descendants
-from tuner.worker.ranks import RankGroup
+from tuner.worker.ranks import OtherNodes, RankGroup, free_port
+from tuner.worker.supervisor import Supervisor
 
 CASES = "tests.worker.rank_cases"
 TWO: dict[str, Any] = {"processes": 2, "resources": {"CPU": 2}}
+
+
+class SecondNode(OtherNodes):
+    """The second node of the attempts of a supervisor, in this process. `tuner.worker.actor` has one in an actor."""
+
+    def __init__(self, first: Supervisor) -> None:
+        self.first, self.supervisor = first, Supervisor(f"{CASES}:trains")
+        self.attempt: tuple[str, int] | None = None
+        self._answered_s = 0.0
+        self.order = {"nodes": 2, "resources": {"CPU": 1}, "port": free_port()}
+        self.is_silent = False
+
+    def begin(self, order: dict[str, Any]) -> None:
+        self.attempt = order["trial"], order["attempt"]
+        self.supervisor.order({**order, "node": 1})
+        threading.Thread(target=self._follow, args=self.attempt).start()
+
+    def _follow(self, trial: str, number: int) -> None:
+        while self.attempt is not None:
+            called_s, result = time.monotonic(), self.supervisor.step()
+            if result["state"] != "running":
+                self.attempt = None
+            if not self.is_silent:
+                self._answered_s = called_s
+                self.first.hear_other_node(trial, number, result)
+
+    def lose(self) -> None:
+        assert self.attempt is not None
+        error = endings.node_lost(1, "it is gone")
+        self.first.hear_other_node(*self.attempt, {"state": "failed", "error": error, "rank_ends": []})
+
+    def renew(self, lease_ns: int) -> None:
+        self.supervisor.hear_first_node({"order": "renew", "lease_ns": lease_ns})
+
+    def end(self, state: str, error: dict[str, str] | None) -> None:
+        self.supervisor.hear_first_node({"order": "end", "state": state, "error": error})
+
+    def have_answered(self, since_s: float) -> bool:
+        return self.attempt is None or self._answered_s >= since_s
+
+    def settles(self) -> bool:
+        return until(lambda: self.attempt is None)
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(self.supervisor.pids)
+
+
+@pytest.fixture(scope="module")
+def second_node(supervisor_of: Callable[[str], Supervisor]) -> Iterator[SecondNode]:
+    node = SecondNode(supervisor_of(CASES))
+    yield node
+    node.supervisor.close()
+
+
+@pytest.fixture
+def on_two_nodes(second_node: SecondNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondNode]:
+    """Give the supervisor that the tests share a second node. Its ranks are gone after the test."""
+    monkeypatch.setattr(second_node.first, "_others", second_node)
+    second_node.is_silent = False
+    yield second_node
+    assert second_node.settles()
+    assert not second_node.ranks
+
+
+def until(is_so: Callable[[], bool]) -> bool:
+    """Wait until the condition holds. Return False after a minute."""
+    deadline = time.monotonic() + 60
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
 
 
 def ranks_of(driver: Any) -> list[int]:
@@ -124,6 +202,69 @@ def test_end_of_the_lease_kills_all_ranks_within_two_seconds(drive: Any) -> None
     driver.until(lambda _: len(ranks_of(driver)) == 2)
     pids = ranks_of(driver)
     driver.lease_ends_in(0.5)
+    began = time.monotonic()
+    paused = driver.until_state("paused")
+    assert paused["error"]["kind"] == "lease"
+    assert not any(map(is_living, pids))
+    assert time.monotonic() - began < 0.5 + 2
+
+
+def test_fsdp_training_on_two_nodes_stores_the_files_of_both(drive: Any, on_two_nodes: SecondNode) -> None:
+    config = {"fsdp": True}
+    whole, parts = drive("trains", CASES), drive("trains", CASES)
+    whole.run_to(4, config=config, **TWO)
+    whole.end("stop")
+    parts.save_at(2, config=config, **on_two_nodes.order)
+    assert on_two_nodes.settles()
+    parts.run_to(4, restore=2, config=config, **on_two_nodes.order)
+    parts.end("stop")
+    assert losses(parts) == losses(whole)
+    assert {report["metrics"]["ranks"] for report in parts.reports} == {2}
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("killed", "killed", "rank 1: user code's process was killed by SIGKILL"),
+        ("exits", "exited", "rank 1: user code ended its process with exit status 0"),
+    ],
+)
+def test_death_of_a_rank_on_another_node_fails_the_attempt_with_its_cause(
+    drive: Any, on_two_nodes: SecondNode, how: str, kind: str, text: str
+) -> None:
+    driver = drive("trains", CASES)
+    driver.begin(until=9, config={"dies": 1, "how": how}, **on_two_nodes.order)
+    failed = driver.until_state("failed")
+    assert failed["error"]["kind"] == kind
+    assert text in failed["error"]["message"]
+    assert not any(map(is_living, descendants(driver.supervisor.server.pid)))
+
+
+def test_attempt_is_lost_with_one_of_its_nodes(drive: Any, on_two_nodes: SecondNode) -> None:
+    driver = drive("trains", CASES)
+    driver.run_to(1, config={}, **on_two_nodes.order)
+    driver.order("go", until=9, lease_ns=0)
+    on_two_nodes.is_silent = True  # Its ranks die first. That the node is gone is noticed later.
+    for pid in on_two_nodes.ranks:
+        os.kill(pid, signal.SIGKILL)
+    driver.until(lambda _: driver.supervisor.attempt.rank_ends)
+    on_two_nodes.lose()
+    lost = driver.until_state("failed")
+    assert end_of(WorkerMessage.parse(lost)) == "lost"
+    assert "node 1 of the trial was lost" in lost["error"]["message"]
+
+
+def test_end_of_the_lease_kills_the_ranks_on_all_nodes(drive: Any, on_two_nodes: SecondNode) -> None:
+    """The second node ends them by itself, also if the first one hangs."""
+    driver = drive("trains", CASES)
+    driver.begin(until=9, lease_s=20, config={"step_s": 60}, **on_two_nodes.order)
+    driver.until(lambda _: len(ranks_of(driver) + on_two_nodes.ranks) == 2)
+    pids = on_two_nodes.ranks
+    attempt, other = driver.supervisor.attempt, on_two_nodes.supervisor.attempt
+    assert other is not None
+    assert attempt.left_ns() <= other.left_ns() < attempt.left_ns() + SECOND
+    with on_two_nodes.supervisor._changed:
+        other.lease_ns = other.watch.total_ns() + SECOND // 2
     began = time.monotonic()
     paused = driver.until_state("paused")
     assert paused["error"]["kind"] == "lease"

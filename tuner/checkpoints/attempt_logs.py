@@ -1,6 +1,6 @@
 """The output of a trial's own code, stored next to its checkpoints in one file per attempt.
 
-Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`. The file begins with a line of JSON that gives the
+Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`, and `a<attempt>-node<number>.log` of nodes other than the first. The file begins with a line of JSON that gives the
 total size. The beginning and the end of the output follow.
 """
 
@@ -53,7 +53,8 @@ class TrialLogs:
         matches = (_NAME.fullmatch(name) for name in self._storage.names(*self._where))
         return sorted(int(match[1]) for match in matches if match)
 
-    def write(self, attempt: int, printed: Printed) -> None:
+    def write(self, attempt: int, printed: Printed, *, node: int = 0) -> None:
+        """Write the log of an attempt. On several nodes, only that of node 0 is read; those of the others are for people."""
         header = {
             "version": VERSION,
             "total": printed.total,
@@ -62,7 +63,9 @@ class TrialLogs:
             "at_ns": time.time_ns(),
         }
         data = json.dumps(header).encode() + b"\n" + printed.head + printed.tail
-        self._storage.put_file(data, *self._where, f"a{attempt}.log")
+        self._storage.put_file(
+            data, *self._where, f"a{attempt}-node{node}.log" if node else f"a{attempt}.log"
+        )
 
     def read(self, attempt: int) -> Printed | None:
         """Return the log of an attempt, or None if it has printed nothing so far.

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tuner.checkpoints.chunks import CHUNK_BYTES, ChunkWriter, assemble, chunks_of
 from tuner.checkpoints.storage import PARTIAL, Storage, is_corrupt
@@ -70,6 +70,13 @@ class CheckpointId:
     step: int
     attempt: int
     part: int = 0  #: 0, or the number of the attempt's checkpoint from the middle of the step after `step`.
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return the id that has this name."""
+        match = _NAME.fullmatch(name)
+        assert match is not None, name
+        return cls(int(match[1]), int(match[2]), int(match[3] or 0))
 
     @property
     def name(self) -> str:
@@ -510,8 +517,7 @@ def _is_within(name: Path) -> bool:
 
 
 def _ids(names: list[str]) -> list[CheckpointId]:
-    matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    return sorted((CheckpointId(int(m[1]), int(m[2]), int(m[3] or 0)) for m in matches), reverse=True)
+    return sorted((CheckpointId.named(name) for name in names if _NAME.fullmatch(name)), reverse=True)
 
 
 def _describe(root: Path, file: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tuner.domain.budget import Budget
@@ -36,6 +36,7 @@ MAX_START = 1000  # configurations that a user gives at once, and that may wait
 MAX_CONFIRM = 20  # configurations, and seeds of each
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
+MAX_NODES = 64  # of a trial
 MAX_PROCESSES = 256  # of a trial on each node
 JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
 FINAL: frozenset[JobState] = frozenset({"succeeded", "cancelled", "failed"})
@@ -75,6 +76,11 @@ class Resources:
         return max(1, int(self.gpus)) if self.processes_per_node is None else self.processes_per_node
 
     @property
+    def on_one_node(self) -> "Resources":
+        """What an export, or a restore self-test, takes: they run on one node."""
+        return replace(self, nodes=1)
+
+    @property
     def all_cpus(self) -> float:
         """The CPUs of a trial on all its nodes."""
         return self.cpus * self.nodes
@@ -100,13 +106,8 @@ class Resources:
 
     def _process_faults(self) -> list[Fault]:
         faults, each = [], self.processes_per_node
-        if self.nodes < 1:
-            faults.append(Fault("/resources/nodes", "must be 1 or more"))
-        elif self.nodes > 1:
-            detail = (
-                "a trial can take one node only; leave it out, and take a larger node if one is too small"
-            )
-            faults.append(Fault("/resources/nodes", detail))
+        if not 1 <= self.nodes <= MAX_NODES:
+            faults.append(Fault("/resources/nodes", f"must be between 1 and {MAX_NODES}"))
         if each is not None and not 1 <= each <= MAX_PROCESSES:
             faults.append(
                 Fault("/resources/processes_per_node", f"must be auto, or between 1 and {MAX_PROCESSES}")

@@ -5,7 +5,7 @@ An attempt pays the price of the machine that it actually runs on.
 See docs/money.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tuner.domain.job import Resources
@@ -58,8 +58,23 @@ class WorkerMachine:
     cpus: float
     gpus: float
     to_come: bool = False  #: It does not exist yet: the autoscaler starts it once something waits for it.
+    others: tuple["WorkerMachine", ...] = ()  #: The other machines of an attempt that runs on several nodes.
 
     def fits(self, wanted: Resources) -> int:
         """Return for how many trials of this size the machine has room, on one of their nodes."""
         by_cpu = int(self.cpus / wanted.cpus + 1e-9)
         return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu
+
+
+def trials_that_fit(machines: Iterable[WorkerMachine], wanted: Resources) -> int:
+    """Return how many trials of this size fit on the machines at once. Each node of a trial is on another machine.
+
+    >>> trials_that_fit([WorkerMachine({}, 4, 0), WorkerMachine({}, 1, 0)], Resources(cpus=1, nodes=2))
+    1
+    """
+    places = [machine.fits(wanted) for machine in machines]
+    count = sum(places) // wanted.nodes
+    # A machine takes at most one node of each trial, so it has at most `count` useful places.
+    while (useful := sum(min(place, count) for place in places) // wanted.nodes) < count:
+        count = useful
+    return count

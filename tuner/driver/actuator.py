@@ -203,6 +203,7 @@ class BeginMessages:
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
             "processes": spec.resources.processes,
+            "nodes": spec.resources.nodes,
             "teacher": self.teacher,
         }
 

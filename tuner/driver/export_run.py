@@ -86,7 +86,7 @@ class ExportRun:
 
     def _paid(self, actor: "ExportActor", offer: Offer) -> None:
         """Place a hold for the export, run it on an actor that has a machine, and settle the hold."""
-        size, project, job = self.row.spec.resources, self.row.project, self.row.id
+        size, project, job = self.row.spec.resources.on_one_node, self.row.project, self.row.id
         rate = offer.rate(size)
         with self.database.write("export.hold") as db:
             now = _now()

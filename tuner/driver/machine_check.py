@@ -5,11 +5,12 @@ differs from the offer's, the rest of the lease is held (its money reserved) at 
 If the job does not allow the machine, or its price is not known, the attempt ends at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.job import Resources
+from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import Instant
 from tuner.driver.holds import AttemptLease, HoldService
@@ -27,7 +28,7 @@ Verdict = Literal["stays", "refused", "wrong_machine"]
 
 @dataclass(frozen=True, slots=True)
 class MachineCheck:
-    """Check the machine that an attempt was given against the job's request."""
+    """Check the machine that an attempt was given, or its machines on several nodes, against the job's request."""
 
     wanted: Resources = field(default_factory=Resources)  #: What the job requested.
     #: Returns a machine's offer. None: no check; every machine counts as the requested one.
@@ -50,17 +51,28 @@ class MachineCheck:
         """
         if machine is None or self.find is None:
             return "stays"
-        offer = self.find(machine)
-        if offer is None:
-            lease.wrong_machine = f"the price of its machine is not known: {described(machine)}"
-            return "wrong_machine"
-        place = Place(offer, offer.rate(self.wanted))
-        why_not = forbidden(offer, self.wanted)
+        offers = list[Offer]()
+        for node in (machine, *machine.others):
+            offer = self.find(node)
+            if offer is None:
+                lease.wrong_machine = f"the price of its machine is not known: {described(node)}"
+                return "wrong_machine"
+            offers.append(offer)
+        place = Place(offers[0], self._rate(offers))
+        why_not = next(filter(None, (forbidden(offer, self.wanted) for offer in offers)), None)
         if why_not is not None:
             hold_service.charge_assigned_machine(lease, place)
             lease.wrong_machine = why_not
             return "wrong_machine"
         return "stays" if hold_service.reprice(tx, lease, place, at) else "refused"
+
+    def _rate(self, offers: Sequence[Offer]) -> Rate:
+        """Return the rate of a trial with one node on a machine of each of these offers."""
+        rates = [offer.rate(self.wanted.on_one_node) for offer in offers]
+        if len(set(rates)) == 1:  # or not all of its machines are known yet
+            return offers[0].rate(self.wanted)
+        price = Price(sum(rate.price.micro_usd_per_hour for rate in rates))
+        return Rate(price, sum(rate.milli_gpus for rate in rates))
 
 
 def forbidden(offer: Offer, wanted: Resources) -> str | None:

@@ -77,9 +77,11 @@ class Trouble:
         return self.kind == "storage"
 
     @property
-    def is_port_taken(self) -> bool:
-        """Whether another process took the port on which the ranks of the attempt meet. Another attempt gets another port."""
-        return self.kind == "port"
+    def is_of_the_machines(self) -> bool:
+        """Whether a machine caused the failure, and not the trial: another process took the port on which the ranks of the attempt meet, or
+        a node was lost. Another attempt gets another port, or other nodes.
+        """
+        return self.kind in ("port", "worker")
 
     @property
     def summary(self) -> str:
@@ -117,6 +119,11 @@ class WorkerMessage:
     #: The newest checkpoint from the middle of a step, if it became durable since the last message.
     part: SavedPart | None = None
     carried_ns: int = 0  #: Training time of earlier attempts in the step in which the attempt began.
+    #: The other nodes of the attempt that are known to the worker, each with its cloud's facts.
+    others: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    retires: bool = (
+        False  #: Whether the worker can run no more attempts, because another node of its trials was lost.
+    )
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "WorkerMessage":
@@ -149,6 +156,8 @@ class WorkerMessage:
             from_step=result.get("from_step"),
             outage_ns=result.get("outage_ns", 0),
             machine=result.get("machine") or {},
+            others=tuple(result.get("others", ())),
+            retires=result.get("retires", False),
             usage=Usage.parse(result.get("usage")),
             environment=Environment.parse(result.get("environment")),
             trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
@@ -179,7 +188,7 @@ _BY_ITS_MACHINE = {"killed", "saving"}
 def end_of(progress: WorkerMessage) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
-    A failure of the storage, and a port that was taken, do not count as the trial's failure. On a machine that is about to be taken away, a
+    A failure of the storage, a port that was taken and a node that was lost do not count as the trial's failure. On a machine that is about to be taken away, a
     failure that its shutdown also causes counts as a preemption.
     """
     if progress.state == "failed" and progress.trouble is not None:
@@ -187,7 +196,7 @@ def end_of(progress: WorkerMessage) -> AttemptEnd:
             progress.trouble.is_storage_failure or progress.trouble.kind in _BY_ITS_MACHINE
         ):
             return "preempted"
-        if progress.trouble.is_storage_failure or progress.trouble.is_port_taken:
+        if progress.trouble.is_storage_failure or progress.trouble.is_of_the_machines:
             return "lost"
     return _ENDS[progress.state]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tuner.domain.job import Resources
 from tuner.domain.money import Rate
-from tuner.domain.offer import Offer, WorkerMachine
+from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.domain.time import NS, Instant
 from tuner.store.evidence import Losses
 from tuner.tuning.checkpointing import SPOT_MEAN_NS, Hazard, InterruptionRisk, Notices
@@ -127,8 +127,7 @@ class AllowedPlaces:
             for machine in self._machines()
             if place.offer.is_of(machine.labels) and not (now and machine.to_come)
         ]
-        fitting = sum(machine.fits(self._wanted) for machine in machines)
-        return fitting // self._wanted.nodes - occupied.get(place.offer, 0)
+        return trials_that_fit(machines, self._wanted) - occupied.get(place.offer, 0)
 
 
 class CheapestFree:

@@ -5,13 +5,14 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 from ray._private.state import state as cluster_state
 from ray.core.generated.common_pb2 import NodeDeathInfo
+from ray.core.generated.gcs_pb2 import ActorTableData
 
 from tuner.cluster.node_types import NodeTypes
 from tuner.cluster.nodes import MARKET, corrected
@@ -30,10 +31,10 @@ class AssignedMachines:
     def __init__(self) -> None:
         # The facts that the cloud reports about each node, by Ray's node id.
         self._facts: dict[str, Mapping[str, str]] = {}
-        # The cloud's facts that were used when each attempt's machine was last returned.
-        self._known: dict[tuple[str, int], Mapping[str, str]] = {}
+        # The cloud's facts about each node that were used when each attempt's machine was last returned.
+        self._known: dict[tuple[str, int], list[Mapping[str, str]]] = {}
 
-    def machine_of(self, trial: str, attempt: int, actor: Any, node: str = "") -> WorkerMachine | None:
+    def machine_of(self, trial: str, attempt: int, nodes: Sequence[str]) -> WorkerMachine | None:
         """Return the machine that a new attempt was given, or None if Ray does not answer.
 
         Call it before the attempt begins.
@@ -41,11 +42,11 @@ class AssignedMachines:
         Args:
             trial: The trial.
             attempt: The number of its attempt.
-            actor: The actor of its worker.
-            node: The node of the worker, if it is known.
+            nodes: The nodes of its worker. Empty: Ray did not answer.
         """
         with contextlib.suppress(Exception):
-            return self._machine_of(trial, attempt, node or node_of(None, actor))
+            if (machine := self._machine_of(trial, attempt, nodes)) is not None:
+                return machine
         log.warning(
             "%s: Ray did not describe its machine; it is looked up again with the next message", trial
         )
@@ -53,28 +54,33 @@ class AssignedMachines:
 
     def note_message(self, progress: WorkerMessage) -> WorkerMachine | None:
         """Return the attempt's machine if the message adds facts about it. Otherwise return None."""
-        node, facts = progress.node, progress.machine
-        if facts:
-            self._facts[node] = facts
-        known = self._known.get((progress.trial, progress.attempt))
-        if not node or (known is not None and known == self._facts.get(node, {})):
+        machines = [(progress.node, progress.machine), *progress.others]
+        self._facts |= {node: facts for node, facts in machines if facts}
+        known, nodes = self._known.get((progress.trial, progress.attempt)), [node for node, _ in machines]
+        if not progress.node or (known is not None and known[: len(nodes)] == self._facts_of(nodes)):
             return None
         with contextlib.suppress(Exception):
-            return self._machine_of(progress.trial, progress.attempt, node)
+            return self._machine_of(progress.trial, progress.attempt, nodes)
         return None
 
     def forget(self, trial: str, attempt: int) -> None:
         """Forget an attempt that ended."""
         self._known.pop((trial, attempt), None)
 
-    def _machine_of(self, trial: str, attempt: int, node_id: str) -> WorkerMachine | None:
-        node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
-        if node is None:
+    def _machine_of(self, trial: str, attempt: int, node_ids: Sequence[str]) -> WorkerMachine | None:
+        by_id = {node["NodeID"]: node for node in ray.nodes()}
+        if not node_ids or not all(node_id in by_id for node_id in node_ids):
             return None
-        facts = self._known[trial, attempt] = self._facts.get(node_id, {})
-        has = node["Resources"]
-        machine = WorkerMachine(node["Labels"], has.get("CPU", 0), has.get("GPU", 0))
-        return replace(machine, labels=corrected(machine.labels, facts))
+        facts = self._known[trial, attempt] = self._facts_of(node_ids)
+        machines = [_machine(by_id[node_id]) for node_id in node_ids]
+        first, *others = (
+            replace(machine, labels=corrected(machine.labels, its_facts))
+            for machine, its_facts in zip(machines, facts, strict=True)
+        )
+        return replace(first, others=tuple(others))
+
+    def _facts_of(self, node_ids: Iterable[str]) -> list[Mapping[str, str]]:
+        return [self._facts.get(node_id, {}) for node_id in node_ids]
 
 
 FRESH_S = 1.0
@@ -153,18 +159,34 @@ def was_preempted(error: Exception | None, node_id: str) -> bool:
     return node["Labels"].get(MARKET) == "spot" and not (node["Alive"] and _answers(node))
 
 
-def node_of(error: Exception | None, actor: Any = None) -> str:
-    """Return the node of an actor, which may have died before its first message, or "" if Ray does not know it.
+def nodes_of(error: Exception | None, actor: Any = None, *, several: bool = False) -> list[str]:
+    """Return the nodes of a worker, which may have died before its first message. Return none if Ray does not know them.
+
+    The first one is that of its actor. On several nodes, the others are those of its placement group's other bundles.
 
     Args:
         error: The error that Ray reported. If it names an actor, that actor is used.
         actor: The trial's actor. It is used if the error names none, as an error from the actor's own code does.
+        several: Whether the worker has several nodes.
     """
     actor_id = getattr(error, "actor_id", None)
     if not isinstance(actor_id, str) and actor is not None:
         actor_id = actor._actor_id.hex()
     actor_entry = cluster_state.actor_table(actor_id) if isinstance(actor_id, str) else {}
-    return str(actor_entry.get("Address", {}).get("NodeID", ""))
+    node = actor_entry.get("Address", {}).get("NodeID", "")
+    if not node:
+        return []
+    return (
+        [node, *(other for other in _nodes_of_group(str(actor_id)) if other != node)] if several else [node]
+    )
+
+
+def _nodes_of_group(actor_id: str) -> list[str]:
+    """Return the nodes of the placement group that an actor is in. The bundle of a node that was lost has none."""
+    data = cluster_state._connect_and_get_accessor().get_actor_info(ray.ActorID(bytes.fromhex(actor_id)))
+    group_id = ActorTableData.FromString(data).placement_group_id
+    group = cluster_state.placement_group_table(ray.PlacementGroupID(group_id))
+    return [node for _, node in sorted(group["bundles_to_node_id"].items()) if node]
 
 
 def kill_worker(actor: Any) -> None:

@@ -184,7 +184,7 @@ class SpotEligibility:
         Return None if the job is not to continue.
         """
         name = hold_id(self.row.id, SELF_TEST, self.epoch, number)
-        rate = offer.rate(replace(self.row.spec.resources, nodes=1))  # the test runs on one node
+        rate = offer.rate(self.row.spec.resources.on_one_node)
         with self.database.write("gate.hold") as db:
             launches.check(db, self.row.id, self.epoch)
             now, where = _now(), (name, SELF_TEST, self.epoch, number)

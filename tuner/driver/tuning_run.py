@@ -50,6 +50,8 @@ def run_tune(
         "name": spec.name,
         "package": package,
         "constants": dict(spec.constants),
+        "nodes": spec.resources.nodes,
+        "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
     }
     # The pool limits how many workers are requested, also after a user has changed how many trials may run at once.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(MAX_PENDING)
@@ -116,7 +118,7 @@ def send_without_tune() -> None:
 
 
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Return the resources of a worker.
+    """Return the resources of a worker, with one bundle for each node of a trial. Ray reserves all of them at once.
 
     Tune keeps idle actors by the resources that were requested, so an actor is reused only for workers of the same
     size and labels.
@@ -124,9 +126,12 @@ def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFact
     bundle: dict[str, float] = {"CPU": size.cpus}
     if size.gpus:
         bundle["GPU"] = size.gpus
-    if not config.get("labels"):
-        return PlacementGroupFactory([bundle])
-    return PlacementGroupFactory([bundle], bundle_label_selector=[dict(config["labels"])])
+    options: dict[str, Any] = {}
+    if size.nodes > 1:
+        options["strategy"] = "STRICT_SPREAD"
+    if config.get("labels"):
+        options["bundle_label_selector"] = [dict(config["labels"])] * size.nodes
+    return PlacementGroupFactory([bundle] * size.nodes, **options)
 
 
 def _name(trial: Any) -> str:

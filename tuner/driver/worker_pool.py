@@ -5,10 +5,12 @@ attempt a worker runs is decided only when it is free: it gets the one that has 
 learns nothing about attempts, because it takes 30 to 50 ms of processor time for each of its trials.
 """
 
+import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -19,7 +21,7 @@ from tuner.driver.loop import SILENT_NS, Loop
 from tuner.driver.messages import ENDED, WorkerMessage
 from tuner.driver.ports import Assignment
 from tuner.driver.ray_display import RayDisplay
-from tuner.driver.ray_machines import AssignedMachines, kill_worker, node_of, was_preempted
+from tuner.driver.ray_machines import AssignedMachines, kill_worker, nodes_of, was_preempted
 from tuner.driver.ray_tune import Trial
 
 # How long a worker may take to start on the machine that was found for it. Ray gives up on a process after 60 s and
@@ -61,7 +63,7 @@ class WorkerPool:
         self._found_at: dict[str, float] = {}
         # The workers that run an attempt, by trial and attempt.
         self._running: dict[tuple[str, int], Trial] = {}
-        self._nodes: dict[str, str] = {}  # the node of each worker
+        self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; the first is that of its actor
         self._killed: dict[str, float] = {}  # when each silent worker was killed
         # The time of the last turn of Tune's loop, and the time since which no turn came late.
         self._turned_at = self._attentive_since = clock()
@@ -98,12 +100,18 @@ class WorkerPool:
         if message is None:
             return self._continues(worker)
         progress = WorkerMessage.parse(message)
-        self._nodes[worker.trial_id] = progress.node
+        if progress.node:
+            others = [node for node, _ in progress.others]
+            known = self._nodes.get(worker.trial_id, [])
+            self._nodes[worker.trial_id] = [progress.node, *(others or known[1:])]
         machine = self._machines.note_message(progress)
         # Before the attempt's time is counted, so that all of it is billed at this machine's price.
         if machine is not None:
             self._loop.node_assigned(progress.trial, progress.attempt, machine)
         over = progress.state in ENDED
+        is_lost = progress.retires and progress.trouble is not None and progress.trouble.kind == "worker"
+        if is_lost and _is_any_preempted(None, self._nodes_of(worker)):
+            progress = replace(progress, state="preempted")
         if over:
             self._forget(progress.trial, progress.attempt)
             if self._loop.is_on_wrong_machine(progress.trial, progress.attempt):
@@ -111,7 +119,7 @@ class WorkerPool:
         self._loop.progress(progress)
         # A worker whose machine is about to be taken away gets no attempt. It refuses the next call, so Tune removes
         # it. Tune would keep a worker that is stopped, for reuse.
-        return not over or progress.has_notice or self._continues(worker)
+        return not over or progress.has_notice or progress.retires or self._continues(worker)
 
     def _continues(self, worker: Trial) -> bool:
         """Give a free worker its next attempt. Return False if none waits for it.
@@ -129,12 +137,22 @@ class WorkerPool:
         if waiting is None:
             return False
         trial, attempt, actor = waiting.trial, waiting.attempt, worker.temporary_state.ray_actor
-        machine = self._machines.machine_of(trial, attempt, actor, self._nodes.get(worker.trial_id, ""))
+        machine = self._machines.machine_of(trial, attempt, self._nodes_of(worker))
         lease_ns = self._loop.node_assigned(trial, attempt, machine)
         self._running[trial, attempt] = worker
         self._actuator.started(trial, actor_sender(actor), lease_ns)
         self._display.assign(actor._actor_id.binary(), trial, attempt)
         return True
+
+    def _nodes_of(self, worker: Trial, error: Exception | None = None) -> list[str]:
+        """Return the nodes of a worker. The first is that of its actor. Return none if Ray does not answer."""
+        nodes = self._nodes.get(worker.trial_id, [])
+        if not nodes:
+            with contextlib.suppress(Exception):
+                several = worker.config.get("nodes", 1) > 1
+                nodes = nodes_of(error, worker.temporary_state.ray_actor, several=several)
+                self._nodes[worker.trial_id] = nodes
+        return nodes
 
     def _longest_waiting(self, worker: Trial) -> Assignment | None:
         labels = _labels(worker)
@@ -146,7 +164,8 @@ class WorkerPool:
         If the worker died before it had an attempt, end the attempt that has waited longest for such a worker. Otherwise an
         attempt that kills each worker at its start would be retried indefinitely.
         """
-        error, node = _error(worker), self._nodes.pop(worker.trial_id, "")
+        error = _error(worker)
+        nodes = self._nodes.pop(worker.trial_id, [])
         killed = self._killed.pop(worker.trial_id, None) is not None
         attempt = next(
             (attempt for attempt, its_worker in self._running.items() if its_worker is worker), None
@@ -159,9 +178,10 @@ class WorkerPool:
             return
         self._forget(*attempt)
         if self._loop.runs(*attempt):
-            node = node or node_of(error, worker.temporary_state.ray_actor)
-            why = SILENT if killed else _why(error)
-            self._loop.lost(*attempt, why, preempted=was_preempted(error, node), node=node)
+            nodes = nodes or self._nodes_of(worker, error)
+            self._nodes.pop(worker.trial_id, None)
+            why, preempted = SILENT if killed else _why(error), _is_any_preempted(error, nodes)
+            self._loop.lost(*attempt, why, preempted=preempted, node=nodes[0] if nodes else "")
 
     def _forget(self, trial: str, attempt: int) -> None:
         """Forget an attempt that has ended, or that never begins."""
@@ -269,8 +289,14 @@ class WorkerPool:
         tune.stop_trial(worker)
         _unstage(tune, worker)
         del self._killed[worker.trial_id]
-        node = self._nodes.pop(worker.trial_id, "")
-        self._loop.lost(trial, attempt, SILENT, preempted=bool(node) and was_preempted(None, node), node=node)
+        nodes = self._nodes.pop(worker.trial_id, [])
+        preempted = bool(nodes) and _is_any_preempted(None, nodes)
+        self._loop.lost(trial, attempt, SILENT, preempted=preempted, node=nodes[0] if nodes else "")
+
+
+def _is_any_preempted(error: Exception | None, nodes: list[str]) -> bool:
+    """Return whether the death of a worker on these nodes counts as a preemption. It ends if any of its nodes is taken away."""
+    return any(was_preempted(error, node) for node in nodes or [""])
 
 
 def _labels(worker: Trial) -> Labels:

@@ -124,8 +124,9 @@ class BudgetChange(Request):
 class Resources(Request):
     """The resources that each trial takes, and the machines it may run on.
 
-    `cpus` and `gpus` are those of each node. `processes_per_node` is the number of processes that a trial has on each node, as with
-    `torchrun`. `auto` is one process for each GPU, and one process without GPUs. `nodes` must be 1.
+    `cpus` and `gpus` are those of each node. A trial runs on `nodes` machines at once, and pays for all of them.
+    `processes_per_node` is the number of processes that a trial has on each node, as with `torchrun`. `auto` is one process for each
+    GPU, and one process without GPUs.
     """
 
     cpus: float = 1

@@ -83,7 +83,7 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
         chosen = choose(db, row, trial, None)
         own = ledger.lock_account(db, row.project, job).left
         left = shared_budgets.allowance(db, row.project, job, service.now(), own).left
-        size = row.spec.resources
+        size = row.spec.resources.on_one_node
         rates = [offer.rate(size) for offer in row.offers]
         longest_ns = min(spec.lease_ns(rate, left) for rate in rates)
         if longest_ns < LEAST_NS:
@@ -242,7 +242,7 @@ def _machines(service: Service, row: JobRow, export: ExportRow, query: ServingQu
         except Invalid as error:
             refusal = error
             continue
-        share = priced.rate(row).price
+        share = priced.rate(row.spec.resources.on_one_node).price
         places.append(_Place(priced.instance_type, market, priced.region, share, priced.source))
     if not places and query.instance_type is not None:
         raise refusal

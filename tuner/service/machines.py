@@ -4,6 +4,7 @@ import difflib
 from dataclasses import dataclass
 
 from tuner.domain.errors import Invalid
+from tuner.domain.job import Resources
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
@@ -43,12 +44,11 @@ class PricedMachine:
         same = _is(self.instance_type, offer.instance_type) and self.market == offer.market
         return same and self.price == offer.price
 
-    def rate(self, row: JobRow) -> Rate:
-        """Return the rate of one of the job's trials on this machine: its share of price and GPUs.
+    def rate(self, size: Resources) -> Rate:
+        """Return the rate of a trial of this size on such machines: its share of price and GPUs.
 
         Raise Invalid if a trial does not fit on the machine.
         """
-        size = row.spec.resources
         for wanted, there, word in ((size.gpus, self.gpus, "GPUs"), (size.cpus, self.cpus, "CPUs")):
             if wanted > there:
                 detail = f"has {there:g} {word}, and a trial of this job takes {wanted:g}"

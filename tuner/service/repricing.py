@@ -39,7 +39,7 @@ def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) 
     if query.nothing:
         return None
     there = machine(service.settings, row, query)
-    rate = there.rate(row)
+    rate = there.rate(row.spec.resources)
     if len(row.offers) == 1 and there.is_as_offered(row.offer):
         return None
     time = _relative_time(db, service, row, there)

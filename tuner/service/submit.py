@@ -16,7 +16,7 @@ from tuner.database.database import Connection
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import FINAL, JobSpec, Resources, Teacher
 from tuner.domain.money import NS_PER_SECOND
-from tuner.domain.offer import Offer, WorkerMachine
+from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.service import audit_log, packages
 from tuner.service.best import without_best
 from tuner.service.bootstrap import Service
@@ -148,7 +148,11 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     ]
     with service.database.read() as db:
         allowed = queue.get(db, service.project)
-    return offers, allowed.width(_room(service, nodes, wanted, wanted.max_concurrent_trials))
+    room = _room(service, nodes, offers, wanted, wanted.max_concurrent_trials)
+    if not room:
+        detail = f"a trial needs {wanted.nodes} machines of one kind at once, and there are fewer of this size; ask for fewer nodes"
+        raise Invalid.at("/resources/nodes", detail)
+    return offers, allowed.width(room)
 
 
 def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
@@ -158,16 +162,23 @@ def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
         Unavailable: The cluster does not answer, or has no node.
     """
     nodes = with_those_to_come(service.settings, service.cluster.nodes())
-    return max(1, _room(service, nodes, spec.resources, limit))
+    offers = offers_of(service.settings, nodes, spec.resources)
+    return max(1, _room(service, nodes, offers, spec.resources, limit))
 
 
-def _room(service: Service, nodes: list[Node], wanted: Resources, limit: int | None) -> int:
-    """Return how many trials fit on the nodes at once, at most `limit`."""
-    fitting = sum(
-        WorkerMachine(node.labels, node.cpus, node.gpus).fits(wanted)
+def _room(
+    service: Service, nodes: list[Node], offers: Iterable[Offer], wanted: Resources, limit: int | None
+) -> int:
+    """Return how many trials fit on the nodes at once, at most `limit`. All nodes of a trial are of one offer."""
+    left = [
+        WorkerMachine(node.labels, node.cpus, node.gpus)
         for node, *_ in priced_nodes(service.settings, nodes, wanted)
-    )
-    return min(fitting // wanted.nodes, limit or MAX_CONCURRENCY, MAX_CONCURRENCY)
+    ]
+    fitting = 0
+    for offer in sorted(offers, key=lambda admitted_offer: -len(admitted_offer.labels)):
+        fitting += trials_that_fit([machine for machine in left if offer.is_of(machine.labels)], wanted)
+        left = [machine for machine in left if not offer.is_of(machine.labels)]
+    return min(fitting, limit or MAX_CONCURRENCY, MAX_CONCURRENCY)
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:

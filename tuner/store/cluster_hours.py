@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Table, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from tuner.database.codec import decode
 from tuner.database.tables import attempts, cluster_clock, cluster_hours, cluster_watch, exports, jobs
 from tuner.domain.ids import SELF_TEST
 from tuner.domain.money import ZERO, Money, Price
@@ -162,6 +163,11 @@ def busy(db: Connection) -> Busy:
     exporting = select(func.count()).select_from(exports).where(exports.c.state == "running")
     count += int(db.execute(exporting).scalar_one())
     unknown = [(row.instance_type, row.market) for row in rows if not row.node]
+    # An attempt on several nodes records its first one. Their number is in the job's spec, if it is more than one.
+    several = under_way & (a.job == j.id) & j.spec.contains('"nodes"')
+    for row in db.execute(select(a.instance_type, a.market, j.spec).where(several)):
+        nodes = decode(row.spec).resources.nodes
+        unknown += [(row.instance_type, row.market)] * (nodes - 1)
     return Busy(frozenset(row.node for row in rows if row.node), (*unknown, *[(None, None)] * count))
 
 

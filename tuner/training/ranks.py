@@ -4,9 +4,10 @@ The ranks agree over a process group of their own, which uses the CPU. So they d
 for hours for the reply to a report.
 """
 
+import contextlib
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from tuner.training.environments import NO_ARTIFACTS, Artifacts, Home
 
 # The service may hold a trial at a rung for long. A rank that is dead is noticed at once, because its connections close.
 PATIENCE = timedelta(days=7)
+BLOCK_BYTES = 64 << 20  # of a file that is sent to another node
 NOT_JOINED = (
     "this trial has {count} processes, which have not joined: call torch.distributed.init_process_group() before SpotSafe, or give the "
     "job processes_per_node: 1"
@@ -46,6 +48,11 @@ class Ranks:
 
         self._distributed = distributed
         self.rank, self.count = distributed.get_rank(), distributed.get_world_size()
+        channel = current()
+        variables = channel.begin.variables if channel is not None else {}
+        # Under the service, each node has its own directory for checkpoints.
+        self.has_nodes = variables.get("GROUP_WORLD_SIZE", "1") != "1"
+        self._sends = variables.get("GROUP_RANK", "0") != "0" and variables["LOCAL_RANK"] == "0"
         # Two groups, because a save is completed in the background while training continues.
         self._replies, self._saves = (
             distributed.new_group(backend="gloo", timeout=PATIENCE) for _ in range(2)
@@ -69,6 +76,48 @@ class Ranks:
         self._distributed.all_gather_object(errors, error, group=self._saves)
         return [(rank, text) for rank, text in enumerate(errors) if text is not None]
 
+    def collect(self, directory: Path) -> list[tuple[int, str]]:
+        """Move the files that the ranks of other nodes have written to the directory of rank 0, and return errors as `errors` does.
+
+        The first rank of each node sends the files of its node. A rank whose connection fails raises an exception.
+        """
+        sizes: list[dict[str, int]] = [{}] * self.count
+        files = sorted(directory.rglob("*")) if self._sends else []
+        own = {str(path.relative_to(directory)): path.stat().st_size for path in files if path.is_file()}
+        self._distributed.all_gather_object(sizes, own, group=self._saves)
+        error = None
+        for rank, sizes_of_rank in enumerate(sizes):
+            for name, size in sizes_of_rank.items():
+                if rank == self.rank:
+                    self._send(directory / name, size)
+                elif self.rank == 0:
+                    error = self._receive(directory / name, size, rank) or error
+        if self._sends:
+            shutil.rmtree(directory, ignore_errors=True)
+        return self.errors(error)
+
+    def _send(self, path: Path, size: int) -> None:
+        with path.open("rb") as file:
+            for block in _blocks(size):
+                file.readinto(block)
+                self._distributed.send(_as_tensor(block), 0, group=self._saves)
+
+    def _receive(self, path: Path, size: int, rank: int) -> str | None:
+        """Write a file that another rank sends. If that fails, still receive all of it, and return the error."""
+        error = None
+        with contextlib.ExitStack() as stack:
+            file = None
+            for block in _blocks(size):
+                self._distributed.recv(_as_tensor(block), rank, group=self._saves)
+                try:
+                    if file is None:
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        file = stack.enter_context(path.open("wb"))
+                    file.write(block)
+                except OSError as failure:
+                    error = f"{type(failure).__name__}: {failure}"
+        return error
+
     def wait(self) -> None:
         """Wait until all ranks have come here."""
         self.errors(None)
@@ -77,6 +126,19 @@ class Ranks:
         values = [value]
         self._distributed.broadcast_object_list(values, src=0, group=group)
         return values[0]
+
+
+def _blocks(size: int) -> Iterator[bytearray]:
+    """Yield buffers for the parts of a file. The last one is for the end of the file, and an empty file has an empty one."""
+    for start in range(0, max(1, size), BLOCK_BYTES):
+        yield bytearray(min(BLOCK_BYTES, size - start))
+
+
+def _as_tensor(block: bytearray) -> Any:
+    """Return a tensor that shares the memory of the block."""
+    import torch
+
+    return torch.frombuffer(block, dtype=torch.uint8) if block else torch.empty(0, dtype=torch.uint8)
 
 
 class SharedHome(Home):
@@ -121,15 +183,19 @@ class SharedHome(Home):
         return reply
 
     def place(self, step: int, part: int = 0) -> Path:
-        self._place = self._ranks.same_place(self._home.place(step, part) if self._is_first else None)
+        own = self._home.place(step, part) if self._is_first or self._ranks.has_nodes else None
+        self._place = own if self._ranks.has_nodes else self._ranks.same_place(own)
+        assert self._place is not None
         return self._place
 
     def joint_error(self, error: Exception | None) -> Exception | None:
         """Wait until all ranks have written, and return the first error on all of them. The incomplete checkpoint is removed."""
         errors = self._ranks.errors(None if error is None else f"{type(error).__name__}: {error}")
+        if not errors and self._ranks.has_nodes and self._place is not None:
+            errors = self._ranks.collect(self._place)
         if not errors:
             return None
-        if self._is_first and self._place is not None:
+        if (self._is_first or self._ranks.has_nodes) and self._place is not None:
             shutil.rmtree(self._place, ignore_errors=True)
         rank, text = errors[0]
         return OSError(f"rank {rank} could not save: {text}")

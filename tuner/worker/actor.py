@@ -1,20 +1,203 @@
-"""The Ray actor of a worker. Its `train` returns when there is news for the driver, or when a heartbeat is due.
+"""The Ray actors of a worker. The `train` of the first returns when there is news for the driver, or when a heartbeat is due.
 
 Tune runs workers as trainables, but a worker does not inherit from Tune's `Trainable`: importing `ray.tune` would take 0.7 s of processor
 time and 78 MB in each worker, before it can begin its first attempt. `tuner.driver.tuning_run` shows Tune a trainable in its place.
+
+A worker of trials on several nodes has a placement group with one bundle for each node. `Worker` is in the first bundle, and starts a
+`NodeWorker` in each of the others. If the `Worker` dies, Ray kills the actors that it has started.
 """
 
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.cluster.drain import own_board
 from tuner.cluster.notice_delivery import hide_unrequested_gpus
-from tuner.worker import STARTED_NS
+from tuner.cluster.notices.notice import Notice
+from tuner.worker import STARTED_NS, endings
 from tuner.worker.packages import Stored
-from tuner.worker.supervisor import Supervisor
+from tuner.worker.publishing import background
+from tuner.worker.ranks import OtherNodes, free_port
+from tuner.worker.supervisor import HEARTBEAT_S, Supervisor
 
 MESSAGES = "messages"  # the value is a list, because Tune flattens dictionaries in a result
+ORDERS = "orders"
+# How long another node may take to answer a call, and to end an attempt. Ray notices sooner if the node or its process is dead.
+SILENT_S, ENDS_WITHIN_S = 30.0, 5.0
+News = dict[str, Any]
+
+
+class NodeWorker:
+    """Runs the ranks of attempts on a node other than the first. The first node's `Worker` owns this actor and is the only one to call it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        hide_unrequested_gpus()
+        self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
+        self._supervisor = _supervisor(config)
+
+    def order(self, message: dict[str, Any]) -> None:
+        if message["order"] == "begin":
+            self._supervisor.order(message)
+        else:
+            self._supervisor.hear_first_node(message)
+
+    def step(self) -> News:
+        """Wait up to `HEARTBEAT_S` for something to report. Return facts about the node, and about its attempt if there is one."""
+        news: News = {"attempt": None}
+        if self._supervisor.attempt is None:
+            time.sleep(HEARTBEAT_S)
+        else:
+            result = self._supervisor.step()
+            news = {name: result[name] for name in ("state", "error", "rank_ends")}
+            news["attempt"] = result["trial"], result["attempt"]
+        notice, machine = self._board.earliest_notice(self._node), self._board.described(self._node)
+        return {**news, "node": self._node, "notice": notice, "machine": machine}
+
+
+@dataclass
+class OtherActor:
+    """What a worker knows of another node."""
+
+    number: int  #: Of the node, from 1.
+    actor: Any
+    attempt: tuple[str, int] | None = None  #: Trial and number of the attempt that it runs.
+    answered_s: float = float(
+        "-inf"
+    )  #: When the newest call was made that it has answered, on the monotonic clock.
+    node: str = ""  #: Ray's id of the node. Empty: not known yet.
+    notice: Notice | None = None
+    machine: Mapping[str, str] | None = None  #: Facts about the machine from its cloud.
+    lost: str = ""  #: Why it was lost.
+
+    def order(self, message: dict[str, Any]) -> None:
+        """Send an order. It is carried out at once, also while the actor is in `step`."""
+        self.actor.order.options(concurrency_group=ORDERS).remote(message)
+
+
+class OtherActors(OtherNodes):
+    """The other nodes of a worker, with an actor on each of them.
+
+    Args:
+        config: The config of the worker. Without `nodes`, there are no other nodes.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        group, size = ray.util.get_current_placement_group(), config.get("resources", {})
+        remote = ray.remote(concurrency_groups={ORDERS: 1})(NodeWorker)
+        self._changed = threading.Condition()
+        self.all = [
+            OtherActor(
+                number,
+                remote.options(
+                    num_cpus=size["CPU"],
+                    num_gpus=size["GPU"],
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
+                ).remote(dict(config)),
+            )
+            for number in range(1, config.get("nodes", 1))
+        ]
+
+    def follow(self, hear: Callable[[str, int, News], None]) -> None:
+        """Call the actors all the time, each in a thread of its own, and pass on what they report.
+
+        Args:
+            hear: Called with trial and number of an attempt, and with the report.
+        """
+        self._hear = hear
+        for other in self.all:
+            background("node", self._follow, other)
+
+    def _follow(self, other: OtherActor) -> None:
+        patience_s = None  # for the first answer, because the actor has to start
+        try:
+            while True:
+                called_s = time.monotonic()
+                news = ray.get(other.actor.step.remote(), timeout=patience_s)
+                patience_s = SILENT_S
+                self._take(other, news, called_s)
+        except Exception as error:  # also GetTimeoutError, if the process is stopped
+            self._lose(other, f"{type(error).__name__}: {error}"[:500])
+
+    def _take(self, other: OtherActor, news: News, called_s: float) -> None:
+        with self._changed:
+            other.node, other.notice, other.machine = news["node"], news["notice"], news["machine"]
+            other.answered_s = called_s
+            attempt = other.attempt
+            if attempt is not None and attempt == news["attempt"] and news["state"] != "running":
+                other.attempt = None
+            self._changed.notify_all()
+        if attempt is not None and attempt == news["attempt"]:
+            self._hear(*attempt, news)
+
+    def _lose(self, other: OtherActor, why: str) -> None:
+        with self._changed:
+            other.lost = other.lost or why
+            attempt, other.attempt = other.attempt, None
+            self._changed.notify_all()
+        if attempt is not None:
+            error = endings.node_lost(other.number, other.lost)
+            self._hear(*attempt, {"state": "failed", "error": error, "rank_ends": []})
+        ray.kill(other.actor)
+
+    def begin(self, order: dict[str, Any]) -> None:
+        with self._changed:
+            for other in self.all:
+                other.attempt = order["trial"], order["attempt"]
+                other.order({**order, "node": other.number})
+                if other.lost:
+                    background("lost", self._lose, other, other.lost)
+
+    def renew(self, lease_ns: int) -> None:
+        self._order({"order": "renew", "lease_ns": lease_ns})
+
+    def end(self, state: str, error: dict[str, str] | None) -> None:
+        self._order({"order": "end", "state": state, "error": error})
+
+    def _order(self, message: dict[str, Any]) -> None:
+        with self._changed:
+            for other in self.all:
+                if other.attempt is not None:
+                    other.order(message)
+
+    def have_answered(self, since_s: float) -> bool:
+        with self._changed:
+            return all(other.attempt is None or other.answered_s >= since_s for other in self.all)
+
+    def settle(self) -> None:
+        """Wait until the attempt has ended on all nodes. Kill the actors on which it does not end."""
+        with self._changed:
+            self._changed.wait_for(lambda: not any(other.attempt for other in self.all), ENDS_WITHIN_S)
+            late = [other for other in self.all if other.attempt is not None]
+        for other in late:
+            self._lose(other, "it did not end its attempt")
+
+    @property
+    def is_one_lost(self) -> bool:
+        return any(other.lost for other in self.all)
+
+    def machines(self) -> list[tuple[str, Mapping[str, str]]]:
+        """Return each other node that has answered, with the facts about its machine."""
+        return [(other.node, other.machine or {}) for other in self.all if other.node]
+
+    def close(self) -> None:
+        for other in self.all:
+            ray.kill(other.actor)
+
+
+def _supervisor(config: Mapping[str, Any], **more: Any) -> Supervisor:
+    return Supervisor(
+        config["entry"],
+        package=Stored.parse(config.get("package")),
+        constants=config.get("constants"),
+        born_ns=STARTED_NS,
+        owns_process=True,
+        **more,
+    )
 
 
 class Worker:
@@ -28,36 +211,42 @@ class Worker:
         """Start the supervisor. `storage` is where Tune would keep results, which is not used."""
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
-        self._supervisor = Supervisor(
-            config["entry"],
-            package=Stored.parse(config.get("package")),
-            constants=config.get("constants"),
-            born_ns=STARTED_NS,
-            notice=lambda: self._board.earliest_notice(self._node),
-            owns_process=True,
-        )
+        self._others = OtherActors(config)
+        self._supervisor = _supervisor(config, notice=self._earliest_notice, others=self._others)
+        self._others.follow(self._supervisor.hear_other_node)
         self._name, self._messages = config.get("name", "Worker"), 0
+
+    def _earliest_notice(self) -> Notice | None:
+        """Return the preemption notice of the worker's machine or of another node of its trials. The earliest deadline counts."""
+        notices = [self._board.earliest_notice(self._node), *(other.notice for other in self._others.all)]
+        known = [notice for notice in notices if notice is not None]
+        return min(known, key=lambda notice: notice.deadline, default=None)
 
     def reset(self, new_config: dict[str, Any], storage: object = None) -> bool:
         """Return True: a worker that Tune reuses needs no preparation, because an order begins each attempt."""
         return True
 
     def order(self, message: dict[str, Any]) -> None:
+        if message["order"] == "begin" and self._others.all:
+            message = {**message, "address": ray.util.get_node_ip_address(), "port": free_port()}
         self._supervisor.order(message)
 
     def train(self) -> dict[str, Any]:
         """Return the next message for the driver, as a result in Tune's form. The message is None if no attempt was begun.
 
         Raises:
-            RuntimeError: No attempt was begun, and this machine is about to be taken away. Tune then removes the worker.
+            RuntimeError: No attempt was begun, and a machine of this worker is lost or about to be taken away. Tune then removes the worker.
         """
         message = None
         if self._supervisor.attempt is not None:
-            machine = self._board.described(self._node)
-            message = {**self._supervisor.step(), "node": self._node, "machine": machine}
-        elif self._board.earliest_notice(self._node) is not None:
+            message = self._supervisor.step()
+            if self._supervisor.attempt is None:
+                self._others.settle()
+            message |= {"node": self._node, "machine": self._board.described(self._node)}
+            message |= {"others": self._others.machines(), "retires": self._others.is_one_lost}
+        elif self._earliest_notice() is not None or self._others.is_one_lost:
             raise RuntimeError(
-                "this machine is about to be taken away, so its worker begins no more attempts"
+                "a machine of this worker is lost or about to be taken away, so it begins no more attempts"
             )
         self._messages += 1
         return {MESSAGES: [message], "training_iteration": self._messages, "done": False}
@@ -68,6 +257,7 @@ class Worker:
 
     def stop(self) -> None:
         self._supervisor.close()
+        self._others.close()
 
     def __repr__(self) -> str:
         """Return the job's name. Ray calls this once, when the actor is created."""

@@ -29,6 +29,7 @@ from tuner.worker.child_channel import (
     check_step,
 )
 from tuner.worker.metering import Stopwatch, UsageMeter
+from tuner.worker.ranks import RankEnd
 from tuner.worker.saves import Saves
 
 DriverCommand = Literal["go", "pause", "finish", "stop"]
@@ -120,6 +121,7 @@ class RunningAttempt:
     environment: Environment | None = None  # to be sent with the next result
     teacher: dict[str, Any] | None = None  # what the child is given of the job's teacher
     described: bool = False  # the environment was sent, or is about to be
+    rank_ends: list[RankEnd] = field(default_factory=list)  # on several nodes; the others send them to node 0
 
     def __post_init__(self) -> None:
         """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""
@@ -135,6 +137,15 @@ class RunningAttempt:
     @property
     def number(self) -> int:
         return int(self.order["attempt"])
+
+    @property
+    def nodes(self) -> int:
+        return int(self.order.get("nodes", 1))
+
+    @property
+    def node(self) -> int:
+        """The number of this supervisor's node among those of the attempt, from 0."""
+        return int(self.order.get("node", 0))
 
     @property
     def may_have_part(self) -> bool:
@@ -541,6 +552,8 @@ class RunningAttempt:
         checkpoints, self.checkpoints = self.checkpoints, []
         environment, self.environment = self.environment, None
         part, self.stored_part = self.stored_part, None
+        rank_ends = [end.message(time.monotonic_ns()) for end in self.rank_ends] if self.node else []
+        self.rank_ends = [] if self.node else self.rank_ends
         return {
             "trial": self.trial,
             "attempt": self.number,
@@ -556,6 +569,7 @@ class RunningAttempt:
             "leaving": self.notice is not None,
             "from_step": self.from_step,
             "outage_ns": self.outage_ns,
+            "rank_ends": rank_ends,
             "usage": self.use.reading(),
             "environment": None if environment is None else environment.message(),
             "error": self.error if state == self.state else None,

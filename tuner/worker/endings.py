@@ -52,6 +52,11 @@ def _memory(code: int) -> str:
     return ", perhaps by the kernel because memory ran out" if code == -signal.SIGKILL else ""
 
 
+def node_lost(number: int, why: str) -> Trouble:
+    """Describe the loss of a node of an attempt on several nodes. The driver finds out why it was lost."""
+    return trouble("worker", f"node {number} of the trial was lost: {why}")
+
+
 def of_rank(rank: int, trouble: Trouble) -> Trouble:
     """Name the rank in a description."""
     return {**trouble, "message": f"rank {rank}: {trouble['message']}"}

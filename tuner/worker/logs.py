@@ -97,7 +97,7 @@ class LogPump:
         order = self._order
         try:
             logs = TrialLogs(order["storage"], order["project"], order["job"], order["trial"])
-            logs.write(order["attempt"], printed)
+            logs.write(order["attempt"], printed, node=order.get("node", 0))
         except Exception as error:  # each kind of storage has errors of its own
             log.warning("%s: its output could not be stored: %s", order["trial"], explained(error))
             return False

@@ -1,6 +1,9 @@
 """The processes of one attempt, if it has several: their ranks, and the variables with which they find each other.
 
 Each process has a *rank*. Rank 0 reports and saves for all of them. The variables are those of `torchrun`, so its scripts run unchanged.
+
+On several nodes, each node has a supervisor. The supervisor of node 0 is the one that the driver talks to. It begins the attempt on the
+other nodes, decides how the attempt ends, and ends it on all of them. Each supervisor enforces the lease on its own node.
 """
 
 import socket
@@ -85,6 +88,51 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("", 0))
         return int(listener.getsockname()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """The end of a rank that makes an attempt on several nodes fail, unless the attempt is being stopped."""
+
+    rank: int
+    at_ns: int  #: When it ended, on the monotonic clock of this node.
+    trouble: dict[str, str]
+    code: int | None = None  #: The exit status, if it exited without a message.
+
+    @classmethod
+    def of_message(cls, message: dict[str, Any], now_ns: int) -> Self:
+        return cls(message["rank"], now_ns - message["ago_ns"], message["trouble"], message["code"])
+
+    def message(self, now_ns: int) -> dict[str, Any]:
+        """Return what another node is sent. Nodes have different clocks, so it has the age."""
+        return {"rank": self.rank, "ago_ns": now_ns - self.at_ns, "trouble": self.trouble, "code": self.code}
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Sorts the cause first: ranks raise exceptions because they lose the connection to another one that was killed."""
+        return self.trouble["kind"] == "raised", self.at_ns
+
+
+class OtherNodes:
+    """The other nodes of an attempt, for the supervisor of its node 0. This class is for attempts on one node.
+
+    The supervisor calls all methods under its lock, so they must not wait.
+    """
+
+    def begin(self, order: dict[str, Any]) -> None:
+        """Begin the attempt on the other nodes."""
+
+    def renew(self, lease_ns: int) -> None:
+        """Extend the lease of the attempt."""
+
+    def end(self, state: str, error: dict[str, str] | None) -> None:
+        """End the attempt on the other nodes in this state. Do nothing if none has begun it."""
+
+    def have_answered(self, since_s: float) -> bool:
+        """Return whether each other node has answered a call that was made after `since_s`, on the monotonic clock, or has ended the
+        attempt. A node that was lost does not, until its loss is noticed.
+        """
+        return True
 
 
 @dataclass

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
@@ -46,8 +46,9 @@ from tuner.worker.publishing import (
     restored_part,
     size_of,
     store_artifacts,
+    with_retries,
 )
-from tuner.worker.ranks import Peer, RankGroup
+from tuner.worker.ranks import OtherNodes, Peer, RankEnd, RankGroup
 from tuner.worker.sampling import UsageSampler, sample_usage
 from tuner.worker.scratch import Scratch, new_directory, wipe
 from tuner.worker.server_handle import ForkServer, Servers
@@ -62,6 +63,8 @@ REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
 # How long the failure of one rank waits for the death of another, which may be its cause.
 CAUSE_S = 1.0
+# On several nodes, it waits in addition until all nodes have answered. A node that does not is lost by then.
+NODES_ANSWER_S = 60.0
 # The most time before its beginning that is billed to an attempt: on a reused worker, and on a new worker.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
@@ -77,6 +80,7 @@ class Supervisor:
         born_ns: int | None = None,
         notice: NoticeSource = lambda: None,
         owns_process: bool = False,
+        others: OtherNodes | None = None,
     ) -> None:
         """Start the fork server of a trainable.
 
@@ -89,6 +93,7 @@ class Supervisor:
             owns_process: Whether all children of this process belong to the supervisor, so that it may kill
                 them all after an attempt. The process then adopts the processes that user code leaves behind
                 if it kills its fork server.
+            others: The other nodes, if this supervisor is on node 0 of attempts on several nodes.
         """
         self._owns_process = owns_process
         if owns_process:
@@ -105,6 +110,7 @@ class Supervisor:
         self._reads = ReadLog(self._home)
         self._servers = Servers(entry, package, self._on_exit, self._limits, self._home, constants or {})
         self._attempt: RunningAttempt | None = None
+        self._others = others or OtherNodes()
         self._store: CheckpointStore | None = None
         self._channel: ChannelEnd | None = None
         self._pump: LogPump | None = None
@@ -139,6 +145,7 @@ class Supervisor:
                     attempt.until, attempt.announced_waiting = message["until"], False
                     attempt.learn_job_best(message.get("job_best"))
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
+                    self._others.renew(attempt.lease_ns)
                 case "pause" | "finish":
                     attempt.last_command = message["order"]
                 case "stop" if message.get("keep_best") and attempt.has_unsaved_best():
@@ -153,11 +160,24 @@ class Supervisor:
             self.reply_if_due(attempt)
             self._changed.notify_all()
 
+    def hear_first_node(self, message: Mapping[str, Any]) -> None:
+        """Carry out what node 0 orders for its attempt after it has begun here: to extend its lease, or to end it."""
+        with self._changed:
+            attempt = self._attempt
+            if attempt is None:
+                return
+            if message["order"] == "renew":
+                attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
+            else:
+                attempt.end(message["state"], message["error"])
+            self._changed.notify_all()
+
     def _begin(self, order: dict[str, Any]) -> None:
         now = time.monotonic_ns()
         gap = min(
             now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
         )
+        gap = order.get("used_ns", gap)  # by node 0, whose lease is the same
         kept, self._fresh = not self._fresh, False
         watch = Stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
@@ -179,7 +199,11 @@ class Supervisor:
             self._store = CheckpointStore(order["storage"], order["project"], order["job"])
             if is_new:
                 background("storage", self._store.connect)
-            checkpoint = self._restore(attempt, self._store)
+            if attempt.node:
+                checkpoint = self._fetch_same(attempt, self._store)
+            else:
+                checkpoint = self._restore(attempt, self._store)
+                self._begin_on_others(attempt, checkpoint)
             self._give_teacher(attempt)
             if attempt.state is None:
                 self._start_child(attempt, checkpoint)
@@ -215,6 +239,24 @@ class Supervisor:
             attempt.restored_from(checkpoint[0], older)
             attempt.use.restored(size)
             return checkpoint[1]
+
+    def _begin_on_others(self, attempt: RunningAttempt, checkpoint: Path | None) -> None:
+        """Begin the attempt on its other nodes, which continue from the checkpoint that this node has restored."""
+        with self._changed:
+            if attempt.nodes > 1 and attempt.state is None:
+                name = checkpoint.name if checkpoint is not None else None
+                lease = {"lease_ns": attempt.lease_ns, "used_ns": attempt.watch.total_ns()}
+                self._others.begin({**attempt.order, **lease, "checkpoint": name})
+
+    def _fetch_same(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
+        """Fetch the checkpoint that node 0 continues from, and return its directory. Return None if it starts from scratch."""
+        name = attempt.order["checkpoint"]
+        if name is None:
+            return None
+        checkpoint = CheckpointId.named(name)
+        attempt.restored_from(checkpoint.step)
+        into = self._restore_dir(attempt) / name
+        return with_retries(attempt, store, lambda: store.fetch(attempt.trial, checkpoint, into))
 
     def _give_teacher(self, attempt: RunningAttempt) -> None:
         """Give the attempt the checkpoint of the job's teacher, if it has one. A worker fetches it once.
@@ -267,18 +309,23 @@ class Supervisor:
                 pump.close()
                 return
             attempt.forked()
-            (pid, connection), *others = forked
-            channel = ChannelEnd(connection)
-            peers = [Peer.of(rank, *other) for rank, other in zip(group.ranks[1:], others, strict=True)]
-            self._pid, self._channel, self._pump, self._peers = pid, channel, pump, peers
+            processes = [Peer.of(rank, *process) for rank, process in zip(group.ranks, forked, strict=True)]
+            first = processes[0] if group.node == 0 else None
+            self._pump, self._peers = pump, [peer for peer in processes if peer is not first]
+            if first is not None:
+                self._pid, self._channel = first.pid, first.channel
             begin = attempt.begin(staging, checkpoint)
-        background("reader", self._read, attempt, channel)
-        for peer in peers:
-            background("reader", self._read_peer, attempt, peer)
+        for process in processes:
+            if process is first:
+                background("reader", self._read, attempt, process.channel)
+            else:
+                background("reader", self._read_peer, attempt, process)
         # Send without the lock: a child that does not read blocks this call until the lease ends.
-        for rank, its_channel in zip(group.ranks, [channel, *(peer.channel for peer in peers)], strict=True):
-            variables = group.variables(rank)
-            its_channel.send_waiting(begin_message(replace(begin, rank=rank, variables=variables)))
+        for process in processes:
+            variables = group.variables(process.rank)
+            process.channel.send_waiting(
+                begin_message(replace(begin, rank=process.rank, variables=variables))
+            )
 
     # Messages from the child
 
@@ -315,7 +362,7 @@ class Supervisor:
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
-                self._rank_failed(attempt, endings.user_code_raised(message))
+                self._rank_failed(attempt, 0, endings.user_code_raised(message))
 
     def _read_peer(self, attempt: RunningAttempt, peer: Peer) -> None:
         try:
@@ -342,21 +389,70 @@ class Supervisor:
                 peer.ended = True
             case FailedMessage():
                 trouble = endings.user_code_raised(message)
-                self._rank_failed(attempt, endings.of_rank(peer.rank, trouble))
+                self._rank_failed(attempt, peer.rank, endings.of_rank(peer.rank, trouble))
             case PhaseMessage() | SavedMessage() | SaveFailedMessage():
                 pass
 
-    def _rank_failed(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
+    def _rank_failed(self, attempt: RunningAttempt, rank: int, trouble: endings.Trouble) -> None:
         """Fail the attempt because user code raised an exception. Call it under the lock.
 
         If a rank is killed, the others fail because they lose the connection to it. So the end of another rank, which is reported from
         another thread, comes first.
         """
+        if attempt.nodes > 1:
+            self._rank_ended(attempt, RankEnd(rank, time.monotonic_ns(), trouble))
+            return
         if self._peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
         # otherwise its last checkpoint is being stored
         if not (self._peers and attempt.closed_by(attempt.saved_at)):
             attempt.end("failed", trouble)
+
+    def _rank_ended(self, attempt: RunningAttempt, end: RankEnd) -> None:
+        """Note the end of a rank of an attempt on several nodes. Node 0 then fails the attempt. Call it under the lock."""
+        is_stopped = attempt.closing and (end.code == 0 or attempt.closed_by(attempt.saved_at))
+        # A process that sends an exception exits after that.
+        is_known = any(known.rank == end.rank for known in attempt.rank_ends)
+        if attempt.state is not None or is_stopped or is_known:
+            return
+        attempt.rank_ends.append(end)
+        if attempt.node == 0 and len(attempt.rank_ends) == 1:
+            background("cause", self._fail_by_cause, attempt)
+        self._changed.notify_all()
+
+    def _fail_by_cause(self, attempt: RunningAttempt) -> None:
+        """Fail an attempt on several nodes because of the rank whose end was the cause.
+
+        Ranks fail if they lose the connection to a node that was lost. The attempt then does not fail but is lost, so it is first made
+        sure that all nodes exist.
+        """
+        since_s = time.monotonic() + CAUSE_S
+        with self._changed:
+            self._changed.wait_for(
+                lambda: attempt.state is not None or self._others.have_answered(since_s), NODES_ANSWER_S
+            )
+            if not attempt.closed_by(attempt.saved_at):
+                self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).trouble)
+
+    def hear_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
+        """Act on what another node reports of an attempt: ends of its ranks, or the early end of the attempt there.
+
+        Args:
+            trial: The trial.
+            number: The number of the attempt.
+            result: The part of `step`'s result with `state`, `error` and `rank_ends`.
+        """
+        with self._changed:
+            attempt = self._attempt
+            if attempt is None or (attempt.trial, attempt.number) != (trial, number):
+                return
+            for message in result["rank_ends"]:
+                self._rank_ended(attempt, RankEnd.of_message(message, time.monotonic_ns()))
+            is_over = result["state"] != "running" and not attempt.closed_by(attempt.saved_at)
+            if is_over and attempt.state is None:
+                attempt.end(result["state"], result["error"])
+                self.kill()
+            self._changed.notify_all()
 
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
         if self._channel is not None and self._channel.unread:
@@ -398,9 +494,10 @@ class Supervisor:
         The kernel kills the child when its fork server dies. Another process that user code started may still hold the channel open,
         so the reader may never see the end of the channel.
         """
-        if self._pid and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_at):
+        pids = self.pids
+        if pids and self.server.exit_code is not None and not attempt.closed_by(attempt.saved_at):
             log = self._pump.last() if self._pump else ""
-            self._fail(attempt, endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
+            self._fail(attempt, endings.exited(self._exits.get(pids[0]), self.server.exit_code, log))
 
     def _fail(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
         """Fail the attempt and kill its child. Call it under the lock.
@@ -439,8 +536,12 @@ class Supervisor:
             endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
             # otherwise its last checkpoint is being stored and will end it
             if not attempt.closed_by(attempt.saved_at):
-                log = self._pump.last() if self._pump else ""
-                attempt.end("failed", endings.exited(self._exits.get(self._pid), self.server.exit_code, log))
+                log, code = self._pump.last() if self._pump else "", self._exits.get(self._pid)
+                trouble = endings.exited(code, self.server.exit_code, log)
+                if attempt.nodes > 1:
+                    self._rank_ended(attempt, RankEnd(0, time.monotonic_ns(), trouble))
+                else:
+                    attempt.end("failed", trouble)
             self._changed.notify_all()
 
     def _on_peer_silence(self, attempt: RunningAttempt, peer: Peer, last_words: int = 0) -> None:
@@ -454,8 +555,11 @@ class Supervisor:
             is_stopped = attempt.closing and (code == 0 or attempt.closed_by(attempt.saved_at))
             if not peer.ended and not is_stopped:
                 log = self._pump.last() if self._pump else ""
-                trouble = endings.exited(code, self.server.exit_code, log)
-                self._fail(attempt, endings.of_rank(peer.rank, trouble))
+                trouble = endings.of_rank(peer.rank, endings.exited(code, self.server.exit_code, log))
+                if attempt.nodes > 1:
+                    self._rank_ended(attempt, RankEnd(peer.rank, time.monotonic_ns(), trouble, code))
+                else:
+                    self._fail(attempt, trouble)
 
     def _await_last_words(self, attempt: RunningAttempt, channel: ChannelEnd | None, times: int) -> None:
         """Wait up to `times` times `EXIT_GRACE_S` for messages that a process sent before it exited. Call it under the lock."""
@@ -519,7 +623,7 @@ class Supervisor:
     @property
     def pids(self) -> list[int]:
         """The processes of the attempt that the fork server started, one for each rank."""
-        return [self._pid, *(peer.pid for peer in self._peers)] if self._pid else []
+        return [*([self._pid] if self._pid else []), *(peer.pid for peer in self._peers)]
 
     @property
     def attempt(self) -> RunningAttempt | None:
@@ -534,7 +638,7 @@ class Supervisor:
     def kill_all(self) -> None:
         """Kill the child and all processes that it started, in any session. This needs neither the lock nor a living fork server."""
         self.kill()
-        if self._pid:
+        if self.pids:
             kill_descendants(self.server.pid)
             self._kill_orphans()
 
@@ -607,6 +711,7 @@ class Supervisor:
             or attempt.stored_part is not None
             or (attempt.waits_for_driver() and not attempt.announced_waiting)
             or attempt.announced_leaving != (attempt.notice is not None)
+            or (attempt.node > 0 and bool(attempt.rank_ends))
         )
 
     def _clear(self, attempt: RunningAttempt) -> None:
@@ -616,11 +721,13 @@ class Supervisor:
         lease ends, at most `SAVE_GRACE_S`. A stopped attempt's saves get `EXIT_GRACE_S`, and so do artifacts after a preemption
         notice. Then delete the attempt's folders and close its channel and its log.
         """
+        with self._changed:
+            self._others.end(str(attempt.state), attempt.error)
         if self._starter is not None:
             self._starter.join(EXIT_GRACE_S)
         with self._changed:
             if attempt.error is None and attempt.state != "stopped":
-                self._changed.wait_for(lambda: self._pid in self._exits or not self._pid, EXIT_GRACE_S)
+                self._changed.wait_for(lambda: not self.pids or self.pids[0] in self._exits, EXIT_GRACE_S)
             self.kill()
         self.server.clean()
         self._kill_orphans()

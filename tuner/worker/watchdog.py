@@ -102,7 +102,7 @@ class Watchdog:
             return
         with self._changed:
             self._end(attempt, "failed", trouble)
-            if not self._supervisor.pid:
+            if not self._supervisor.pids:
                 server.kill()
 
     def _set_notice(self, attempt: RunningAttempt, notice: Notice | None) -> None:

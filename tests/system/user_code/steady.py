@@ -2,9 +2,11 @@
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed
 
 from tuner.training import SpotSafe
 
@@ -43,6 +45,28 @@ def train(config: dict[str, Any]) -> None:
             assert int(counter.count) == step + 1, "a checkpoint was not that of its step"
             score, gpus = config["x"] * (1 - 0.9 ** (step + 1)), os.environ.get("CUDA_VISIBLE_DEVICES", "all")
             run.report(score=score, fork_server=os.getppid(), gpus=gpus)
+
+
+def distributed(config: dict[str, Any]) -> None:
+    """Train one model on all ranks. Each writes its process id to a file in the directory `pids`, which has the name of the rank."""
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    Path(config["pids"], str(rank)).write_text(str(os.getpid()))
+    torch.manual_seed(0)
+    model: torch.nn.Module = torch.nn.Linear(3, 1)
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer, counter = torch.optim.SGD(model.parameters(), lr=0.1), Counter()
+    with SpotSafe(model=model, optimizer=optimizer, counter=counter) as run:
+        for step in run.steps():
+            time.sleep(SHORT_S if os.path.exists(config["speed_up"]) else config["step_s"])
+            loss = model(torch.rand(4, 3) + rank).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            counter.count += 1
+            assert int(counter.count) == step + 1, "a checkpoint was not that of its step"
+            run.report(score=-loss.item(), ranks=ranks)
 
 
 def tested_on_spot(config: dict[str, Any]) -> None:
