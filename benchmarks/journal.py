@@ -9,10 +9,12 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from sqlalchemy import event, func, select
 
 from tests import fakes
+from tuner.database.prepared import Prepared
 from tuner.database.tables import attempts, reports
 from tuner.domain.space import Config
 
@@ -39,15 +41,23 @@ def main() -> None:
             resources={"max_concurrent_trials": 2},
         )
         statements: Counter[str] = Counter()
+        prepared: Counter[Prepared] = Counter()
+        execute = Prepared._execute
 
         def count(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
             statements[" ".join(statement.split())] += 1
 
+        def count_prepared(self: Prepared, *arguments: Any) -> Any:
+            prepared[self] += 1
+            return execute(self, *arguments)
+
         event.listen(service.database.engine, "before_cursor_execute", count)
         began = time.process_time()
-        fakes.simulate(service, job, training=ShortSteps())
+        with patch.object(Prepared, "_execute", count_prepared):
+            fakes.simulate(service, job, training=ShortSteps())
         took_s = time.process_time() - began
         event.remove(service.database.engine, "before_cursor_execute", count)
+        statements.update({" ".join(str(each).split()): times for each, times in prepared.items()})
         with service.database.read() as db:
             reported, begun = (
                 db.execute(select(func.count()).select_from(table)).scalar_one()

@@ -75,17 +75,18 @@ MUTANTS = (
     Mutant(
         "read-then-write",
         "tuner/ledger/ledger.py",
-        "    if db.execute(_RESERVE, {",
+        "    amounts = _RESERVE.first(db, {",
         "    read = account(db, job).held\n"
-        "    sums = _RESERVE.values(held_usd=read.usd.micro_usd + usd, held_gpu_ms=read.gpu_ms + gpu_ms)\n"
-        "    if db.execute(sums, {",
+        "    mine = (_A.job == bindparam('of_job'), _USD >= 0, _GPU_MS >= 0)\n"
+        "    sums = {'held_usd': read.usd.micro_usd + usd, 'held_gpu_ms': read.gpu_ms + gpu_ms}\n"
+        "    amounts = Prepared(update(accounts).where(*mine).values(sums).returning(*_AMOUNTS)).first(db, {",
         "of two holds that are placed at once one is forgotten",
         ("tests/store/test_postgresql.py::test_concurrent_holds_are_both_counted",),
     ),
     Mutant(
         "hold-placed-twice",
         "tuner/ledger/ledger.py",
-        '    if db.execute(_PLACED, {"of_hold": hold.id}).first():\n        return True\n',
+        '    if _PLACED.first(db, {"of_hold": hold.id}):\n        return lock_account(db, project, job)\n',
         "",
         "a driver that comes back and holds again is refused, or counts twice",
         (f"{HOLDS}::test_repeated_hold_succeeds_and_changes_nothing_even_if_it_no_longer_fits",),
@@ -101,15 +102,15 @@ MUTANTS = (
     Mutant(
         "hold-resolved-twice",
         "tuner/ledger/ledger.py",
-        'bindparam("of_hold"), _H.state == "open")',
-        'bindparam("of_hold"))',
+        'bindparam("of_hold"), _H.state == "open")\n    .values',
+        'bindparam("of_hold"))\n    .values',
         "a slice is paid for twice",
         (f"{HOLDS}::test_settling_twice_changes_nothing",),
     ),
     Mutant(
         "more-used-than-held",
         "tuner/ledger/ledger.py",
-        'if row.state == "open" and not spent.fits(hold.cost):',
+        "if not spent.fits(hold.cost):",
         "if False:",
         "more is posted than was set aside for it",
         (f"{HOLDS}::test_settling_more_than_was_held_is_refused",),
@@ -125,8 +126,8 @@ MUTANTS = (
     Mutant(
         "kept-by-the-budget-above",
         "tuner/ledger/ledger.py",
-        "        shared_budgets.unreserve(db, project, hold, taken)\n        return False\n",
-        "        return False\n",
+        "        shared_budgets.unreserve(db, project, hold, taken)\n        return None\n",
+        "        return None\n",
         "a hold that the job's own budget refuses is held for ever in the one above it",
         (f"{ABOVE}::test_hold_refused_by_the_jobs_own_budget_counts_in_no_shared_budget",),
     ),
@@ -150,16 +151,16 @@ MUTANTS = (
     Mutant(
         "no-fence",
         "tuner/store/launches.py",
-        'if row.epoch != epoch or row.state == "ended":',
-        'if row.state == "ended":',
+        'if newest != epoch or state == "ended":',
+        'if state == "ended":',
         "a driver that was given up for dead writes beside its successor",
         (f"{LAUNCHES}::test_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing",),
     ),
     Mutant(
         "no-fence-at-the-end",
         "tuner/store/launches.py",
-        'if row.epoch != epoch or row.state == "ended":',
-        "if row.epoch != epoch:",
+        'if newest != epoch or state == "ended":',
+        "if newest != epoch:",
         "a driver goes on writing to a job that was cancelled",
         (f"{LAUNCHES}::test_journal_of_an_ended_launch_raises_fenced_and_writes_nothing",),
     ),

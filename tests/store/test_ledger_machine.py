@@ -173,7 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _place(self, wanted: OpenHold) -> bool:
         with self.database.write() as db:
-            return ledger.place(db, PROJECT, JOB, wanted)
+            return ledger.place(db, PROJECT, JOB, wanted) is not None
 
     def _settle(self, name: str, used: Used) -> None:
         with self.database.write() as db:

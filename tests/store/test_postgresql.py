@@ -403,3 +403,16 @@ def test_budget_is_not_lowered_between_reading_the_account_and_placing_a_hold(
     assert answers == ["refused"]
     with database.read() as db:
         assert ledger.account(db, job).held == left
+
+
+def test_connection_that_breaks_during_a_turn_is_reported_and_replaced(database: Database) -> None:
+    job = create(database, new_job("job_0000000000000088"))
+    with ExitStack() as stack:
+        stack.enter_context(pytest.raises(Unavailable))
+        db = stack.enter_context(database.write())
+        process = db.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        with database.read() as another:
+            another.exec_driver_sql(f"SELECT pg_terminate_backend({process})")
+        ledger.account(db, job)
+    with database.write() as db:
+        assert ledger.account(db, job).held.nothing

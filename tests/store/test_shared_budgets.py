@@ -43,7 +43,8 @@ def put(database: Database, *given: SharedBudget, at: Instant = NOW) -> None:
 
 def place(database: Database, job: str, number: int, usd: int, gpu_ms: int = 0, at: int = NOW) -> bool:
     with database.write() as db:
-        return ledger.place(db, PROJECT, job, at_time(hold(number, cost(usd, gpu_ms), job=job), at))
+        placed = ledger.place(db, PROJECT, job, at_time(hold(number, cost(usd, gpu_ms), job=job), at))
+        return placed is not None
 
 
 def at_time(hold: OpenHold, at: int) -> OpenHold:
@@ -224,7 +225,7 @@ class Machine(RuleBasedStateMachine):
             own = ledger.account(db, job).left
             wanted = at_time(hold(self.count, cost(usd, gpu_ms), job=job), self.at)
             allowed = shared_budgets.allowance(db, PROJECT, job, Instant(self.at), own)
-            placed = ledger.place(db, PROJECT, job, wanted)
+            placed = ledger.place(db, PROJECT, job, wanted) is not None
         assert placed == wanted.cost.fits(allowed.left)
         if placed:
             self.open.append((job, wanted))

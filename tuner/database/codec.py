@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tuner.domain import (
@@ -76,6 +77,8 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Window": calendar.Window,
 }
 _NAMES: Mapping[type, str] = {stored: name for name, stored in _TYPES.items()}
+# Types whose values are the same in JSON.
+_PLAIN = frozenset({str, int, bool, type(None)})
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -115,6 +118,8 @@ def type_name(value: object) -> str:
 
 
 def _to_json(value: object) -> object:
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"$": type_name(value), **_fields(value)}
     if isinstance(value, Mapping):
@@ -134,12 +139,17 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
     A field that is marked as new is left out if it has its default, so that older releases, which do not know it, can read the row.
     """
-    given = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return {
-        field.name: _to_json(inner)
-        for field, inner in given.items()
-        if "new" not in field.metadata or inner != field.default
-    }
+    given = [(name, getattr(value, name), default) for name, default in _names_of(type(value))]
+    return {name: _to_json(inner) for name, inner, default in given if inner != default}
+
+
+@cache
+def _names_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
+    """Return the name of each field, with the default of a field that is marked as new. `MISSING` equals no value."""
+    return [
+        (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)
+        for field in dataclasses.fields(kind)
+    ]
 
 
 def _from_json(value: Any) -> Any:

@@ -112,6 +112,7 @@ class Database:
             ) from error
         if self.is_sqlite:
             _listen_sqlite(self.engine)
+        self._writing = self.engine.execution_options(write=True)
 
     @contextmanager
     def write(self, name: str = "") -> Iterator[Connection]:
@@ -126,8 +127,8 @@ class Database:
         with (
             _as_unavailable(),
             self._only_writer(),
-            self._connected() as connection,
-            connection.execution_options(write=True).begin(),
+            self._connected(self._writing) as connection,
+            connection.begin(),
         ):
             yield connection
             if self._failpoint is not None:
@@ -156,19 +157,19 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Open a read transaction. All its queries see the same state, with SQLite and with PostgreSQL."""
         turn = nullcontext() if self._file_lock is None else self._file_lock.reading()
-        with _as_unavailable(), turn, self._connected() as connection:
+        with _as_unavailable(), turn, self._connected(self.engine) as connection:
             if not self.is_sqlite:
                 # With the default, READ COMMITTED, a bill could have entries of a trial that is not in its list of trials.
                 connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with connection.begin():
                 yield connection
 
-    def _connected(self) -> Connection:
+    def _connected(self, engine: Engine) -> Connection:
         """Open a connection, retrying for `patience_s`. Retrying is safe, because no statement was sent yet."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
-                return self.engine.connect()
+                return engine.connect()
             except OperationalError:
                 if time.monotonic() >= deadline:
                     raise

@@ -7,7 +7,7 @@ Every function runs in the caller's transaction. Ids of holds and entries derive
 (`slice`), so that repeating a call changes nothing.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from tuner.database.ledger_tables import accounts, entries, holds
+from tuner.database.prepared import Prepared
 from tuner.domain.cost import CostKind, total
 from tuner.domain.errors import Conflict
 from tuner.domain.ids import EXPORT_ID, entry_id
@@ -42,17 +43,18 @@ _PARTS: Mapping[str, tuple[EntryType, ...]] = {
     "taken": ("post", "release"),
 }
 
-# The statements that the driver executes for each message are built once. Building one takes SQLAlchemy ten times as long as
-# executing it. Parameters named `of_...` are compared with a column. The others set one.
+# The statements that the driver executes for each message. Parameters named `of_...` are compared with a column. The others set one.
 _A, _H = accounts.c, holds.c
 _USD: BindParameter[int] = bindparam("of_usd")
 _GPU_MS: BindParameter[int] = bindparam("of_gpu_ms")
 _SPENT_USD: BindParameter[int] = bindparam("spent_usd")
 _SPENT_GPU_MS: BindParameter[int] = bindparam("spent_gpu_ms")
-_ACCOUNT = select(accounts).where(_A.job == bindparam("of_job"))
-_LOCK_ACCOUNT = _ACCOUNT.with_for_update()
-_PLACED = select(_H.id).where(_H.id == bindparam("of_hold"))
-_RESERVE = (
+AMOUNTS = ("limit_usd", "limit_gpu_ms", "posted_usd", "posted_gpu_ms", "held_usd", "held_gpu_ms")
+_AMOUNTS = [_A[name] for name in AMOUNTS]
+_OF_JOB = select(*_AMOUNTS).where(_A.job == bindparam("of_job"))
+_ACCOUNT, _LOCK_ACCOUNT = Prepared(_OF_JOB), Prepared(_OF_JOB.with_for_update())
+_PLACED = Prepared(select(_H.id).where(_H.id == bindparam("of_hold")))
+_RESERVE = Prepared(
     update(accounts)
     .where(
         _A.job == bindparam("of_job"),
@@ -60,11 +62,18 @@ _RESERVE = (
         _A.posted_gpu_ms + _A.held_gpu_ms + _GPU_MS <= _A.limit_gpu_ms,
     )
     .values({"held_usd": _A.held_usd + _USD, "held_gpu_ms": _A.held_gpu_ms + _GPU_MS})
+    .returning(*_AMOUNTS)
 )
-_PLACE = insert(holds)
-_HOLD = select(holds).where(_H.id == bindparam("of_hold"))
-_CLOSE_HOLD = update(holds).where(_H.id == bindparam("of_hold"), _H.state == "open").values(state="settled")
-_SPEND = (
+_PLACE = Prepared(insert(holds))
+_HOLD_FIELDS = (_H.id, _H.trial, _H.attempt, _H.slice, _H.usd, _H.gpu_ms, _H.placed_at, _H.ends_at)
+_OPEN_HOLD = Prepared(select(*_HOLD_FIELDS).where(_H.id == bindparam("of_hold"), _H.state == "open"))
+_CLOSE_HOLD = Prepared(
+    update(holds)
+    .where(_H.id == bindparam("of_hold"), _H.state == "open")
+    .values(state="settled")
+    .returning(*_HOLD_FIELDS)
+)
+_SPEND = Prepared(
     update(accounts)
     .where(_A.job == bindparam("of_job"))
     .values(
@@ -73,8 +82,9 @@ _SPEND = (
         posted_gpu_ms=_A.posted_gpu_ms + _SPENT_GPU_MS,
         held_gpu_ms=_A.held_gpu_ms - _GPU_MS,
     )
+    .returning(*_AMOUNTS)
 )
-_ENTER = insert(entries)
+_ENTER = Prepared(insert(entries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ def set_limit(db: Connection, job: str, limit: Cost) -> None:
 
 
 def account(db: Connection, job: str) -> Account:
-    return account_of(db.execute(_ACCOUNT, {"of_job": job}).one())
+    return account_of(*_ACCOUNT.one(db, {"of_job": job}))
 
 
 def lock_account(db: Connection, project: str, job: str) -> Account:
@@ -127,26 +137,27 @@ def lock_account(db: Connection, project: str, job: str) -> Account:
     transactions cannot deadlock. SQLite needs no locks, because it runs one write transaction at a time.
     """
     shared_budgets.lock_budgets(db, project)
-    return account_of(db.execute(_LOCK_ACCOUNT, {"of_job": job}).one())
+    return account_of(*_LOCK_ACCOUNT.one(db, {"of_job": job}))
 
 
-def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
+def place(db: Connection, project: str, job: str, hold: OpenHold) -> Account | None:
     """Place the hold: reserve its cost in the job's account and in the shared budgets above the job.
 
-    Return False, with nothing changed, if the cost exceeds what the job's budget or one of the shared budgets has left.
-    If the hold was placed before, change nothing and return True.
+    Return the account afterwards, which stays locked until the transaction ends. Return None, with nothing changed, if the
+    cost exceeds what the job's budget or one of the shared budgets has left. If the hold was placed before, only lock the account.
     """
-    if db.execute(_PLACED, {"of_hold": hold.id}).first():
-        return True
+    if _PLACED.first(db, {"of_hold": hold.id}):
+        return lock_account(db, project, job)
     usd, gpu_ms = hold.cost.usd.micro_usd, hold.cost.gpu_ms
     taken = shared_budgets.reserve(db, project, job, hold)
     if taken is None:
-        return False
-    if db.execute(_RESERVE, {"of_job": job, "of_usd": usd, "of_gpu_ms": gpu_ms}).rowcount != 1:
+        return None
+    amounts = _RESERVE.first(db, {"of_job": job, "of_usd": usd, "of_gpu_ms": gpu_ms})
+    if amounts is None:
         shared_budgets.unreserve(db, project, hold, taken)
-        return False
-    db.execute(
-        _PLACE,
+        return None
+    _PLACE.run(
+        db,
         {
             "id": hold.id,
             "job": job,
@@ -165,26 +176,29 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> bool:
     _enter(
         db, project, job, [_entry(entry_id(hold.id, "hold"), "hold", None, hold, hold.cost, hold.placed_at)]
     )
-    return True
+    return account_of(*amounts)
 
 
 def settle(
     db: Connection, project: str, job: str, hold_id: str, used: Mapping[CostKind, Cost], at: Instant
-) -> None:
+) -> Account:
     """Settle the hold: post the costs `used` (by kind) as spend, and release the rest. A settled hold stays as it is.
+
+    Return the account afterwards, which stays locked until the transaction ends.
 
     Raises:
         ValueError: `used` adds up to more than the hold.
     """
     shared_budgets.lock_budgets(db, project)
-    row = db.execute(_HOLD, {"of_hold": hold_id}).one()
-    hold, spent = _hold(row), total(used)
-    if row.state == "open" and not spent.fits(hold.cost):
+    closed = _CLOSE_HOLD.first(db, {"of_hold": hold_id})
+    if closed is None:
+        _PLACED.one(db, {"of_hold": hold_id})
+        return lock_account(db, project, job)
+    hold, spent = _hold(closed), total(used)
+    if not spent.fits(hold.cost):
         raise ValueError(f"{spent} was used in {hold_id}, but only {hold.cost} was held")
-    if db.execute(_CLOSE_HOLD, {"of_hold": hold_id}).rowcount != 1:
-        return
-    db.execute(
-        _SPEND,
+    amounts = _SPEND.one(
+        db,
         {
             "of_job": job,
             "of_usd": hold.cost.usd.micro_usd,
@@ -201,6 +215,7 @@ def settle(
     if not rest.nothing:
         rows.append(_entry(entry_id(hold_id, "release"), "release", None, hold, rest, at))
     _enter(db, project, job, rows)
+    return account_of(*amounts)
 
 
 def settle_open(
@@ -269,14 +284,14 @@ def correct(
 
 def open_holds(db: Connection, job: str) -> list[OpenHold]:
     """Return the open holds of a job, without those of its exports."""
-    rows = db.execute(select(holds).where(holds.c.job == job, holds.c.state == "open"))
+    rows = db.execute(select(*_HOLD_FIELDS).where(_H.job == job, _H.state == "open"))
     return [_hold(row) for row in rows if not EXPORT_ID.fullmatch(row.trial)]
 
 
 def open_hold(db: Connection, hold_id: str) -> OpenHold | None:
     """Return a hold, or None if it was never placed or is settled."""
-    row = db.execute(_HOLD, {"of_hold": hold_id}).one_or_none()
-    return None if row is None or row.state != "open" else _hold(row)
+    row = _OPEN_HOLD.first(db, {"of_hold": hold_id})
+    return None if row is None else _hold(row)
 
 
 def posted_by_kind(
@@ -387,25 +402,21 @@ def _wrong(row: RowMapping) -> list[str]:
     return faults
 
 
-def account_of(row: Any) -> Account:
+def account_of(
+    limit_usd: int, limit_gpu_ms: int, posted_usd: int, posted_gpu_ms: int, held_usd: int, held_gpu_ms: int
+) -> Account:
+    """Return the account of a row with the columns `AMOUNTS`."""
     return Account(
-        Cost(Money(row.limit_usd), row.limit_gpu_ms),
-        Cost(Money(row.posted_usd), row.posted_gpu_ms),
-        Cost(Money(row.held_usd), row.held_gpu_ms),
+        Cost(Money(limit_usd), limit_gpu_ms),
+        Cost(Money(posted_usd), posted_gpu_ms),
+        Cost(Money(held_usd), held_gpu_ms),
     )
 
 
-def _hold(row: object) -> OpenHold:
-    r: dict[str, int] = row._mapping  # type: ignore[attr-defined]
-    return OpenHold(
-        str(r["id"]),
-        str(r["trial"]),
-        r["attempt"],
-        r["slice"],
-        Cost(Money(r["usd"]), r["gpu_ms"]),
-        Instant(r["placed_at"]),
-        Instant(r["ends_at"]),
-    )
+def _hold(row: Sequence[Any]) -> OpenHold:
+    """Return the hold of a row with the columns `_HOLD_FIELDS`."""
+    hold, trial, attempt, lease, usd, gpu_ms, placed_at, ends_at = row
+    return OpenHold(hold, trial, attempt, lease, Cost(Money(usd), gpu_ms), placed_at, ends_at)
 
 
 def _entry(
@@ -425,5 +436,4 @@ def _entry(
 
 
 def _enter(db: Connection, project: str, job: str, rows: list[dict[str, object]]) -> None:
-    if rows:
-        db.execute(_ENTER, [{**row, "job": job, "project": project} for row in rows])
+    _ENTER.run_all(db, [{**row, "job": job, "project": project} for row in rows])

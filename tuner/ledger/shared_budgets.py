@@ -19,6 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select
 
 from tuner.database.codec import decode
 from tuner.database.ledger_tables import budget_accounts, budget_holds, budgets
+from tuner.database.prepared import Prepared
 from tuner.database.tables import job_tags
 from tuner.domain.errors import NotFound
 from tuner.domain.ledger import Account, Allowance
@@ -29,8 +30,7 @@ from tuner.domain.time import Instant
 
 PERIODS_MAX = 40  # covers a month of daily periods, for which webhooks may be due
 
-# Built once, because the driver executes them for each hold.
-_LOCK_BUDGETS = (
+_LOCK_BUDGETS = Prepared(
     select(budgets.c.spec)
     .where(budgets.c.project == bindparam("of_project"))
     .order_by(budgets.c.name)
@@ -38,7 +38,7 @@ _LOCK_BUDGETS = (
 )
 # Where a connection keeps the budgets that its transaction has locked.
 _LOCKED = "locked shared budgets"
-_COUNTED_IN = (
+_COUNTED_IN = Prepared(
     select(budget_holds.c.name, budget_holds.c.began_at)
     .where(budget_holds.c.hold == bindparam("of_hold"))
     .order_by(budget_holds.c.name)
@@ -91,8 +91,8 @@ def lock_budgets(db: Connection, project: str) -> list[SharedBudget]:
     transaction = db.get_transaction()
     locked = db.info.get(_LOCKED)
     if locked is None or locked[:2] != (transaction, project):
-        specs = db.execute(_LOCK_BUDGETS, {"of_project": project}).scalars()
-        locked = db.info[_LOCKED] = (transaction, project, [decode(spec) for spec in specs])
+        specs = _LOCK_BUDGETS.all(db, {"of_project": project})
+        locked = db.info[_LOCKED] = (transaction, project, [decode(spec) for (spec,) in specs])
     budgets_locked: list[SharedBudget] = locked[2]
     return budgets_locked
 
@@ -204,7 +204,9 @@ def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) 
 
     The caller must lock the project's shared budgets with `lock_budgets` before it reads the hold's row.
     """
-    for name, began_at in db.execute(_COUNTED_IN, {"of_hold": hold}).all():
+    if not lock_budgets(db, project):  # removing a budget removes its accounts
+        return
+    for name, began_at in _COUNTED_IN.all(db, {"of_hold": hold}):
         _add(db, project, (name, Instant(began_at)), held=-held, posted=spent)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, update
 
+from tuner.database.prepared import Prepared
 from tuner.database.tables import attempt_usage
 from tuner.domain.cost import CostKind
 from tuner.domain.environment import Environment
@@ -15,10 +16,14 @@ from tuner.domain.records import AttemptRow, MachineFound
 from tuner.domain.usage import Usage
 
 _U = attempt_usage.c
-_UPDATE = update(attempt_usage).where(
-    _U.job == bindparam("of_job"), _U.trial == bindparam("of_trial"), _U.attempt == bindparam("of_attempt")
+_UPDATE = Prepared(
+    update(attempt_usage).where(
+        _U.job == bindparam("of_job"),
+        _U.trial == bindparam("of_trial"),
+        _U.attempt == bindparam("of_attempt"),
+    )
 )
-_INSERT = insert(attempt_usage)
+_INSERT = Prepared(insert(attempt_usage))
 # Fields of an attempt that are columns of the same name.
 _SAME = [
     "trial",
@@ -45,9 +50,9 @@ def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) 
     job, trial, attempt = where
     values = {**asdict(used), "facts": json.dumps(dict(used.facts), allow_nan=False)}
     mine = {"of_job": job, "of_trial": trial, "of_attempt": attempt}
-    if db.execute(_UPDATE, {**values, **mine}).rowcount == 0:
+    if _UPDATE.run(db, {**values, **mine}) == 0:
         key = {"job": job, "trial": trial, "attempt": attempt, "project": project}
-        db.execute(_INSERT, {**key, **values})
+        _INSERT.run(db, {**key, **values})
 
 
 def attempt_row(columns: Mapping[str, Any]) -> AttemptRow:

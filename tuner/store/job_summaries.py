@@ -3,14 +3,13 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
 from tuner.database.tables import events, launches
 from tuner.domain.ledger import Account
-from tuner.ledger.ledger import account_of
+from tuner.ledger.ledger import AMOUNTS, account_of
 from tuner.ledger.readable import accounts
 from tuner.store.launches import Launch
 
@@ -50,4 +49,5 @@ def _summary(values: tuple[Any, ...]) -> JobSummary:
     """Convert a row. Equal rows are converted once and cached, because the same pages are requested again and again."""
     row = dict(zip(_COLUMNS, values, strict=True))
     launch = None if row["epoch"] is None else Launch(row["job"], **{name: row[name] for name in _NAMES})
-    return JobSummary(account_of(SimpleNamespace(**row)), launch, row["newest"] or 0)
+    account = account_of(*(row[name] for name in AMOUNTS))
+    return JobSummary(account, launch, row["newest"] or 0)

@@ -11,6 +11,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, inser
 
 from tuner.database.codec import encode, finite, metrics_json, type_name
 from tuner.database.database import Database
+from tuner.database.prepared import Prepared
 from tuner.database.tables import attempts, checkpoints, events, reports, trials
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
@@ -33,23 +34,38 @@ from tuner.store.pareto_front import ParetoFront
 # Stop reasons for which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
-# The statements of a turn are built once. Building one takes SQLAlchemy ten times as long as executing it. Parameters named
-# `of_...` are compared with a column. The others set one.
+# The statements of a turn. Parameters named `of_...` are compared with a column. The others set one.
 _OF_JOB: BindParameter[str] = bindparam("of_job")
 _OF_TRIAL: BindParameter[str] = bindparam("of_trial")
 _OF_ATTEMPT: BindParameter[int] = bindparam("of_attempt")
 _OF_STEP: BindParameter[int] = bindparam("of_step")
 _T, _R, _C = trials.c, reports.c, checkpoints.c
-_INSERT_EVENT, _INSERT_TRIAL, _INSERT_ATTEMPT = insert(events), insert(trials), insert(attempts)
-_INSERT_REPORT, _INSERT_CHECKPOINT = insert(reports), insert(checkpoints)
-_UPDATE_TRIAL = update(trials).where(_T.job == _OF_JOB, _T.trial == _OF_TRIAL)
-_UPDATE_ATTEMPT = update(attempts).where(
-    attempts.c.job == _OF_JOB, attempts.c.trial == _OF_TRIAL, attempts.c.attempt == _OF_ATTEMPT
+_INSERT_EVENT, _INSERT_TRIAL, _INSERT_ATTEMPT, _INSERT_REPORT, _INSERT_CHECKPOINT = (
+    Prepared(insert(table)) for table in (events, trials, attempts, reports, checkpoints)
 )
-_REACHED = select(_R.usd, _R.gpu_ms, _R.duration_ns).where(
-    _R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.step == _OF_STEP
+_UPDATE_TRIAL = Prepared(update(trials).where(_T.job == _OF_JOB, _T.trial == _OF_TRIAL))
+_UPDATE_ATTEMPT = Prepared(
+    update(attempts).where(
+        attempts.c.job == _OF_JOB, attempts.c.trial == _OF_TRIAL, attempts.c.attempt == _OF_ATTEMPT
+    )
 )
-_UPDATE_CHECKPOINT = update(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
+_REACHED = Prepared(
+    select(_R.usd, _R.gpu_ms, _R.duration_ns).where(
+        _R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.step == _OF_STEP
+    )
+)
+_UPDATE_CHECKPOINT = Prepared(
+    update(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
+)
+_DELETE_CHECKPOINT = Prepared(
+    delete(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
+)
+_SAVED_BY = Prepared(select(_C.attempt).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP))
+_METRICS_OF_CHECKPOINTS = Prepared(
+    select(_R.value, _C.step)
+    .join(checkpoints, (_C.job == _R.job) & (_C.trial == _R.trial) & (_C.step == _R.step))
+    .where(_R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.value.is_not(None), _R.violation == 0)
+)
 
 
 @dataclass
@@ -139,10 +155,9 @@ class SqlJournal:
 
     def saved_by(self, trial: str, step: int) -> int | None:
         """Return the attempt that wrote the trial's checkpoint of a step, or None if there is no such checkpoint."""
-        c = checkpoints.c
-        mine = (c.job == self._job) & (c.trial == trial) & (c.step == step)
         with self._database.read() as db:
-            return db.execute(select(c.attempt).where(mine)).scalar()
+            row = _SAVED_BY.first(db, {"of_job": self._job, "of_trial": trial, "of_step": step})
+        return None if row is None else row[0]
 
     def running_ns(self) -> int:
         return self._ran_ns
@@ -158,14 +173,8 @@ def _best_checkpoint(db: Connection, job: str, trial: str, spec: JobSpec) -> tup
     Only feasible reports count, and of these only those of the highest stage of the proxies. Of equal metrics the lowest step wins, as in
     the job's answers.
     """
-    c, r = checkpoints.c, reports.c
-    query = (
-        select(r.value, c.step)
-        .join(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
-        .where(r.job == job, r.trial == trial, r.value.is_not(None), r.violation == 0)
-    )
-    best = max(db.execute(query), key=lambda row: (*spec.rank(row.step, row.value), -row.step), default=None)
-    return None if best is None else (best.value, best.step)
+    rows: list[tuple[float, int]] = _METRICS_OF_CHECKPOINTS.all(db, {"of_job": job, "of_trial": trial})
+    return max(rows, key=lambda row: (*spec.rank(row[1], row[0]), -row[1]), default=None)
 
 
 class SqlTx:
@@ -190,17 +199,16 @@ class SqlTx:
         self._budget_version, self._spec, self._recorded = budget_version, spec, recorded
         self._events: list[dict[str, object]] = []
         self._trials: dict[str, dict[str, object]] = {}  # the new values of trials, by trial
-        # The account as it was last read, and whether it was locked then. None if this transaction has changed it since.
+        # The account as this transaction last read or changed it, and whether no other transaction can change it meanwhile.
         self._account: Account | None = None
         self._is_locked = False
 
     def flush(self) -> None:
         """Write the events and trials of this turn."""
-        if self._events:
-            self._db.execute(_INSERT_EVENT, self._events)
+        _INSERT_EVENT.run_all(self._db, self._events)
         for trial, values in self._trials.items():
             if trial in self._recorded.trials:
-                self._db.execute(_UPDATE_TRIAL, {**values, "of_job": self._job, "of_trial": trial})
+                _UPDATE_TRIAL.run(self._db, {**values, "of_job": self._job, "of_trial": trial})
             elif "state" in values:  # a trial with a report alone has no row
                 row = {
                     "job": self._job,
@@ -208,9 +216,7 @@ class SqlTx:
                     "trial": trial,
                     "number": trial_number(trial),
                 }
-                self._db.execute(
-                    _INSERT_TRIAL, {"steps": 0, "value": None, "violation": None, **row, **values}
-                )
+                _INSERT_TRIAL.run(self._db, {"steps": 0, "value": None, "violation": None, **row, **values})
                 self._recorded.trials.add(trial)
 
     def append(self, event: Event) -> int:
@@ -220,12 +226,13 @@ class SqlTx:
         return self.seq
 
     def hold(self, hold: OpenHold) -> bool:
-        self._account = None
-        return ledger.place(self._db, self._project, self._job, hold)
+        placed = ledger.place(self._db, self._project, self._job, hold)
+        self._account, self._is_locked = placed or self._account, self._is_locked or placed is not None
+        return placed is not None
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        self._account = None
-        ledger.settle(self._db, self._project, self._job, hold_id, used, at)
+        self._account = ledger.settle(self._db, self._project, self._job, hold_id, used, at)
+        self._is_locked = True
 
     def correct(
         self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
@@ -260,8 +267,8 @@ class SqlTx:
         values = values_of(attempt)
         mine = {f"of_{name}": value for name, value in key.items()}
         is_new = attempt.attempt > self._recorded.attempts.get(attempt.trial, 0)
-        if is_new or self._db.execute(_UPDATE_ATTEMPT, {**values, **mine}).rowcount == 0:
-            self._db.execute(_INSERT_ATTEMPT, {**key, **values, "project": self._project})
+        if is_new or _UPDATE_ATTEMPT.run(self._db, {**values, **mine}) == 0:
+            _INSERT_ATTEMPT.run(self._db, {**key, **values, "project": self._project})
         if is_new:
             self._recorded.attempts[attempt.trial] = attempt.attempt
 
@@ -272,8 +279,8 @@ class SqlTx:
         steps, value = self._recorded.steps.get(report.trial, 0), finite(report.value)
         if report.step <= steps and self.reached(report.trial, report.step) is not None:
             return False
-        self._db.execute(
-            _INSERT_REPORT,
+        _INSERT_REPORT.run(
+            self._db,
             {
                 "job": self._job,
                 "project": self._project,
@@ -302,8 +309,8 @@ class SqlTx:
         return True
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
-        row = self._db.execute(_REACHED, {"of_job": self._job, "of_trial": trial, "of_step": step}).first()
-        return None if row is None else (Cost(Money(row.usd), row.gpu_ms), row.duration_ns)
+        row = _REACHED.first(self._db, {"of_job": self._job, "of_trial": trial, "of_step": step})
+        return None if row is None else (Cost(Money(row[0]), row[1]), row[2])
 
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
         return ledger.posted_by_kind(self._db, self._job, trial, attempt)
@@ -316,9 +323,9 @@ class SqlTx:
         recorded = self._recorded.checkpoints[checkpoint.trial]
         if checkpoint.step in recorded:
             mine = {f"of_{name}": value for name, value in key.items()}
-            self._db.execute(_UPDATE_CHECKPOINT, {**values, **mine})
+            _UPDATE_CHECKPOINT.run(self._db, {**values, **mine})
         else:
-            self._db.execute(_INSERT_CHECKPOINT, {**key, **values, "project": self._project})
+            _INSERT_CHECKPOINT.run(self._db, {**key, **values, "project": self._project})
             recorded.add(checkpoint.step)
 
     def keep_checkpoints(self, trial: str, *, keep: int) -> None:
@@ -327,12 +334,9 @@ class SqlTx:
         if len(steps) > keep:
             best = _best_checkpoint(self._db, self._job, trial, self._spec)
         gone = [step for step in steps[keep:] if best is None or step != best[1]]
-        if gone:
-            c = checkpoints.c
-            self._db.execute(
-                delete(checkpoints).where(c.job == self._job, c.trial == trial, c.step.in_(gone))
-            )
-            self._recorded.checkpoints[trial].difference_update(gone)
+        mine = {"of_job": self._job, "of_trial": trial}
+        _DELETE_CHECKPOINT.run_all(self._db, [{**mine, "of_step": step} for step in gone])
+        self._recorded.checkpoints[trial].difference_update(gone)
 
     def forget_checkpoints(self, trial: str, *, after_step: int) -> None:
         c = checkpoints.c

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sqlalchemy import BindParameter, Connection, bindparam, insert, select, update
 
+from tuner.database.prepared import Prepared
 from tuner.database.tables import jobs, launches
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
@@ -62,7 +63,7 @@ _LIVE = (
 )
 _NOW: BindParameter[int] = bindparam("now")
 _PUT_OFF = (launches.c.state == "wanted") & (launches.c.not_before > _NOW) & (launches.c.wanted_at <= _NOW)
-_LOCK_NEWEST = (
+_LOCK_NEWEST = Prepared(
     select(launches.c.epoch, launches.c.state).where(launches.c.job == bindparam("of_job")).with_for_update()
 )
 _AT_HAND = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
@@ -131,9 +132,9 @@ def check(db: Connection, job: str, epoch: int) -> None:
     Raises:
         Fenced: The launch has ended, or the job has a newer one.
     """
-    row = db.execute(_LOCK_NEWEST, {"of_job": job}).one()
-    if row.epoch != epoch or row.state == "ended":
-        raise Fenced(f"launch {epoch} of {job} is over; the present one is {row.epoch}")
+    newest, state = _LOCK_NEWEST.one(db, {"of_job": job})
+    if newest != epoch or state == "ended":
+        raise Fenced(f"launch {epoch} of {job} is over; the present one is {newest}")
 
 
 def end(db: Connection, job: str, epoch: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
+from tuner.database.prepared import Prepared
 from tuner.database.tables import front
 from tuner.domain.job import JobSpec
 from tuner.domain.objective import Mode, number
@@ -25,16 +26,18 @@ from tuner.domain.records import ReportRow
 _F = front.c
 _OF_JOB = _F.job == bindparam("of_job")
 _LOAD = select(_F.step, _F.loss, _F.second_loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
-_REMOVE_ALL = delete(front).where(_OF_JOB)
-_REMOVE_WORSE = delete(front).where(
-    _OF_JOB,
-    _F.loss >= bindparam("of_loss"),
-    _F.second_loss >= bindparam("of_second_loss"),
-    _F.usd >= bindparam("of_usd"),
-    _F.gpu_ms >= bindparam("of_gpu_ms"),
-    _F.duration_ns >= bindparam("of_duration_ns"),
+_REMOVE_ALL = Prepared(delete(front).where(_OF_JOB))
+_REMOVE_WORSE = Prepared(
+    delete(front).where(
+        _OF_JOB,
+        _F.loss >= bindparam("of_loss"),
+        _F.second_loss >= bindparam("of_second_loss"),
+        _F.usd >= bindparam("of_usd"),
+        _F.gpu_ms >= bindparam("of_gpu_ms"),
+        _F.duration_ns >= bindparam("of_duration_ns"),
+    )
 )
-_INSERT = insert(front)
+_INSERT = Prepared(insert(front))
 _NAMES = ("loss", "second_loss", "usd", "gpu_ms", "duration_ns")
 Point = tuple[float, float, int, int, int]
 
@@ -74,7 +77,7 @@ class ParetoFront:
         if stage < self.stage:
             return
         if stage > self.stage:
-            db.execute(_REMOVE_ALL, {"of_job": self.job})
+            _REMOVE_ALL.run(db, {"of_job": self.job})
             self.stage, self.points = stage, []
         losses = loss_of(self.spec.objective.mode, report.value), self._second_loss(report)
         new = (*losses, cost.usd.micro_usd, cost.gpu_ms, report.duration_ns)
@@ -83,10 +86,10 @@ class ParetoFront:
         stay = [point for point in self.points if not _is_as_good(new, point)]
         if len(stay) < len(self.points):
             limits = {f"of_{name}": value for name, value in zip(_NAMES, new, strict=True)}
-            db.execute(_REMOVE_WORSE, {"of_job": self.job, **limits})
+            _REMOVE_WORSE.run(db, {"of_job": self.job, **limits})
         self.points = [*stay, new]
         row = {"job": self.job, "project": self.project, "trial": report.trial, "step": report.step}
-        db.execute(_INSERT, {**row, "seq": seq, **dict(zip(_NAMES, new, strict=True))})
+        _INSERT.run(db, {**row, "seq": seq, **dict(zip(_NAMES, new, strict=True))})
 
     def _second_loss(self, report: ReportRow) -> float:
         if self.spec.second is None:
