@@ -15,11 +15,12 @@ from tuner.domain.cost import Meter
 from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
 from tuner.domain.objective import Constraint, Objective
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
 from tuner.driver.loop import Loop
+from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import StepReport, WorkerMessage
 from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import LoopConfig
@@ -58,6 +59,19 @@ def test_only_the_running_attempt_can_be_on_a_wrong_machine() -> None:
     job.loop.leases[job.trial].wrong_machine = "its price is not known"
     assert job.loop.is_on_wrong_machine(job.trial, 2)
     assert not job.loop.is_on_wrong_machine(job.trial, 1)
+
+
+@pytest.mark.parametrize(("price", "turns"), [(loop_config().rate.price, 0), (Price(1), 1)])
+def test_machine_at_the_expected_price_is_recorded_with_the_first_message(price: Price, turns: int) -> None:
+    job, offer, committed = Job(), Offer("c7i", price, 1, 0), list[object]()
+    job.loop._machine_check = MachineCheck(find=lambda _: offer)
+    job.journal.watchers.append(lambda _, records: committed.append(records))
+    job.loop.node_assigned(job.trial, 2, WorkerMachine({}, 1, 0))
+    assert len(committed) == turns, "another price is recorded before any work begins"
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": NS}), node="n1"))
+    (row,) = job.journal.attempts()
+    assert row.machine is not None
+    assert (row.machine.instance_type, row.price, row.node) == ("c7i", price, "n1")
 
 
 def test_repeated_report_counts_as_one_step() -> None:

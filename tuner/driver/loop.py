@@ -151,6 +151,11 @@ class Loop:
         if (lease := self._lease(trial, attempt)) is None:
             return 0
         lease.heard_ns = self._clock.elapsed_ns()
+        begins = (
+            not lease.waits and not lease.node
+        )  # the worker's first message, with the node, records the attempt
+        if machine and begins and self._machine_check.is_as_expected(lease, machine):
+            return lease.lease_ns
         if lease.waits or machine:
             with self._turn() as turn:
                 lease.assigned_at = turn.at if lease.waits else lease.assigned_at

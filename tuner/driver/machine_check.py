@@ -34,6 +34,18 @@ class MachineCheck:
     #: Returns a machine's offer. None: no check; every machine counts as the requested one.
     find: Find | None = None
 
+    def is_as_expected(self, lease: AttemptLease, machine: WorkerMachine) -> bool:
+        """Return whether the job allows the machine, at the price that the attempt's hold pays for.
+
+        The attempt then has this machine, although nothing was recorded.
+        """
+        offer = self.find(machine) if self.find is not None else None
+        if offer is None or forbidden(offer, self.wanted) is not None:
+            return False
+        place = Place(offer, offer.rate(self.wanted))
+        lease.assigned_place = place if place.rate == lease.rate else lease.assigned_place
+        return place.rate == lease.rate
+
     def settle(
         self,
         tx: JournalTx,

@@ -29,6 +29,8 @@ class AssignedMachines:
     """
 
     def __init__(self) -> None:
+        # The nodes as Ray describes them, by Ray's node id. Neither the labels nor the resources of a node ever change.
+        self._nodes: dict[str, WorkerMachine] = {}
         # The facts that the cloud reports about each node, by Ray's node id.
         self._facts: dict[str, Mapping[str, str]] = {}
         # The cloud's facts about each node that were used when each attempt's machine was last returned.
@@ -68,11 +70,12 @@ class AssignedMachines:
         self._known.pop((trial, attempt), None)
 
     def _machine_of(self, trial: str, attempt: int, node_ids: Sequence[str]) -> WorkerMachine | None:
-        by_id = {node["NodeID"]: node for node in ray.nodes()}
-        if not node_ids or not all(node_id in by_id for node_id in node_ids):
+        if any(node_id not in self._nodes for node_id in node_ids):
+            self._nodes = {node["NodeID"]: _machine(node) for node in ray.nodes()}
+        if not node_ids or not all(node_id in self._nodes for node_id in node_ids):
             return None
         facts = self._known[trial, attempt] = self._facts_of(node_ids)
-        machines = [_machine(by_id[node_id]) for node_id in node_ids]
+        machines = [self._nodes[node_id] for node_id in node_ids]
         first, *others = (
             replace(machine, labels=corrected(machine.labels, its_facts))
             for machine, its_facts in zip(machines, facts, strict=True)
