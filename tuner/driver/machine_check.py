@@ -37,9 +37,9 @@ class MachineCheck:
     def is_as_expected(self, lease: AttemptLease, machine: WorkerMachine) -> bool:
         """Return whether the job allows the machine, at the price that the attempt's hold pays for.
 
-        The attempt then has this machine, although nothing was recorded.
+        The attempt then has this machine, although nothing was recorded. False for several machines: their price depends on all of them.
         """
-        offer = self.find(machine) if self.find is not None else None
+        offer = self.find(machine) if self.find is not None and not machine.others else None
         if offer is None or forbidden(offer, self.wanted) is not None:
             return False
         place = Place(offer, offer.rate(self.wanted))
