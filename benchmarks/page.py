@@ -7,7 +7,6 @@ has 1,000 trials of 100 reports. The peer draws one uPlot series per trial.
 import argparse
 import json
 import math
-import shutil
 import statistics
 import tempfile
 import time
@@ -21,8 +20,9 @@ from sqlalchemy import insert
 
 from benchmarks.best import front_of_reports
 from tests import fakes
-from tests.browser.conftest import FLAGS, NAMES, Site
+from tests.browser.conftest import FLAGS, Site
 from tests.fakes import KEY
+from tools.programs import CHROMIUM, find
 from tuner.database.tables import events, reports, trials
 from tuner.database.tables import front as front_table
 from tuner.domain.ids import trial_id
@@ -62,7 +62,7 @@ def main() -> None:
         full = site.submit(fidelity=fidelity, budget={"usd": 1000})
         fakes.begin(service, full)
         seq = fill(site, full, given.trials, given.reports)
-        browser_path = next(path for path in map(shutil.which, NAMES) if path)
+        browser_path = next(filter(None, map(find, CHROMIUM)))
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         loads(browser, site, empty, "an empty job", 0)
         loads(browser, site, full, "a full job", given.trials * given.reports)

@@ -1,6 +1,5 @@
 """Fixtures: the page in a real Chromium, over a real HTTP server, over a service without Ray."""
 
-import shutil
 import socket
 import threading
 import time
@@ -14,13 +13,13 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, e
 
 from tests import fakes
 from tests.fakes import KEY, FakeService
+from tools.programs import CHROMIUM, find
 from tuner.api.app import create_app
 from tuner.cluster.nodes import Node
 from tuner.simulator.world import Faults, SimulatedRun
 from tuner.web import FOLDER
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox",
     "--disable-dev-shm-usage",
@@ -109,7 +108,7 @@ def until(condition: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
+    executable = next(filter(None, map(find, CHROMIUM)), None)
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(executable_path=executable, args=FLAGS, timeout=2 * WAIT_MS)
         yield made
@@ -166,7 +165,8 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
     A request to another host or an error in the console fails the test.
     """
-    made = browser.new_context(viewport={"width": 1280, "height": 900})
+    # Without a GPU, each frame of an animation is drawn by the processor, as long as a page loads.
+    made = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     made.set_default_timeout(WAIT_MS)
     made.add_init_script(
         "if (location.protocol === 'http:')"
@@ -191,12 +191,17 @@ def _is_here(url: str) -> bool:
     return url.startswith(("http://127.0.0.1:", "data:", "blob:"))
 
 
-def violations(page: Page) -> list[str]:
-    """Return the accessibility violations that axe finds on the page. The debugger runs axe, because the page's policy would block it."""
-    page.evaluate(AXE.read_text() + "\n;0")
+def violations(page: Page, *rules: str) -> list[str]:
+    """Return the accessibility violations that axe finds on the page by all its rules, or by some of them.
+
+    The debugger runs axe, because the page's policy would block it.
+    """
+    page.evaluate(f"{AXE.read_text()};0")
+    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
     axe_violations = page.evaluate(
-        "async () => (await axe.run()).violations.map("
-        "(one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`)"
+        "async (options) => (await axe.run(options)).violations.map("
+        "(one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`)",
+        options,
     )
     return list(axe_violations)
 
