@@ -1,10 +1,12 @@
 """The three Ray clusters that the tests of a run share.
 
 Each is started by the first test that uses it. `GROUPS` in tests/conftest.py sends all files that use one of them to the same
-pytest worker, which runs them one after the other.
+pytest worker, which runs them one after the other and then stops the cluster: one without work takes a tenth of a core.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -16,14 +18,16 @@ from tuner.cluster.dashboard import Dashboard
 from tuner.cluster.head import LocalHead
 
 GPUS = 3
+#: Stops the shared cluster of this worker. tests/conftest.py closes it after the last test of a group.
+RUNNING = ExitStack()
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     """A service and its Ray cluster with logical GPUs. Tests must leave both running and undamaged."""
     service = Served(tmp_path_factory.mktemp("home"), gpus=GPUS).start()
-    yield service
-    service.stop()
+    RUNNING.callback(service.stop)
+    return service
 
 
 @pytest.fixture(scope="session")
@@ -40,12 +44,17 @@ def dashboard(local_head: LocalHead) -> Iterator[Dashboard]:
 
 
 @pytest.fixture(scope="session")
-def broken_before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def broken_before(tmp_path_factory: pytest.TempPathFactory) -> Served:
     """The service of `breakable`, in the state in which the last test left it."""
+    return RUNNING.enter_context(_breakable_in(tmp_path_factory.mktemp("breakable")))
+
+
+@contextmanager
+def _breakable_in(home: Path) -> Iterator[Served]:
     with moto_server() as port:
         proxy = Proxy(port)
         service = Served(
-            tmp_path_factory.mktemp("breakable"),
+            home,
             prices="local=0.20",
             TUNER_LOCAL_CPUS="4",
             TUNER_STORAGE="s3://checkpoints/of/jobs",
@@ -86,12 +95,17 @@ def storage_of(service: Served) -> fsspec.AbstractFileSystem:
 
 
 @pytest.fixture(scope="session")
-def on_spot(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[OnSpot]:
+def on_spot(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> OnSpot:
     """A service on one on-demand node and spot nodes, which tests may preempt: one trains, one is being replaced, and
     with --all one is free.
     """
     spot = 3 if request.config.option.all else 2
-    cluster = SpotCluster(tmp_path_factory.mktemp("spot"), spot=spot, replace_after="1s")
+    return RUNNING.enter_context(_on_spot_in(tmp_path_factory.mktemp("spot"), spot))
+
+
+@contextmanager
+def _on_spot_in(home: Path, spot: int) -> Iterator[OnSpot]:
+    cluster = SpotCluster(home, spot=spot, replace_after="1s")
     service = OnSpot(cluster, TUNER_SPOT_WAIT="8")
     try:
         cluster.wait()

@@ -155,8 +155,31 @@ class ByCluster(LoadFileScheduling):
     """Distribute whole files to workers, and send all files that use the same Ray cluster to the same worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return GROUP_OF.get(file.removeprefix("tests/"), file)
+        return _group_of(nodeid) or str(super()._split_scope(nodeid))
+
+
+def _group_of(nodeid: str) -> str | None:
+    """Return the group of a test whose cluster is shared."""
+    return GROUP_OF.get(nodeid.partition("::")[0].removeprefix("tests/"))
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the test have ended
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the cluster that the tests of a group share after the last of them."""
+    group = _group_of(item.nodeid)
+    if group and (nextitem is None or _group_of(nextitem.nodeid) != group):
+        _stop_shared_cluster()
+
+
+def pytest_sessionfinish() -> None:
+    """Stop it, too, if the run is interrupted."""
+    _stop_shared_cluster()
+
+
+def _stop_shared_cluster() -> None:
+    from tests import clusters  # the plugin, whose assertions pytest rewrites when it loads it
+
+    clusters.RUNNING.close()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster:
