@@ -65,24 +65,29 @@ def adapted(line: str, served: Served) -> str:
     return line.replace("http://127.0.0.1:8000", served.client.url).replace("~/.tuner", str(served.home))
 
 
-def by_shell(line: str, served: Served, folder: Path) -> str:
-    command = ["sh", "-c", adapted(line, served)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment(served), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def in_this_process(line: str, served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run a line in this process and return its output, because starting Python for each line would be slow."""
+def run_line(line: str, served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a line and return its output: a `tuner` command in this process, because starting Python for each line would be slow,
+    and any other line in a shell.
+    """
+    typed = adapted(line, served)
+    if not line.startswith("tuner ") or SHELL_SIGNS & set(line):
+        done = subprocess.run(
+            ["sh", "-c", typed],
+            cwd=folder,
+            env=environment(served),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
     with monkeypatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("TUNER_URL", served.client.url)
         patch.setenv("TUNER_HOME", str(served.home))
-        done = CliRunner().invoke(app, adapted(line, served).split("#")[0].removeprefix("tuner "))
-    assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
-    return done.stdout
+        result = CliRunner().invoke(app, typed.split("#")[0].removeprefix("tuner "))
+    assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
+    return result.stdout
 
 
 def run_program(block: Block, served: Served, folder: Path) -> None:
@@ -93,14 +98,16 @@ def run_program(block: Block, served: Served, folder: Path) -> None:
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
 
 
-def test_commands_and_program_of_the_readme_run(served: Served, tmp_path: Path) -> None:
+def test_commands_and_program_of_the_readme_run(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = 0
     for block in blocks(README):
         if block.mark == "file":
             (tmp_path / block.detail).write_text(block.text)
         elif block.mark == "run" and block.language in CONSOLE:
             for line in commands(block):
-                assert by_shell(line, served, tmp_path).strip(), line
+                assert run_line(line, served, tmp_path, monkeypatch).strip(), line
                 ran += 1
         elif block.mark == "run":
             run_program(block, served, tmp_path)
@@ -118,9 +125,6 @@ def test_commands_and_programs_of_a_page_run(
     for block in blocks(page):
         if block.mark == "run" and block.language in CONSOLE:
             for line in commands(block):
-                if line.startswith("tuner ") and not SHELL_SIGNS & set(line):
-                    in_this_process(line, tried, tmp_path, monkeypatch)
-                else:
-                    by_shell(line, tried, tmp_path)
+                run_line(line, tried, tmp_path, monkeypatch)
         elif block.mark == "run":
             run_program(block, tried, tmp_path)

@@ -14,12 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tools.checks.blocks import CONSOLE, ROOT, Block, blocks, commands
+from tuner.cli.main import app
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 PAGE = blocks(ROOT / "docs/tutorial.md")
 ALREADY = ("make install", "source .venv/bin/activate")  # already done, because these tests run
+#: These commands run in the process of the test, because each start of Python costs about a second of processor time.
+ASKING = re.compile(r"tuner (trainables|plan|jobs|best|pareto|bill|topup|watch)( [\w.$-]+)*")
 
 
 class Newcomer:
@@ -67,19 +71,33 @@ class Newcomer:
         return printed
 
     def type(self, line: str, *, refused: bool = False) -> str:
+        run = self._ask if ASKING.fullmatch(line) else self._run
+        status, printed = run(line.replace("JOB", self._job))
+        assert status == (1 if refused else 0), f"{line}\n{printed}"
+        if submitted := re.search(r"^submitted (job_\w+)", printed, re.MULTILINE):
+            self._job = submitted[1]
+        return printed
+
+    def _run(self, line: str) -> tuple[int, str]:
+        """Run a line in a shell, and return its exit status and what it prints."""
         done = subprocess.run(
-            ["sh", "-c", line.replace("JOB", self._job)],
+            ["sh", "-c", line],
             cwd=self._desk,
             env=self._environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        printed = done.stdout + done.stderr
-        assert done.returncode == (1 if refused else 0), f"{line}\n{printed}"
-        if submitted := re.search(r"^submitted (job_\w+)", printed, re.MULTILINE):
-            self._job = submitted[1]
-        return printed
+        return done.returncode, done.stdout + done.stderr
+
+    def _ask(self, line: str) -> tuple[int, str]:
+        """Run a `tuner` command in this process, and return its exit status and what it prints."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self._desk)
+            for name in ("HOME", "TUNER_URL"):
+                patch.setenv(name, self._environment[name])
+            done = CliRunner().invoke(app, line.split()[1:])
+        return done.exit_code, done.output
 
     def leave(self) -> None:
         if self._service is not None:
