@@ -25,7 +25,8 @@ from tuner.database.database import Database
 
 pytest_plugins = ["tests.clusters", "tests.postgres"]
 TESTS = Path(__file__).parent
-# Files that share a Ray cluster of tests/clusters.py, and so run on the same worker.
+# Files that share a Ray cluster of tests/clusters.py, or a fork server and an S3 server of tests/worker/conftest.py, and so run on the
+# same worker.
 GROUPS = {
     "steady cluster": (
         "system/test_main_job.py",
@@ -41,6 +42,23 @@ GROUPS = {
     ),
     "breakable cluster": ("system/test_kills.py", "system/test_checkpoints.py", "system/test_restore.py"),
     "spot cluster": ("system/test_preempted.py", "system/test_spot_gate.py", "cluster/test_telling.py"),
+    "fork server": (
+        "worker/test_artifacts.py",
+        "worker/test_attempt_logs.py",
+        "worker/test_best_checkpoints.py",
+        "worker/test_checkpoint_archive.py",
+        "worker/test_checkpoint_store.py",
+        "worker/test_chunks.py",
+        "worker/test_frameworks.py",
+        "worker/test_leaving.py",
+        "worker/test_object_storage.py",
+        "worker/test_objectives.py",
+        "worker/test_preloading.py",
+        "worker/test_sampling.py",
+        "worker/test_saving.py",
+        "worker/test_self_test.py",
+        "worker/test_supervisor.py",
+    ),
 }
 # All tests of a file with this line are system or browser tests.
 WHOLE_FILE = re.compile(r"^pytestmark = \[?pytest\.mark\.(system|browser)\b", re.MULTILINE)
@@ -151,8 +169,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-class ByCluster(LoadFileScheduling):
-    """Distribute whole files to workers, and send all files that use the same Ray cluster to the same worker."""
+class ByGroup(LoadFileScheduling):
+    """Distribute whole files to workers, and send all files of one of the `GROUPS` to the same worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _group_of(nodeid) or str(super()._split_scope(nodeid))
@@ -182,8 +200,8 @@ def _stop_shared_cluster() -> None:
     clusters.RUNNING.close()
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster:
-    return ByCluster(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    return ByGroup(config, log)
 
 
 # External programs: @pytest.mark.needs("postgresql")

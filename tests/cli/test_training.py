@@ -29,9 +29,9 @@ def train(config):
         for step in run.steps():
             print("in step", step)
             run.report(acc=config["lr"] * (step + 1), whole=step)
-
-
-def fails(config):
+"""
+FAILS = """
+def train(config):
     raise RuntimeError("its own fault")
 """
 
@@ -40,6 +40,7 @@ def fails(config):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
     (folder / "mine.py").write_text(CODE)
+    (folder / "fails.py").write_text(FAILS)
     return folder
 
 
@@ -85,7 +86,7 @@ def test_configuration_is_trained_to_its_step_and_saved(folder: Path) -> None:
 
 
 def test_error_of_a_trainable_is_shown(folder: Path) -> None:
-    done = typed("tuner train mine:fails", folder)
+    done = typed("tuner train fails:train", folder)
     assert done.returncode == 1
     assert "its own fault" in done.stderr
 
@@ -141,7 +142,7 @@ def test_wrong_usage_names_the_expected_argument(tuner: Tuner, words: list[str],
 
 
 @pytest.mark.parametrize(
-    "entry", ["nowhere.at_all:train", "trainables.digits_mlp:fly", "trainables.digits_mlp:"]
+    "entry", ["nowhere.at_all:train", "tests.worker.plain_cases:fly", "tests.worker.plain_cases:"]
 )
 def test_unimportable_trainable_is_reported(tuner: Tuner, entry: str) -> None:
     result = tuner("train", entry)

@@ -20,7 +20,10 @@ from tuner.worker.process_tree import descendants
 from tuner.worker.supervisor import Supervisor
 
 # Modules that one fork server serves, because a server that imports PyTorch and Ray costs 8 s of processor time.
-PRELOADED = {f"tests.worker.{name}" for name in ("cases", "restoring", "tune_cases")}
+PRELOADED = {
+    *(f"tests.worker.{name}" for name in ("cases", "restoring", "tune_cases")),
+    *(f"tests.frameworks.{name}" for name in ("with_optuna", "with_ray_tune", "with_sklearn")),
+}
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def test_optimizer_imports_are_preloaded_for_attempts(drive: Any) -> None:
     assert driver.reports[0]["metrics"]["dynamo"] == 1
 
 
-def test_data_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
+def test_data_of_constants_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
     driver = drive("prepares", "tests.worker.prepared_cases", fresh=True, constants={"size": 3, "other": 1})
     for _ in range(2):
         driver.run_to(1, config={"size": 3, "x": 1})
@@ -85,12 +85,17 @@ def test_data_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:
     assert (first["size"], first["scale"], first["in_this_process"]) == (3, 2.0, 0)
     assert first["pid"] == second["pid"]
     assert first["own"] != second["own"], "each attempt draws its own random numbers"
+    driver.run_to(1, config={"size": 4, "x": 1})
+    other = driver.reports[-1]["metrics"]
+    assert (other["size"], other["in_this_process"]) == (4, 1)
 
 
 def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
     drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fork server downloads it, so the download must leave no threads, with which it could not be forked."""
+    """The fork server downloads it, so the download must leave no threads, with which it could not be forked. Data
+    of which no argument is a constant is computed by the attempt.
+    """
     monkeypatch.setenv("TUNER_CACHE_DIR", str(tmp_path / "cache"))
     with data_server() as server:
         constants = {"url": server.url()}
@@ -102,20 +107,10 @@ def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
     assert [report["metrics"]["text"] for report in driver.reports] == ["the data"] * 2
     assert not any(report["metrics"]["in_this_process"] for report in driver.reports)
     assert [(usage.data_read_bytes, usage.data_bucket_bytes) for usage in used] == [(8, 0), (None, None)]
-
-
-@pytest.mark.parametrize(
-    ("constants", "config"),
-    [({}, {"size": 3}), ({"size": 4}, {"size": 3})],
-    ids=["no constant", "another value"],
-)
-def test_data_for_other_arguments_is_computed_by_the_attempt(
-    drive: Any, constants: dict[str, Any], config: dict[str, Any]
-) -> None:
-    driver = drive("prepares", "tests.worker.prepared_cases", fresh=True, constants=constants)
-    driver.run_to(1, config=config)
-    (report,) = driver.reports
-    assert (report["metrics"]["size"], report["metrics"]["in_this_process"]) == (3, 1)
+    driver.entry = "tests.worker.prepared_cases:prepares"
+    driver.run_to(1, config={"size": 3})
+    last = driver.reports[-1]["metrics"]
+    assert (last["size"], last["in_this_process"]) == (3, 1)
 
 
 def test_error_while_data_is_prepared_fails_the_attempt_with_its_traceback(drive: Any) -> None:

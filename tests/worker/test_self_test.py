@@ -24,18 +24,17 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
     def run(
         case: str, *, configs: Sequence[dict[str, Any]] = ({"x": 0.1, "scores": [1, 2, 3]},), **more: Any
     ) -> Verdict:
-        module = f"tests.worker.{case.partition(':')[0]}"
-        storage = tmp_path / str(next(numbers))
-        return RestoreSelfTest(
-            f"tests.worker.{case}", supervisor_of(module), storage, **ORDER | more
-        ).verdict(configs)
+        entry = case if case.startswith("tests.") else f"tests.worker.{case}"
+        supervisor, storage = supervisor_of(entry.partition(":")[0]), tmp_path / str(next(numbers))
+        return RestoreSelfTest(entry, supervisor, storage, **ORDER | more).verdict(configs)
 
     return run
 
 
 def test_self_test_leaves_no_process_behind() -> None:
     before = psutil.Process().children()
-    assert self_test("tests.worker.restoring:one_step_of_many", [{}], **ORDER) == Verdict(passed=True)
+    verdict = self_test("tests.worker.plain_cases:counts", [{}], **ORDER)
+    assert "cannot be resumed, since it reported no checkpoint" in verdict.reason
     assert psutil.Process().children() == before
 
 
@@ -43,6 +42,7 @@ def test_self_test_leaves_no_process_behind() -> None:
     "case",
     [
         "restoring:well",
+        "restoring:one_step_of_many",
         "tune_cases:tune_checkpoints",
         "tune_cases:Remembers",
         "tune_cases:Stamps",
@@ -96,7 +96,9 @@ def test_self_test_that_times_out_fails_but_not_permanently(
 
 
 @pytest.mark.parametrize(("case", "passes"), [("with_spot_safe", True), ("objective", False)])
-def test_objective_passes_if_it_restores_its_state(case: str, passes: bool) -> None:
+def test_objective_passes_if_it_restores_its_state(
+    verdict_on: Callable[..., Verdict], case: str, passes: bool
+) -> None:
     config = {"optimizer": "adamw", "rate": 0.01, "layers": 1, "width_0": 8}
-    verdict = self_test(f"tests.frameworks.with_optuna:{case}", [config], kind="optuna", **ORDER)
+    verdict = verdict_on(f"tests.frameworks.with_optuna:{case}", configs=[config], kind="optuna")
     assert verdict.passed is passes, verdict.reason

@@ -295,7 +295,7 @@ def test_teacher_that_a_stopped_attempt_still_fetches_disturbs_no_later_attempt(
         return into
 
     monkeypatch.setattr(supervisor, "fetched_teacher", fetched)
-    driver = drive("counts", fresh=True)
+    driver = drive("counts", PLAIN, fresh=True)
     worker = driver.supervisor
     driver.begin(teacher={"config": {}})
     assert fetches.wait(240)
@@ -318,7 +318,7 @@ def test_trial_reads_the_teacher_of_its_job_and_names_one_that_is_gone(drive: An
         "trial": "trial_00000",
     }
     named = {**place, "step": 2, "attempt": 1, "config": {"x": 7}}
-    student = drive("learns", fresh=True)
+    student = drive("learns")
     waiting = student.run_to(1, job="job_2", teacher=named)
     assert student.reports[0]["metrics"] == {"acc": 2.0, "x": 7}
     assert waiting["usage"]["restored_bytes"] > 0
