@@ -93,7 +93,7 @@ def test_runs_equal_the_record_after_failures_at_any_write(
     service: FakeService, client: TestClient, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirroring, "REPORTS_AT_ONCE", 9)
-    job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.002})
+    job = fakes.submit(client, tags={"owner": "alice"}, budget={"usd": 0.001})
     run = fakes.simulate(service, job, messages=20)
 
     def opens(left: int) -> Callable[[], Any]:
@@ -144,7 +144,7 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
 ) -> None:
     from mlflow.tracking import MlflowClient
 
-    job = fakes.submit(client, name="registered", budget={"usd": 0.001})
+    job = fakes.submit(client, name="registered", budget={"usd": 0.0004})
     fakes.simulate(service, job)
     best = client.get(f"/v1/jobs/{job}/best").json()
     stored = client.get(f"/v1/jobs/{job}/trials/{best['trial']}").json()["checkpoints"]

@@ -197,7 +197,7 @@ def test_study_has_no_duplicates_or_gaps_after_failures_at_any_write(
 
 
 def test_resumed_job_keeps_its_study(service: FakeService, client: TestClient, tmp_path: Path) -> None:
-    job = fakes.submit(client, budget={"usd": 0.002})
+    job = fakes.submit(client, budget={"usd": 0.0005})
     fakes.simulate(service, job)
     mirror_thread = follower(service, lambda: opened(tmp_path))
     mirror_thread.one_pass()

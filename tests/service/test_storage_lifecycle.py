@@ -68,7 +68,7 @@ def recorded(service: FakeService, job: str) -> dict[str, list[tuple[int, int]]]
 
 def finished(service: FakeService, client: TestClient, folder: Path, **more: Any) -> str:
     """Return a finished job whose trials have the files of their recorded checkpoints, an artifact and a log."""
-    job = fakes.submit(client, **more)
+    job = fakes.submit(client, **{"budget": {"usd": 0.0006}, **more})
     fakes.simulate(service, job)
     service.now.pass_s(1)
     store = CheckpointStore(service.settings.storage, "default", job)

@@ -49,9 +49,13 @@ class Nights:
         return total({n: bill.get(kind, FREE) for n, bill in enumerate(bills)}).usd  # type: ignore[call-overload, misc]
 
 
-def test_windowed_job_runs_nightly_and_loses_at_most_a_first_step() -> None:
+@pytest.fixture(scope="module")
+def nights() -> Nights:
+    return Nights(Window("22:13", "22:14"))
+
+
+def test_windowed_job_runs_nightly_and_loses_at_most_a_first_step(nights: Nights) -> None:
     """The lost step, 1.5 s, is that of a new trial whose pace is unknown."""
-    nights = Nights(Window("22:13", "22:14"))
     end = nights.run.loop.end
     assert end is not None
     assert (end.state, end.reason) == ("succeeded", "budget_usd")
@@ -73,8 +77,7 @@ def test_holds_lie_within_the_window(seed: int, minutes: int, crashes: bool) -> 
     check_books(nights.run)
 
 
-def test_trials_resume_where_they_stopped_at_window_close() -> None:
-    nights = Nights(Window("22:13", "22:14"))
+def test_trials_resume_where_they_stopped_at_window_close(nights: Nights) -> None:
     attempts = sorted(nights.run.journal.tables.attempts.values(), key=lambda row: (row.trial, row.attempt))
     assert any(row.attempt > 1 for row in attempts)
     for attempt, following in pairwise(attempts):
