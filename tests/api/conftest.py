@@ -16,13 +16,13 @@ class Finished:
 
     def __init__(self, service: FakeService) -> None:
         self.service, self.client = service, fakes.client_of(service)
-        self.plain = self._run(seed=1, usd=0.004)
+        self.plain = self._run(seed=1, usd=0.003)
         up_s = [*((10.5 * n, 10.5 * n + 9) for n in range(5)), (60, None)]
         self.troubled = self._run(seed=2, usd=0.003, faults=Faults(crash=0.1, driver_restart=0.03), up_s=up_s)
-        self.lowest = self._run(seed=3, usd=0.002, mode="min")
+        self.lowest = self._run(seed=3, usd=0.0015, mode="min")
         self.waiting = fakes.submit(self.client)
         self.under_way = fakes.submit(self.client, budget={"usd": 0.002})
-        fakes.simulate(service, self.under_way, messages=120)
+        fakes.simulate(service, self.under_way, messages=80)
 
     def _run(
         self,

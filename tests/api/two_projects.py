@@ -135,8 +135,10 @@ class World:
         job = fakes.body(warm_start={"jobs": [ids["job"]]}, teacher={"job": ids["job"]})
         return {
             ("POST", "/v1/jobs"): job,
-            ("POST", "/v1/pilots"): {**fakes.body(), "planning": {"pilot": {"usd": 0.0005}}},
-            ("POST", "/v1/plans"): {**fakes.body(), "planning": {"steps_from": [ids["job"]]}},
+            ("POST", "/v1/pilots"): fakes.body(planning={"pilot": {"usd": 0.0005}}),
+            ("POST", "/v1/plans"): fakes.body(
+                budget={"usd": 0.001, "trials": 1}, planning={"steps_from": [ids["job"]]}
+            ),
             ("POST", "/v1/estimates"): {"compute_optimal": {"flops": 1e20}},
             ("PATCH", "/v1/jobs/{job}"): {"priority": 1},
             ("POST", "/v1/jobs/{job}/exports"): {},
