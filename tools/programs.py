@@ -130,9 +130,7 @@ def main() -> None:
     if not install(absent, prefix):
         sys.exit(1)
     if absent := missing():
-        print(
-            f"still missing after the installation: {', '.join(missing_program.name for missing_program in absent)}"
-        )
+        print(f"still missing after the installation: {', '.join(program.name for program in absent)}")
 
 
 if __name__ == "__main__":

@@ -75,9 +75,7 @@ def test_report_equals_spend_and_bills(service: FakeService, client: TestClient)
     }
     allocation = report["maturity"][0]
     owned = next(
-        spend_row
-        for spend_row in client.get("/v1/spend?group_by=owner").json()["items"]
-        if spend_row["keys"]["owner"]
+        row for row in client.get("/v1/spend?group_by=owner").json()["items"] if row["keys"]["owner"]
     )
     assert allocation["value"] == pytest.approx(owned["usd"] / spend["total"]["usd"], abs=1e-6)
     assert allocation["level"] == "crawl"

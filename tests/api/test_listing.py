@@ -131,9 +131,7 @@ def test_number_of_queries_does_not_depend_on_the_page_size(client: TestClient, 
     assert [shown[job]["state"] for job in alone] == ["queued", "running", "succeeded"]
     with service.database.read() as db:
         each = {item["id"]: best.best(db, item["id"]) for item in items}
-        assert best.best_of_each(db, list(each)) == {
-            job: best_trial for job, best_trial in each.items() if best_trial
-        }
+        assert best.best_of_each(db, list(each)) == {job: trial for job, trial in each.items() if trial}
 
 
 def test_jobs_are_filtered_by_state(client: TestClient, service: FakeService) -> None:

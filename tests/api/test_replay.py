@@ -128,15 +128,11 @@ def test_control_requests_not_handled_by_a_driver_are_not_checked(
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     replayed = replay(client, job)
     assert replayed["difference"] is None
-    assert [unchecked_part["what"] for unchecked_part in replayed["not_checked"]] == [
-        "why the job is running"
-    ]
+    assert [part["what"] for part in replayed["not_checked"]] == ["why the job is running"]
     assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
     replayed = replay(client, job)
     assert (replayed["state"], replayed["difference"]) == ("cancelled", None)
-    assert [unchecked_part["what"] for unchecked_part in replayed["not_checked"]] == [
-        "why the job is cancelled"
-    ]
+    assert [part["what"] for part in replayed["not_checked"]] == ["why the job is cancelled"]
 
 
 def _pause(service: FakeService) -> Any:
@@ -156,9 +152,7 @@ def test_replay_of_warm_start_without_its_source_record_says_so(
     replayed = replay(client, warm)
     assert replayed["difference"] is None
     assert replayed["answers"] == 0
-    assert [unchecked_part["what"] for unchecked_part in replayed["not_checked"]] == [
-        "the answers of the sampler"
-    ]
+    assert [part["what"] for part in replayed["not_checked"]] == ["the answers of the sampler"]
 
 
 def test_other_policies_are_compared(client: TestClient, job: str) -> None:

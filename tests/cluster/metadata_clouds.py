@@ -210,9 +210,7 @@ class Azure:
         )
 
     def withdraw(self, event_id: str = "602d9444-d2cd-49c7-8624-8643e7171297") -> None:
-        self._become(
-            [scheduled_event for scheduled_event in self.events if scheduled_event["EventId"] != event_id]
-        )
+        self._become([event for event in self.events if event["EventId"] != event_id])
 
     def answer(self, request: Request) -> Reply:
         if request.headers.get("metadata") != "true":

@@ -147,10 +147,7 @@ class MetadataServer(Generic[CloudT]):
 
     def request_count(self, part: str, method: str = "GET") -> int:
         """Return the number of requests of this method whose path contains `part`."""
-        return sum(
-            part in received_request.path and received_request.method == method
-            for received_request in tuple(self.requests)
-        )
+        return sum(part in request.path and request.method == method for request in tuple(self.requests))
 
     def serve(self, handler: Handler, request: Request) -> None:
         with self._lock:

@@ -167,9 +167,7 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     assert held.get_run(version.run_id).data.tags["tuner.trial"] == best["trial"]
     assert (Path(version.source.removeprefix("file://")) / "state.pt").read_text() == "weights"
     (parent,) = [
-        mlflow_run
-        for mlflow_run in opens()._runs(f"tags.`tuner.job` = '{job}'")
-        if "tuner.trial" not in mlflow_run.data.tags
+        run for run in opens()._runs(f"tags.`tuner.job` = '{job}'") if "tuner.trial" not in run.data.tags
     ]
     held.delete_tag(parent.info.run_id, "tuner.position")  # as after a crash before it was written
     mirror_all(service, opens)

@@ -102,9 +102,4 @@ def test_first_pass_reads_waiting_jobs_together(service: FakeService, client: Te
     assert len(service.cluster.submitted) == 1
     assert len(statements) < RUNNING
     with service.database.read() as db:
-        assert (
-            next(
-                live_launch for live_launch in launches.live(db) if live_launch.job == with_window
-            ).not_before
-            > EPOCH
-        )
+        assert next(launch for launch in launches.live(db) if launch.job == with_window).not_before > EPOCH

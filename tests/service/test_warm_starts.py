@@ -163,9 +163,7 @@ def test_best_under_a_cost_limit_counts_the_spend_of_the_earlier_job(
     fakes.simulate(service, job, warm_starts=warm_starts(service, job), messages=3)
     theirs = client.get(f"/v1/jobs/{source}/best").json()
     mine = client.get(f"/v1/jobs/{job}/best").json()
-    kept = max(
-        matching_warm_starts(service, job), key=lambda warm_start: warm_start.reports[-1].value or 0
-    ).reports[-1]
+    kept = max(matching_warm_starts(service, job), key=lambda trial: trial.reports[-1].value or 0).reports[-1]
     assert mine["metric"] >= (kept.value or 0)
     assert (mine["config"], mine["cost_usd"]) == (theirs["config"], theirs["cost_usd"])
     cheap = client.get(f"/v1/jobs/{job}/best?max_cost_usd={mine['cost_usd'] / 2:.6f}")

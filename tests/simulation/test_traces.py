@@ -71,8 +71,7 @@ def test_number_of_workers_up_follows_the_trace_at_every_time(trace: Trace, work
         place = (at + start) % trace.length_ns
         nodes = next(count for a, b, count in trace.segments if a <= place < b)
         up = [
-            any(s.begin_ns <= at and (s.end_ns is None or at < s.end_ns) for s in spans_of_worker)
-            for spans_of_worker in spans
+            any(s.begin_ns <= at and (s.end_ns is None or at < s.end_ns) for s in worker) for worker in spans
         ]
         assert up == [count < nodes * workers // trace.nodes for count in range(workers)]
     for worker_spans in spans:

@@ -179,7 +179,5 @@ def test_queries_use_only_the_index_of_the_pareto_front(database: Database) -> N
         for statement, parameters in selects:
             plan = db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             searched = [str(row[3]) for row in plan if row[3] != "USE TEMP B-TREE FOR ORDER BY"]
-            assert all(
-                plan_step.startswith("SEARCH ") and " INDEX " in plan_step for plan_step in searched
-            ), plan
+            assert all(step.startswith("SEARCH ") and " INDEX " in step for step in searched), plan
     assert any("front" in statement for statement, _ in selects)

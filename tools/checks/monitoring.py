@@ -136,7 +136,5 @@ def _panel(panel: dict[str, Any], known: set[str]) -> Iterator[str]:
         yield "each query needs a legend"
     if len({target["refId"] for target in panel["targets"]}) < len(panel["targets"]):
         yield "two queries have the same refId"
-    for name in sorted(
-        {name for panel_target in panel["targets"] for name in metrics_in(panel_target["expr"])} - known
-    ):
+    for name in sorted({name for target in panel["targets"] for name in metrics_in(target["expr"])} - known):
         yield f"there is no metric {name}"
