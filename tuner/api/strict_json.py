@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Scope
 
 from tuner.domain.errors import Fault, Invalid
+from tuner.domain.space import pointer_token
 
 
 def template_of(scope: Scope) -> str:
@@ -31,8 +32,6 @@ TWICE = "is there twice: two readers of this body could take two values for it; 
 # The largest accepted job has a few hundred names. The service makes a fault for each unknown name on
 # the event loop, so a body with very many names would block other requests.
 MAX_NAMES = 10_000
-
-
 _known: dict[str, frozenset[str]] = {}  # query parameters by route id
 
 
@@ -117,12 +116,8 @@ def _pointers(whole: Any) -> Iterator[str]:
         at, value = left.pop()
         inner: Any = ()
         if isinstance(value, _Object):
-            yield from (f"{at}/{_token(name)}" for name in value.twice)
+            yield from (f"{at}/{pointer_token(name)}" for name in value.twice)
             inner = value.items()
         elif isinstance(value, list):
             inner = enumerate(value)
-        left += [(f"{at}/{_token(str(name))}", child) for name, child in inner]
-
-
-def _token(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+        left += [(f"{at}/{pointer_token(str(name))}", child) for name, child in inner]

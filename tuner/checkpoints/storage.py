@@ -23,8 +23,6 @@ S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max
 S3_TRIES = 2
 # Errors of a local folder that last. A cloud may return similar errors temporarily.
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
-
-
 # Storage classes whose files can be read at once. Others, such as S3's GLACIER, would have to be restored for hours first.
 STORAGE_CLASSES = {
     "s3": ("STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"),

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A", bound="Answer | DataclassInstance")
-
-
 SILENT_S = 4.0
 MANY = 200  # How many of the newest jobs or trials are searched for a similar id or name.
 PROJECT: ContextVar[str | None] = ContextVar("project", default=None)

@@ -31,8 +31,6 @@ Format = Annotated[
     Style,
     typer.Option("--format", help="Format of tables: for people, for a report, or for a spreadsheet."),
 ]
-
-
 WIDE = 100_000  # a width in characters that no line exceeds
 FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")
 AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")

@@ -374,8 +374,6 @@ leadership = Table(
     Column("since", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
 )
-
-
 projects = Table(
     "projects",
     metadata,
@@ -416,8 +414,6 @@ api_keys = Table(
     Index("ix_api_keys_listing", "project", "created_at", "id"),
     Index("ix_api_keys_expires_at", "expires_at"),
 )
-
-
 audit_log = Table(
     "audit_log",
     metadata,
@@ -454,8 +450,6 @@ deliveries = Table(
     Index("ix_deliveries_due", "state", "next_at"),
     Index("ix_deliveries_budget", "project", "name", "created_at"),
 )
-
-
 # `hour` counts hours since 1970 UTC. `price` is in micro-dollars per hour of a whole machine.
 cluster_hours = Table(
     "cluster_hours",
@@ -487,8 +481,6 @@ cluster_clock = Table(
     Column("since", BigInteger, nullable=False),
     Column("until", BigInteger, nullable=False),
 )
-
-
 packages = Table(
     "packages",
     metadata,
@@ -501,8 +493,6 @@ packages = Table(
     CheckConstraint("bytes > 0 AND files > 0", name="package_has_files"),
     Index("ix_packages_listing", "project", "created_at", "sha256"),
 )
-
-
 # Trials whose checkpoints and artifacts are being removed from the storage. The files of attempts up to `up_to_attempt` are
 # removed. The row is deleted after the last file.
 removals = Table(
@@ -528,8 +518,6 @@ storage_spans = Table(
     CheckConstraint("bytes >= 0", name="stored_bytes"),
     Index("ix_storage_spans_project", "project", "until"),
 )
-
-
 quotas = Table(
     "quotas",
     metadata,

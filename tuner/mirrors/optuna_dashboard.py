@@ -17,12 +17,8 @@ if TYPE_CHECKING:  # importing it takes 0.2 s, and it is not needed before the f
 
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
-
 # The place in the dashboard's page that contains the root path.
 _INDEX = 'src="/static/bundle.js"'
-
-
 # The places in the dashboard's script that contain the root path: its routes, requests and download links.
 _SCRIPT = ('url_prefix:"/dashboard"', "`${this.baseURL}/api", "`/csv/")
 

@@ -141,8 +141,6 @@ class SimulatedOutcome:
 
 
 Simulate = Callable[[Scenario], SimulatedOutcome]
-
-
 # A simulation is scaled down to about STEPS_A_RUN steps, but not below TRIALS_AT_LEAST trainings or SLICES_AT_LEAST leases.
 STEPS_A_RUN = 100
 TRIALS_AT_LEAST = 12

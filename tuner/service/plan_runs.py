@@ -21,24 +21,12 @@ from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
-
-
 SLICE_STEPS = 8  # steps of a simulated lease, at least
-
-
 # Samplers that learn, which `KnowingSampler` stands for.
 LEARNING = ("auto", "tpe", "gp", "cmaes")
-
-
 GRID_LISTED = 2000  # most points of a grid that are listed; listing a larger grid takes longer than drawing random points
-
-
 HEARTBEAT_STEPS = 4  # steps between simulated heartbeats
-
-
 SPOT_HEARTBEAT_NS = 60 * NS
-
-
 # How often a trial that waits for a spot machine checks the other market before its patience ends. With a check every second,
 # planning a job of a million steps took 36 s instead of 6 s.
 LOOKS = 6

@@ -127,8 +127,6 @@ def _decoded(arrays: Arrays, name: str) -> Floats:
 
 
 Bound = Annotated[FiniteFloat, Field(strict=True)]
-
-
 Scale = Literal["lin", "log", "lin1m"]
 Row = tuple[Annotated[str, Field(min_length=1)], Bound, Bound, Scale, Literal["float", "int"]]
 

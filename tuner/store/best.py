@@ -83,8 +83,6 @@ _NEWEST_CHECKPOINTS = (
     .where(_C.job == bindparam("of"), _C.trial.in_(_TRIALS))
     .group_by(_C.trial)
 )
-
-
 _COMPLETE = (
     select(trials.c.trial, trials.c.config, trials.c.value, trials.c.violation, trials.c.steps, _R.usd)
     .join(reports, (_R.job == trials.c.job) & (_R.trial == trials.c.trial) & (_R.step == trials.c.steps))

@@ -34,8 +34,6 @@ FIX_GPU_MEMORY = (
     "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
     "of a GPU, or a larger one, a trial"
 )
-
-
 RAY_TRAINER = (
     "{entry} is a {kind} of Ray Train, which starts workers of its own, for which nothing is reserved. Name its train_loop_per_worker as "
     "the trainable, and instead of ScalingConfig(num_workers=N) give the job resources with processes_per_node: N. In the function, call "

@@ -12,8 +12,6 @@ from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 __all__ = ["Sampler", "sampler_for"]
-
-
 MODEL_DIMENSIONS = 40  # in spaces with more dimensions, the trials of a job are too few for a model
 
 
