@@ -23,7 +23,7 @@ from tuner.api.metrics import LatencyMiddleware, Metrics
 from tuner.database.database import Database
 from tuner.domain.errors import Unavailable
 from tuner.domain.trial import TrialState
-from tuner.service.service_health import ServiceHealth
+from tuner.service.periodic import ServiceHealth
 
 STATES = {"queued", "running", "paused", "succeeded", "cancelled", "failed"}
 

@@ -31,8 +31,7 @@ from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 from tuner.planning.advice import RULES, findings
 from tuner.planning.advice.early_stopping import min_fidelity_misleads, pruned_too_late
-from tuner.planning.advice.evidence import JobEvidence, JobRegions
-from tuner.planning.advice.finding import AdviceFinding
+from tuner.planning.advice.evidence import AdviceFinding, JobEvidence, JobRegions
 from tuner.planning.advice.missing import not_measured
 from tuner.planning.advice.overheads import (
     checkpoint_interval,

@@ -11,11 +11,11 @@ from tuner.domain.listing import Listing
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
 from tuner.planning.accelerators import ACCELERATORS
-from tuner.planning.estimates import chinchilla, scaling
+from tuner.planning.estimates import scaling, sections
+from tuner.planning.estimates.candidates import interrupted
 from tuner.planning.estimates.described import ModelShape, Owned, SpotAssumptions
 from tuner.planning.estimates.memory import GIB, fit, fits, memory_of
-from tuner.planning.estimates.ownership import compare, yearly
-from tuner.planning.estimates.spot import interrupted
+from tuner.planning.estimates.sections import compare, yearly
 
 HOUR = 3600 * NS
 GPT = ModelShape(
@@ -221,7 +221,7 @@ def test_chinchilla_fits_match_their_papers() -> None:
 
     Besiroglu et al.: the refit is consistent with twenty tokens per parameter, which gives the 70 billion that were trained.
     """
-    refit, rule, published = chinchilla.optima(5.76e23)
+    refit, rule, published = sections.optima(5.76e23)
     assert published.parameters == pytest.approx(40e9, rel=0.25)
     assert rule.parameters == pytest.approx(69.3e9, rel=0.01)
     assert refit.parameters == pytest.approx(rule.parameters, rel=0.2)
@@ -230,8 +230,8 @@ def test_chinchilla_fits_match_their_papers() -> None:
 
 @given(st.floats(1e15, 1e27), st.floats(-0.5, 0.5))
 def test_no_other_split_of_the_compute_has_a_lower_loss(flops: float, away: float) -> None:
-    for law in (chinchilla.BESIROGLU, chinchilla.HOFFMANN):
-        best = chinchilla.optimum(law, flops)
+    for law in (sections.BESIROGLU, sections.HOFFMANN):
+        best = sections.optimum(law, flops)
         parameters = best.parameters * 10**away
         tokens = flops / 6 / parameters
         loss = law.e + law.a / parameters**law.alpha + law.b / tokens**law.beta

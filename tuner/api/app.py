@@ -17,22 +17,17 @@ from tuner.api.response_cache import AnswerCache
 from tuner.api.routers import (
     answers,
     artifacts,
-    audit,
     best,
     budgets,
-    checkpoints,
     curves,
     events,
     exports,
     health,
     jobs,
-    keys,
-    logs,
     packages,
     people,
     planning,
     prices,
-    quota,
     spend,
 )
 from tuner.api.routers.curves import CurvesText
@@ -87,9 +82,7 @@ def create_app(
         events,
         jobs,
         curves,
-        logs,
         artifacts,
-        checkpoints,
         exports,
         planning,
         prices,
@@ -97,9 +90,6 @@ def create_app(
         budgets,
         packages,
         people,
-        keys,
-        quota,
-        audit,
         auth,
     ):
         # Include each router in the app itself: nested routers would be matched again at each level.

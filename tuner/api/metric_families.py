@@ -16,7 +16,7 @@ from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
 from tuner.service.metrics_snapshot import BudgetUse, MetricsSnapshot, by_kind, spent
-from tuner.service.service_health import ServiceHealth
+from tuner.service.periodic import ServiceHealth
 
 Values = Mapping[tuple[str, ...], float]
 """The values of a metric by its labels."""

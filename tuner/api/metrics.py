@@ -23,7 +23,7 @@ from tuner.api import metric_families
 from tuner.api.strict_json import template_of
 from tuner.domain.errors import Unavailable
 from tuner.service.metrics_snapshot import MetricsSnapshot
-from tuner.service.service_health import ServiceHealth
+from tuner.service.periodic import ServiceHealth
 
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

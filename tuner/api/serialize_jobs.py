@@ -1,4 +1,4 @@
-"""Convert views of jobs and trials to the models of `tuner.schemas`."""
+"""Convert views of jobs, trials and plans to the models of `tuner.schemas`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +13,10 @@ from tuner.domain.time import NS, rfc3339
 from tuner.domain.usage import Usage
 from tuner.schemas import answers as answers_models
 from tuner.schemas import job as job_models
+from tuner.schemas import plan as plan_models
 from tuner.service.answers import TrialRow, TrialView
 from tuner.service.best import CostedReport
+from tuner.service.plans import Inputs, JobPlan
 from tuner.service.queue import QueueWait
 from tuner.service.views import JobView, Launch, revision_of
 
@@ -39,7 +41,7 @@ def job_of(view: JobView) -> job_models.Job:
         priority=row.priority,
         revision=revision_of(row),
         queue_position=view.wait.position,
-        next_opening=_time(view.wait.next_opening),
+        next_opening=time_of(view.wait.next_opening),
         concurrency=row.concurrency,
         rungs=list(view.rungs),
         price=job_models.NodePrice(
@@ -67,8 +69,8 @@ def job_of(view: JobView) -> job_models.Job:
         ),
         driver=_driver(view.launch),
         created_at=rfc3339(row.created_at),
-        started_at=_time(row.started_at),
-        ended_at=_time(row.ended_at),
+        started_at=time_of(row.started_at),
+        ended_at=time_of(row.ended_at),
     )
 
 
@@ -244,7 +246,7 @@ def _attempt(row: AttemptRow, used: Usage | None) -> answers_models.Attempt:
     return answers_models.Attempt(
         attempt=row.attempt,
         began_at=rfc3339(row.began_at),
-        ended_at=_time(row.ended_at),
+        ended_at=time_of(row.ended_at),
         end=row.end,
         reason=row.reason,
         detail=row.detail,
@@ -296,5 +298,50 @@ def seconds(ns: int) -> float:
     return round(ns / NS, 6)
 
 
-def _time(at: int | None) -> str | None:
+def usd_of(amount: Money | None) -> float | None:
+    return None if amount is None else amount.usd
+
+
+def time_of(at: int | None) -> str | None:
     return None if at is None else rfc3339(at)
+
+
+def plan_of(plan: JobPlan, spec: JobSpec) -> plan_models.Plan:
+    # The planned job is shown in the form of the request, with defaults filled in.
+    job = {"name": spec.name, **spec_to_wire(spec, spec.budget), "tags": dict(spec.tags)}
+    fields = {**vars(plan), "name": spec.name, "job": job, "inputs": _inputs(plan.inputs, spec)}
+    return plan_models.Plan.model_validate(fields)
+
+
+def _inputs(inputs: Inputs, spec: JobSpec) -> plan_models.PlanInputs:
+    evidence, delays, size = inputs.evidence, inputs.evidence.delays, spec.resources
+    prices = [
+        plan_models.PlanPrice(
+            instance_type=offer.instance_type,
+            market=offer.market,
+            usd_per_hour=offer.price.usd_per_hour,
+            cpus=offer.cpus,
+            gpus=offer.gpus,
+            trial_usd_per_hour=offer.rate(size).price.usd_per_hour,
+            source=offer.source,
+        )
+        for offer in inputs.offers
+    ]
+    known = plan_models.PlanEvidence(
+        source=evidence.source,
+        jobs=list(evidence.jobs),
+        trials=len(evidence.trials),
+        step_seconds=evidence.step_ns / NS,
+        doubt=evidence.doubt,
+        step_spread=evidence.spread,
+        setup_seconds=delays.setup_ns / NS,
+        warming_seconds=delays.warming_ns / NS,
+        restore_seconds=delays.restore_ns / NS,
+        checkpoint_seconds=delays.save_ns / NS,
+        instance_type=evidence.machine or None,
+        knows_curves=evidence.knows_curves,
+        digest=evidence.digest,
+    )
+    fields = {**vars(inputs), "evidence": known, "prices": prices}
+    del fields["offers"]
+    return plan_models.PlanInputs.model_validate(fields)

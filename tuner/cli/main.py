@@ -24,8 +24,7 @@ from tuner.cli.job_yaml import job_file
 from tuner.cli.money import budgets, quota, spend, storage, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
 from tuner.cli.output import PROJECT, Output, connect
-from tuner.cli.pilot import pilot
-from tuner.cli.plan import plan
+from tuner.cli.plan import pilot, plan
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
 from tuner.cli.tables import Format, Style

@@ -1,4 +1,4 @@
-"""`tuner plan`: the expected cost, duration and result of a job, before anything runs."""
+"""`tuner plan`: the expected cost, duration and result of a job, before anything runs. `tuner pilot`: measure its step times."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tuner.cli import tables
+from tuner.cli import escape, render, tables, watch
 from tuner.cli.arguments import Json
 from tuner.cli.escape import number, plural, usd
 from tuner.cli.job_of_code import with_recorded_space
 from tuner.cli.job_yaml import read_job
 from tuner.cli.output import Output, connect, with_problems
-from tuner.cli.pilot import run as run_pilot
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
+    from tuner.client import Client, Job
     from tuner.schemas.plan import Plan, PlanChance
 
 CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_demand": "on demand"}
@@ -58,6 +58,44 @@ def plan(
     Output(as_json, style).show(client.plan(job), shown)
     if ran is not None and not as_json and style is Style.TABLE:
         typer.echo(f"The pilot {ran.id} cost {usd(ran.spend.usd)}.")
+
+
+@with_problems
+def pilot(
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file; - reads standard input.")],
+    usd: Annotated[float | None, typer.Option(help="Maximum cost of the pilot, in dollars.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the pilot ends.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a few steps of a few configurations to measure how long a step takes. `tuner plan` uses the result."""
+    client, job = connect(), with_recorded_space(read_job(file))
+    pilot_job = run_pilot(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
+    Output(as_json).show(pilot_job, render.job)
+
+
+def run_pilot(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:
+    """Return the pilot of a job after the pilot has ended or is paused. Start one if there is none.
+
+    Progress is shown unless `quiet`.
+
+    Raises:
+        typer.Exit: With status 1, if the pilot completed no step, so that it has no step times.
+    """
+    pilot_job = client.pilot(job, usd=usd)
+    if pilot_job.state not in ("succeeded", "paused"):
+        with watch.may_leave(pilot_job.id):
+            if not quiet:
+                typer.echo(f"pilot {pilot_job.id}")
+                watch.watch(client, pilot_job.id)
+            pilot_job = client.wait(pilot_job.id, progress=False)
+    if not pilot_job.progress.steps:
+        why = (
+            pilot_job.detail
+            or f"{pilot_job.stop_reason} before the first step; give it more than {escape.usd(pilot_job.spend.usd)}"
+        )
+        typer.echo(f"The pilot {pilot_job.id} measured no step\n{why}", err=True)
+        raise typer.Exit(1)
+    return pilot_job
 
 
 def shown(answer: Plan) -> RenderableType:

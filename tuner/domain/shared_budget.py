@@ -9,6 +9,7 @@ from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.calendar import Period, period_of, zone
 from tuner.domain.errors import Fault
 from tuner.domain.money import ZERO, Cost, Money
+from tuner.domain.space import pointer_token
 from tuner.domain.time import Instant
 
 PPM = 1_000_000
@@ -142,3 +143,20 @@ def _ancestors(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Seque
         ancestors.append(parent)
         parent = known[parent].parent
     return ancestors
+
+
+MAX_TAGS = 50
+
+
+def tag_faults(tags: Mapping[str, str]) -> list[Fault]:
+    """Return the faults of the tags of a job or of a shared budget."""
+    if len(tags) > MAX_TAGS:
+        return [Fault("/tags", f"give at most {MAX_TAGS} tags")]
+    return [
+        Fault(
+            f"/tags/{pointer_token(key)}",
+            "keys have 1 to 100 letters without a colon, values up to 300",
+        )
+        for key, value in tags.items()
+        if not 1 <= len(key) <= 100 or ":" in key or len(value) > 300 or not (key + value).isprintable()
+    ]

@@ -15,6 +15,8 @@ from tuner.driver.placement import interruption_risk
 from tuner.ledger import ledger
 from tuner.planning.advice import findings
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, earlier_steps
+from tuner.planning.advice.evidence import AdviceFinding as AdviceFinding
+from tuner.planning.advice.evidence import AdvisedChange as AdvisedChange
 from tuner.planning.advice.evidence import (
     Curve,
     JobEvidence,
@@ -23,9 +25,7 @@ from tuner.planning.advice.evidence import (
     ScoredStep,
     spent_on,
 )
-from tuner.planning.advice.finding import AdviceFinding as AdviceFinding
-from tuner.planning.advice.finding import AdvisedChange as AdvisedChange
-from tuner.planning.advice.finding import Figure as Figure
+from tuner.planning.advice.evidence import Figure as Figure
 from tuner.planning.advice.missing import MissingMeasurement as MissingMeasurement
 from tuner.planning.advice.missing import not_measured
 from tuner.service.bootstrap import Service

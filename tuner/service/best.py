@@ -13,11 +13,11 @@ from tuner.domain.objective import Objective
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
+from tuner.service.machines import MachinePricing as MachinePricing
 from tuner.service.machines import MachineQuery as MachineQuery
+from tuner.service.machines import pricing
 from tuner.service.next_dollar import NextDollarForecast as NextDollarForecast
 from tuner.service.next_dollar import forecast
-from tuner.service.repricing import MachinePricing as MachinePricing
-from tuner.service.repricing import pricing
 from tuner.store import best as fronts
 from tuner.store import jobs
 from tuner.store.answers import CostedReport as CostedReport

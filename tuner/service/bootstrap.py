@@ -14,7 +14,7 @@ from tuner.domain.access import BACKGROUND, DEFAULT_PROJECT, Actor
 from tuner.domain.time import Instant
 from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.leading import Leading
-from tuner.service.service_health import ServiceHealth
+from tuner.service.periodic import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
 from tuner.worker.limits import UserCodeLimits

@@ -14,9 +14,30 @@ from tuner.cluster.local_watch import LocalWatch, Metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import Node, nodes
 from tuner.cluster.versions import RayUnfit, misfit
-from tuner.driver.environment import DRIVER_ENV
 from tuner.settings import Settings
 
+# The environment variables of a driver. Ray Tune reads them at import, so they must be set before the process starts.
+DRIVER_ENV = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    # Tune's snapshots of itself are not used: the database is the record.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "1000000",
+    # Seconds after which an actor that does not end by itself is killed. With less than ten, Tune's loop blocks
+    # meanwhile.
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
+    # Otherwise Tune restarts the actor of a drained node regardless of `max_failures`. The loop decides about the
+    # trial instead.
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
+    # Ray keeps about 40 kB of metrics per task name, and our task names contain the attempt. Metrics of machines are
+    # still collected.
+    "RAY_enable_metrics_collection": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
 NODES_FRESH_S = 5.0
 FIT_FRESH_S = 30.0
 

@@ -16,6 +16,7 @@ from tuner.domain.events import EnqueueRequested, PromoteRequested, StopRequeste
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, MAX_START
 from tuner.domain.money import MS_PER_HOUR
+from tuner.domain.shared_budget import tag_faults
 from tuner.domain.space import Value
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
@@ -26,7 +27,6 @@ from tuner.service.answers import trial as trial_view
 from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.submit import chosen_teacher, concurrency_of
-from tuner.service.tags import tag_faults
 from tuner.service.views import JobView, job_view, revision_of, rungs_of
 from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with

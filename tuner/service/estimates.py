@@ -12,8 +12,13 @@ from tuner.planning.estimates.checks import timed_run as timed_run
 from tuner.planning.estimates.checks import work_of as work_of
 from tuner.planning.estimates.memory import GpuMemory as GpuMemory
 from tuner.planning.estimates.memory import memory_of as memory_of
-from tuner.planning.estimates.ownership import OwnershipComparison, YearlyCost
-from tuner.planning.estimates.sections import ChoicesView, ComputeView, ScalingView
+from tuner.planning.estimates.sections import (
+    ChoicesView,
+    ComputeView,
+    OwnershipComparison,
+    ScalingView,
+    YearlyCost,
+)
 from tuner.planning.estimates.sections import RunView as RunView
 from tuner.planning.estimates.serving import ServingView as ServingView
 from tuner.planning.estimates.serving import serving_view

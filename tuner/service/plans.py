@@ -4,25 +4,32 @@
 on, and `simulate`, which runs the real loop with simulated workers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.planning import planner
 from tuner.planning.evidence import Delays, PaceEvidence, of_given
+from tuner.planning.pilot import PilotLimits as PilotLimits
+from tuner.planning.pilot import pilot_key, pilot_of
 from tuner.planning.plan import Inputs as Inputs
 from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened
 from tuner.service.bootstrap import Service
+from tuner.service.cluster import import_path
 from tuner.service.plan_candidates import DescribedMachine as DescribedMachine
 from tuner.service.plan_candidates import MachineFilter as MachineFilter
 from tuner.service.plan_candidates import MachineRequirements as MachineRequirements
 from tuner.service.plan_candidates import RequestedMachines as RequestedMachines
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, that_would_do
-from tuner.service.plan_evidence import evidence_for
-from tuner.service.submit import check, check_affords
+from tuner.service.plan_evidence import evidence_for, pilot_of_job
+from tuner.service.submit import check, check_affords, submit
+from tuner.service.views import JobView
 from tuner.tuning.checkpointing import Hazard
+from tuner.worker.environment import code_of
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
@@ -195,3 +202,46 @@ def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvid
         usual.save_ns if facts.save_ns is None else facts.save_ns,
     )
     return of_given(step_ns, delays=delays, spread=facts.spread, machine=machine, steps=facts.steps)
+
+
+PILOT = "/planning/pilot"
+UNKNOWN_CODE = "unknown"  # for code that is not in a plain file, whose changes cannot be noticed: its pilots are never reused
+
+
+def start_pilot(
+    service: Service,
+    spec: JobSpec,
+    limits: PilotLimits,
+    *,
+    body: Mapping[str, Any],
+    idempotency_key: str | None = None,
+) -> tuple[JobView, bool]:
+    """Start the pilot of a job: a small job that measures step times for plans. Return the pilot and whether it is new.
+
+    One pilot serves all plans of a job with the same code, search space and resources. If the job already has a pilot that is under way
+    or has reports, return that one.
+
+    Raises:
+        Invalid: The job or the pilot's limits are wrong.
+    """
+    faults = [
+        *spec.faults(),
+        *(Fault(PILOT + fault.pointer, fault.detail) for fault in limits.faults(spec)),
+    ]
+    if faults:
+        raise Invalid(*faults)
+    check(service, spec)  # before the digest of the code, which reads the files that a command names
+    known = pilot_of_job(service, spec)
+    if known is not None:
+        return known, False
+    code = code_of(spec, import_path()) or UNKNOWN_CODE
+    pilot = pilot_of(spec, limits, pilot_key(spec, code))
+    try:
+        return submit(service, pilot, body=body, idempotency_key=idempotency_key)
+    except Invalid as error:
+        raise Invalid(*(_of_the_pilot(fault) for fault in error.faults)) from error
+
+
+def _of_the_pilot(fault: Fault) -> Fault:
+    inside = fault.pointer == "/budget" or fault.pointer.startswith("/budget/")
+    return Fault(PILOT + fault.pointer.removeprefix("/budget"), fault.detail) if inside else fault

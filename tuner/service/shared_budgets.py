@@ -10,14 +10,13 @@ from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.errors import BudgetRefused, Conflict, Fault, Invalid
 from tuner.domain.money import Money, Rate
 from tuner.domain.quota import BUDGET
-from tuner.domain.shared_budget import SharedBudget, applying, name_fault, parent_fault
+from tuner.domain.shared_budget import SharedBudget, applying, name_fault, parent_fault, tag_faults
 from tuner.domain.time import Instant, rfc3339
 from tuner.ledger import budget_waits, shared_budget_changes, shared_budgets
 from tuner.ledger.shared_budgets import BudgetPeriod, Kept
 from tuner.planning.burn import SLOT_NS, WINDOW_NS, Burn, burn
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
-from tuner.service.tags import tag_faults
 from tuner.service.webhooks import may_be_private, url_fault
 from tuner.store import deliveries, spend
 from tuner.store.deliveries import Delivery as Delivery

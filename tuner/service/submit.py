@@ -17,6 +17,7 @@ from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import FINAL, JobSpec, Resources, Teacher
 from tuner.domain.money import NS_PER_SECOND
 from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
+from tuner.domain.shared_budget import tag_faults
 from tuner.service import audit_log, packages
 from tuner.service.best import without_best
 from tuner.service.bootstrap import Service
@@ -26,7 +27,6 @@ from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.plan_evidence import first_step_of
 from tuner.service.shared_budgets import refuse_without_room
-from tuner.service.tags import tag_faults
 from tuner.service.trainables import command_faults, module_faults
 from tuner.service.views import JobView, job_view
 from tuner.store import best as fronts

@@ -1,4 +1,4 @@
-"""Routes for trials, bills, reports, the ledger and trainables."""
+"""Routes for trials and their logs, bills, reports, the ledger and trainables."""
 
 import csv
 import io
@@ -6,18 +6,20 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from tuner.api import response_cache
 from tuner.api.deps import Limit, Svc, page_of, read_cursor
-from tuner.api.serialize_jobs import best_of, by_kind, hours, trial_detail_of
+from tuner.api.serialize_jobs import best_of, by_kind, hours, trial_detail_of, usd_of
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import RESTORED, SELF_TEST
-from tuner.domain.money import Cost, Money
+from tuner.domain.money import Cost
 from tuner.domain.time import rfc3339
 from tuner.schemas import answers as show
+from tuner.schemas.answers import TrialLog
 from tuner.service import answers, listing, packages
 from tuner.service.answers import After, BillView, Sort
+from tuner.service.logs import log
 from tuner.service.replay import Difference, replay
 from tuner.service.spend import ReportView, report
 
@@ -176,9 +178,9 @@ def _bill(view: BillView) -> show.Bill:
         restored_usd=total(view.by_trial.get(RESTORED, {})).usd.usd,
         trials=[_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
         savings=show.Savings(
-            full_fidelity_usd=_usd(full),
+            full_fidelity_usd=usd_of(full),
             against_full_fidelity_usd=None if full is None else (full - view.search).usd,
-            on_demand_usd=_usd(on_demand),
+            on_demand_usd=usd_of(on_demand),
             against_on_demand_usd=None if on_demand is None else (on_demand - view.search).usd,
         ),
         completed_trials=view.completed,
@@ -206,7 +208,7 @@ def _report(view: ReportView) -> show.JobReport:
         metric=objective.metric,
         mode=objective.mode,
         spent_usd=view.spent.usd,
-        best_spent_usd=_usd(view.best_spent),
+        best_spent_usd=usd_of(view.best_spent),
         best=None if view.best is None else best_of(view.best),
         best_curve=[show.SpentPoint.model_validate(improvement) for improvement in view.curve],
         trials=view.trials,
@@ -214,10 +216,10 @@ def _report(view: ReportView) -> show.JobReport:
             show.PeerEstimate(
                 method=estimate.method,
                 status=estimate.status,
-                usd=_usd(estimate.usd),
-                low_usd=_usd(estimate.low),
-                high_usd=_usd(estimate.high),
-                saved_usd=_usd(view.saved(estimate)),
+                usd=usd_of(estimate.usd),
+                low_usd=usd_of(estimate.low),
+                high_usd=usd_of(estimate.high),
+                saved_usd=usd_of(view.saved(estimate)),
                 estimate=True,
                 is_biased_low=estimate.is_biased_low,
                 note=estimate.note,
@@ -240,5 +242,28 @@ def _difference(difference: Difference, *, policies: bool) -> show.ReplayDiffere
     )
 
 
-def _usd(amount: Money | None) -> float | None:
-    return None if amount is None else amount.usd
+TAIL_BYTES = 64 << 10
+MOST_BYTES = 512 << 10
+
+
+@router.get(
+    "/jobs/{job}/trials/{trial}/logs",
+    response_model=TrialLog,
+    responses={200: {"content": {"text/plain": {}}}},
+)
+def get_log(
+    job: str,
+    trial: str,
+    service: Svc,
+    attempt: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
+    tail: Annotated[int, Query(ge=1, le=MOST_BYTES)] = TAIL_BYTES,
+    after: Annotated[int, Query(ge=0, lt=2**62)] = 0,
+    accept: Annotated[str, Header()] = "",
+) -> Response | TrialLog:
+    """Return the output of the trial's own code in an attempt.
+
+    Without `attempt`, the newest attempt that has a log is used. The answer has the last `tail` bytes of the output that follows its
+    first `after` bytes. Output is stored every few seconds and when the attempt ends. `Accept: text/plain` returns the text alone.
+    """
+    view = log(service, job, trial, attempt, tail=tail, after=after)
+    return PlainTextResponse(view.text) if "text/plain" in accept else TrialLog.model_validate(view)

@@ -1,34 +1,37 @@
-"""Routes for shared budgets."""
+"""Routes for shared budgets and the project's quota."""
 
 from decimal import Decimal
 
 from fastapi import APIRouter, Response
 
 from tuner.api.deps import Svc
+from tuner.api.serialize_jobs import time_of
 from tuner.api.translate import RequestReader, gpu_ms_of
 from tuner.domain.money import MS_PER_HOUR, Money
+from tuner.domain.quota import BUDGET, Quota
 from tuner.domain.shared_budget import PPM, Alert, SharedBudget
-from tuner.domain.time import Instant, rfc3339
+from tuner.domain.time import rfc3339
 from tuner.schemas import budgets as wire
-from tuner.service import shared_budgets
+from tuner.service import queue, shared_budgets
+from tuner.service.queue import QuotaView
 from tuner.service.shared_budgets import BudgetView, Delivery
 
-router = APIRouter(prefix="/budgets", tags=["spend"])
+router = APIRouter(tags=["spend"])
 
 
-@router.get("")
+@router.get("/budgets")
 def list_budgets(service: Svc) -> wire.BudgetList:
     """List all shared budgets by name, with the amounts spent, held and left in the present period, and when each runs out."""
     return wire.BudgetList(items=[_shown(view) for view in shared_budgets.all_of(service)])
 
 
-@router.get("/{name}")
+@router.get("/budgets/{name}")
 def get_budget(name: str, service: Svc) -> wire.BudgetAbove:
     """Return a shared budget with its spend and forecast."""
     return _shown(shared_budgets.get(service, name))
 
 
-@router.put("/{name}", status_code=200, responses={201: {"model": wire.BudgetAbove}})
+@router.put("/budgets/{name}", status_code=200, responses={201: {"model": wire.BudgetAbove}})
 def put_budget(
     name: str, body: wire.BudgetAboveRequest, response: Response, service: Svc
 ) -> wire.BudgetAbove:
@@ -42,7 +45,7 @@ def put_budget(
     return _shown(view)
 
 
-@router.delete("/{name}", status_code=204)
+@router.delete("/budgets/{name}", status_code=204)
 def delete_budget(name: str, service: Svc) -> None:
     """Delete a shared budget. Jobs that waited for it continue. The answer is 409 if it is the parent of other budgets."""
     shared_budgets.remove(service, name)
@@ -87,7 +90,7 @@ def _shown(view: BudgetView) -> wire.BudgetAbove:
         parent=budget.parent,
         alerts=[wire.AlertShown(at=alert.at_ppm / PPM, url=alert.url) for alert in budget.alerts],
         period_start=None if budget.period is None else rfc3339(now.began_at),
-        period_end=_time(now.ends_at),
+        period_end=time_of(now.ends_at),
         spend=wire.BudgetSpend(
             usd=account.posted.usd.usd,
             gpu_hours=_hours(account.posted.gpu_ms),
@@ -99,9 +102,9 @@ def _shown(view: BudgetView) -> wire.BudgetAbove:
         forecast=wire.BudgetForecast(
             usd_per_hour=forecast.usd_per_hour.usd,
             gpu_hours_per_hour=_hours(forecast.gpu_ms_per_hour),
-            runs_out_at=_time(forecast.runs_out_at),
-            earliest_at=_time(forecast.earliest_at),
-            latest_at=_time(forecast.latest_at),
+            runs_out_at=time_of(forecast.runs_out_at),
+            earliest_at=time_of(forecast.earliest_at),
+            latest_at=time_of(forecast.latest_at),
         ),
         waiting_jobs=view.waiting,
         deliveries=[_delivery(delivery) for delivery in view.deliveries],
@@ -127,5 +130,55 @@ def _hours(gpu_ms: int) -> float:
     return round(gpu_ms / MS_PER_HOUR, 9)
 
 
-def _time(at: Instant | None) -> str | None:
-    return None if at is None else rfc3339(at)
+@router.get("/quota")
+def get_quota(service: Svc) -> wire.Quota:
+    """Return what the project may spend and run at once, and how much of that is used."""
+    return _shown_quota(queue.show(service))
+
+
+@router.put("/quota")
+def put_quota(body: wire.QuotaRequest, service: Svc) -> wire.Quota:
+    """Set the project's quota. It replaces all limits; a limit that is not given is removed.
+
+    Dollars and GPU-hours are hard limits, like a job's budget: the answer is 409 if the project has already spent or holds more. Jobs
+    beyond `concurrent_jobs` and `concurrent_trials` wait in the queue. Active jobs continue.
+    """
+    return _shown_quota(queue.put(service, *_read_quota(body)))
+
+
+def _read_quota(request: wire.QuotaRequest) -> tuple[Quota, SharedBudget | None]:
+    """Convert the request. Return the limits on concurrency, and the budget, or None if money is not limited. Raise Invalid if an
+    amount cannot be read.
+    """
+    read = RequestReader()
+    usd = read.convert("/usd", Money.from_usd, request.usd)
+    gpu_ms = read.convert("/gpu_hours", gpu_ms_of, request.gpu_hours)
+    read.check()
+    money = SharedBudget(BUDGET, usd=usd, gpu_ms=gpu_ms, period=request.period, timezone=request.timezone)
+    is_limited = usd is not None or gpu_ms is not None
+    return Quota(request.concurrent_jobs, request.concurrent_trials), money if is_limited else None
+
+
+def _shown_quota(view: QuotaView) -> wire.Quota:
+    money, now = view.budget, view.period
+    usd = None if money is None else money.usd
+    gpu_ms = None if money is None else money.gpu_ms
+    account = None if now is None else now.account
+    used = wire.QuotaUse(
+        usd=None if account is None or usd is None else account.posted.usd.usd,
+        held_usd=None if account is None or usd is None else account.held.usd.usd,
+        gpu_hours=None if account is None or gpu_ms is None else _hours(account.posted.gpu_ms),
+        held_gpu_hours=None if account is None or gpu_ms is None else _hours(account.held.gpu_ms),
+        concurrent_jobs=len(view.at_work),
+        concurrent_trials=sum(map(view.quota.width, view.at_work)),
+    )
+    return wire.Quota(
+        usd=None if usd is None else usd.usd,
+        gpu_hours=None if gpu_ms is None else _hours(gpu_ms),
+        period=None if money is None else money.period,
+        timezone="UTC" if money is None else money.timezone,
+        period_end=None if now is None else time_of(now.ends_at),
+        concurrent_jobs=view.quota.concurrent_jobs,
+        concurrent_trials=view.quota.concurrent_trials,
+        used=used,
+    )

@@ -1,13 +1,19 @@
-"""Routes for the caller, projects, users and members."""
+"""Routes for the caller, projects, users, members, keys and the audit log."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
 
 from tuner.api.deps import Limit, Svc, page_of, read_cursor
 from tuner.domain.access import Actor
-from tuner.domain.time import rfc3339
+from tuner.domain.errors import Invalid
+from tuner.domain.time import parse_duration_ns, rfc3339
 from tuner.schemas import access as wire
-from tuner.service import access
+from tuner.schemas.access import AuditPage
+from tuner.service import access, audit_log
 from tuner.service.access import MemberRow
+from tuner.service.audit_log import EntryFilter
+from tuner.service.spend import between
 
 router = APIRouter(tags=["access"])
 
@@ -95,3 +101,95 @@ def _member(row: MemberRow, actor: Actor) -> wire.Member:
     """Return the member. `disabled` is None unless the caller is the operator, because only the operator manages users."""
     disabled = row.disabled if actor.is_operator else None
     return wire.Member(user=row.user, role=row.role, since=rfc3339(row.since), disabled=disabled)
+
+
+@router.get("/keys")
+def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.KeyPage:
+    """List keys, newest first. Admins see all keys of the project, other users their own. No answer contains a whole key."""
+    place = read_cursor(cursor, int, str)
+    views = access.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
+    page = page_of(views, limit, lambda view: (view.row.created_at, view.row.id))
+    return wire.KeyPage(items=[_key(view) for view in page["items"]], next_cursor=page["next_cursor"])
+
+
+@router.post("/keys", status_code=201)
+def create_key(body: wire.KeyRequest, response: Response, service: Svc) -> wire.Key:
+    """Create a key for a member of the project. It gives the member's role. Only this answer contains the whole key; it cannot be shown
+    again.
+    """
+    view = access.make(service, body.user, body.name, _duration_ns("/expires_in", body.expires_in))
+    return _once(view, response)
+
+
+@router.post("/keys/{key}/rotate", status_code=201)
+def rotate_key(
+    key: str, response: Response, service: Svc, body: wire.RotateRequest | None = None
+) -> wire.Key:
+    """Replace a key with a new one. Only this answer contains the whole new key. The old key stays valid for `overlap`. All users may
+    rotate their own keys.
+    """
+    overlap_ns = _duration_ns("/overlap", (body or wire.RotateRequest()).overlap)
+    return _once(access.rotate(service, key, overlap_ns), response)
+
+
+@router.delete("/keys/{key}", status_code=204)
+def delete_key(key: str, service: Svc) -> None:
+    """Revoke a key. The next request with it is refused. All users may revoke their own keys."""
+    access.revoke(service, key)
+
+
+def _once(view: access.KeyView, response: Response) -> wire.Key:
+    response.headers["Cache-Control"] = "no-store"
+    return _key(view)
+
+
+def _key(view: access.KeyView) -> wire.Key:
+    row = view.row
+    return wire.Key(
+        id=row.id,
+        user=row.user,
+        name=row.name,
+        state=view.state,
+        created_at=rfc3339(row.created_at),
+        expires_at=rfc3339(row.expires_at),
+        revoked_at=None if row.revoked_at is None else rfc3339(row.revoked_at),
+        replaced_by=row.replaced_by,
+        secret=view.secret,
+    )
+
+
+def _duration_ns(pointer: str, text: str) -> int:
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise Invalid.at(pointer, str(error)) from error
+
+
+Word = Annotated[str | None, Query(max_length=300)]
+
+
+def _filter(
+    user: Word = None,
+    action: Word = None,
+    target: Word = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> EntryFilter:
+    return EntryFilter(user, action, target, *between(since, until, "UTC"))
+
+
+@router.get("/audit")
+def list_audit(
+    service: Svc,
+    only: Annotated[EntryFilter, Depends(_filter)],
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> AuditPage:
+    """List all changes that users made in the project, newest first.
+
+    Each entry names the user, the key, the time, the action, and the object before and after the change. `target` is a job's id or a
+    name. `since` and `until` are dates in UTC, or times. Entries cannot be changed.
+    """
+    place = read_cursor(cursor, int)
+    entries = audit_log.page(service, only, before=None if place is None else place[0], limit=limit + 1)
+    return AuditPage.model_validate(page_of(entries, limit, lambda entry: (entry.seq,)))

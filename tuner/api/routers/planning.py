@@ -2,17 +2,17 @@
 
 from fastapi import APIRouter, Response
 
-from tuner.api import serialize_estimates, serialize_jobs, serialize_plan, translate
+from tuner.api import serialize_estimates, serialize_jobs, translate
 from tuner.api.deps import Svc
 from tuner.api.routers.jobs import Key
+from tuner.api.translate import facts_of
 from tuner.api.translate_estimates import questions_of
-from tuner.api.translate_plan import facts_of
 from tuner.schemas.answers import Advice
 from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.estimates import EstimateRequest
 from tuner.schemas.job import Job
 from tuner.schemas.plan import PilotRequest, Plan, PlanRequest
-from tuner.service import estimates, pilots, plans
+from tuner.service import estimates, plans
 from tuner.service.advice import advice
 from tuner.service.exports import served_model
 
@@ -37,7 +37,7 @@ def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key 
     """
     asked = body.without_defaults()
     limits = translate.pilot_limits_of(body.planning.pilot)
-    view, new = pilots.start(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
+    view, new = plans.start_pilot(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/v1/jobs/{view.row.id}"
     return serialize_jobs.job_of(view)
@@ -62,4 +62,4 @@ def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
 def make_plan(body: PlanRequest, service: Svc) -> Plan:
     """Plan a job. Only simulations run. The body is that of a job, and `planning` contains what else is known about it."""
     spec = translate.spec_of(body)
-    return serialize_plan.plan_of(plans.plan(service, spec, facts_of(body.planning)), spec)
+    return serialize_jobs.plan_of(plans.plan(service, spec, facts_of(body.planning)), spec)

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
 from tuner.api.response_cache import AnswerCache, as_json
+from tuner.api.serialize_jobs import usd_of
 from tuner.domain.cost import KINDS
-from tuner.domain.money import NS_PER_HOUR, Money
+from tuner.domain.money import NS_PER_HOUR
 from tuner.domain.time import rfc3339
 from tuner.schemas import budgets as show
 from tuner.schemas import finops as finops_models
@@ -97,7 +98,7 @@ def _shown(view: SpendView) -> show.SpendAnswer:
         timezone=view.timezone,
         items=[_group(view, row) for row in view.rows],
         total=show.SpendFigures.model_validate(view.total),
-        cluster_idle_usd=None if view.cluster is None else _usd(view.cluster.idle),
+        cluster_idle_usd=None if view.cluster is None else usd_of(view.cluster.idle),
         cluster=None if view.cluster is None else _cluster(view.cluster),
     )
 
@@ -112,7 +113,7 @@ def _cluster(cost: ClusterCost) -> show.ClusterCost:
         known_since=rfc3339(cost.since),
         unseen_hours=_hours(cost.unseen_ns),
         unpriced_node_hours=_hours(cost.unpriced_ns),
-        usd=_usd(cost.cost),
+        usd=usd_of(cost.cost),
         kinds=[
             show.MachineCost(
                 instance_type=machines.kind[0],
@@ -125,10 +126,6 @@ def _cluster(cost: ClusterCost) -> show.ClusterCost:
             for machines in cost.kinds
         ],
     )
-
-
-def _usd(amount: Money | None) -> float | None:
-    return None if amount is None else amount.usd
 
 
 def _hours(ns: int) -> float:

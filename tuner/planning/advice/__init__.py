@@ -1,8 +1,7 @@
 """Advice on what would have made a job cheaper, from its measurements and its ledger. Each rule is a pure function."""
 
 from tuner.planning.advice import early_stopping, overheads, resources
-from tuner.planning.advice.evidence import JobEvidence
-from tuner.planning.advice.finding import AdviceFinding, Rule
+from tuner.planning.advice.evidence import AdviceFinding, JobEvidence, Rule
 
 RULES: tuple[Rule, ...] = (
     resources.gpu_underused,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tuner.domain.money import Money
-from tuner.planning.advice.evidence import Curve, JobEvidence, portion, total
-from tuner.planning.advice.finding import AdviceFinding, AdvisedChange
+from tuner.planning.advice.evidence import AdviceFinding, AdvisedChange, Curve, JobEvidence, portion, total
 from tuner.planning.ranks import spearman
 
 LEAST_TRIALS = 10

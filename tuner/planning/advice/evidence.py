@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal
 
 from tuner.domain.cost import CostKind
 from tuner.domain.job import JobSpec
@@ -193,3 +194,36 @@ def fact(attempts: Iterable[MeasuredAttempt], name: str) -> Fact | None:
             value = attempt.usage.facts[name]
             spent[value] = spent.get(value, 0) + attempt.spent.micro_usd
     return max(spent, key=lambda value: (spent[value], str(value)), default=None)
+
+
+Confidence = Literal["high", "medium", "low"]
+Figure = int | str | Fraction | Money | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisedChange:
+    """A change of a setting."""
+
+    setting: str  #: A setting of the job, as in its YAML file, or of the trainable.
+    now: str | None  #: The present value. None if it is not known.
+    then: str  #: The recommended value.
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceFinding:
+    """A change that would have made the job cheaper. Do not add the savings of several findings: they overlap."""
+
+    kind: str
+    title: str
+    evidence: Mapping[str, Figure]
+    change: AdvisedChange
+    alternatives: tuple[AdvisedChange, ...] = ()
+    #: The amount that the job would not have spent so far with this change. None if it is not known.
+    saves: Money | None
+    saves_note: str  #: How `saves` was computed, or why it is not known.
+    verify: str  #: How to check that the change does not make the result worse.
+    confidence: Confidence
+
+
+Rule = Callable[[JobEvidence], AdviceFinding | None]

@@ -5,8 +5,16 @@ from fractions import Fraction
 
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import NS
-from tuner.planning.advice.evidence import JobEvidence, portion, share, spent_on, sums, total
-from tuner.planning.advice.finding import AdviceFinding, AdvisedChange
+from tuner.planning.advice.evidence import (
+    AdviceFinding,
+    AdvisedChange,
+    JobEvidence,
+    portion,
+    share,
+    spent_on,
+    sums,
+    total,
+)
 from tuner.tuning.checkpointing import Hazard, InterruptionRisk, daly_ns
 
 LEAST_STALL_NS = NS // 10

@@ -8,6 +8,8 @@ from tuner.domain.money import NS_PER_HOUR, Money
 from tuner.domain.offer import Offer
 from tuner.planning.accelerators import accelerator, relative_speed
 from tuner.planning.advice.evidence import (
+    AdviceFinding,
+    AdvisedChange,
     JobEvidence,
     MeasuredAttempt,
     fact,
@@ -18,7 +20,6 @@ from tuner.planning.advice.evidence import (
     spent_on,
     sums,
 )
-from tuner.planning.advice.finding import AdviceFinding, AdvisedChange
 
 GIB = 1 << 30
 LEAST_WALL_NS = 10 * 10**9  # training that must have been measured before a rule about its time applies

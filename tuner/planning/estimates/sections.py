@@ -10,12 +10,13 @@ from tuner.domain.listing import Listing, Market
 from tuner.domain.money import NS_PER_HOUR, Money, Price
 from tuner.planning.accelerators import accelerator
 from tuner.planning.catalogue import Catalogue
-from tuner.planning.estimates import checks, chinchilla, ownership, scaling
+from tuner.planning.estimates import checks, scaling
 from tuner.planning.estimates.candidates import Ranked, rank
 from tuner.planning.estimates.checks import check_accelerator, check_run, check_word
 from tuner.planning.estimates.described import (
     UTILISATION,
     ComputeQuestion,
+    Owned,
     OwnershipQuestion,
     PricedOptions,
     RecurringQuestion,
@@ -25,6 +26,164 @@ from tuner.planning.estimates.described import (
 )
 
 TERA = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The loss of a model with N parameters that is trained on D tokens: L(N, D) = E + A/N^α + B/D^β.
+
+    Under C = 6·N·D its minimum is at N = G·(C/6)^a and D = (C/6)^b/G, with G = (αA/βB)^(1/(α+β)), a = β/(α+β) and b = α/(α+β)
+    (Hoffmann et al. 2022, approach 3, eq. 4). The published coefficients do not reproduce. A refit of the same data (Besiroglu et al.
+    2024) agrees with the paper's approaches 1 and 2, which give about twenty tokens per parameter. Estimates use the refit.
+    """
+
+    name: str
+    e: float
+    a: float
+    b: float
+    alpha: float
+    beta: float
+
+
+HOFFMANN = Law("Hoffmann et al. 2022, approach 3", 1.69, 406.4, 410.7, 0.34, 0.28)
+BESIROGLU = Law("Besiroglu et al. 2024, refit", 1.8172, 482.01, 2085.43, 0.3478, 0.3658)
+TOKENS_PER_PARAMETER = 20
+CAVEATS = (
+    "Hoffmann's published coefficients do not reproduce (Besiroglu et al. 2024): count on the refit",
+    "fitted to dense transformers on English text of 70 million to 16 billion parameters: the loss is of their data, not of yours",
+    "where the model will answer many requests, a smaller one trained for longer is cheaper in all (Sardana et al. 2024)",
+    "tokens are taken to be new: beyond some four passes over the same ones they teach less (Muennighoff et al. 2023)",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeOptimum:
+    """The best model size and number of tokens by one law."""
+
+    law: str
+    parameters: int
+    tokens: int
+    tokens_per_parameter: float
+    loss: float | None  #: In nats per token. None if the law does not predict it.
+
+
+def optimum(law: Law, flops: float) -> ComputeOptimum:
+    both = law.alpha + law.beta
+    g = (law.alpha * law.a / (law.beta * law.b)) ** (1 / both)
+    parameters = g * (flops / 6) ** (law.beta / both)
+    tokens = flops / 6 / parameters
+    loss = law.e + law.a / parameters**law.alpha + law.b / tokens**law.beta
+    return _optimum(law.name, parameters, tokens, loss)
+
+
+def optima(flops: float) -> list[ComputeOptimum]:
+    """Return the optimum by each law, the recommended one first."""
+    parameters = (flops / (6 * TOKENS_PER_PARAMETER)) ** 0.5
+    name = "twenty tokens a parameter (approaches 1 and 2)"
+    by_rule = _optimum(name, parameters, TOKENS_PER_PARAMETER * parameters, None)
+    return [optimum(BESIROGLU, flops), by_rule, optimum(HOFFMANN, flops)]
+
+
+def _optimum(law: str, parameters: float, tokens: float, loss: float | None) -> ComputeOptimum:
+    return ComputeOptimum(
+        law=law,
+        parameters=round(parameters),
+        tokens=round(tokens),
+        tokens_per_parameter=tokens / parameters,
+        loss=loss,
+    )
+
+
+MONTHS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YearlyCost:
+    """The yearly cost of a repeated run."""
+
+    name: str
+    usd_per_run: Money
+    runs_per_year: Fraction  #: Including the runs that repeat failed ones.
+    usd_per_month: Money
+    usd_per_year: Money
+    #: Compared to the first way to run in the list. None for the first itself.
+    saving_usd_per_year: Money | None = None
+
+
+def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> YearlyCost:
+    """Compute the yearly cost of a repeated run.
+
+    A failed run is paid in full and repeated until it succeeds, so each run takes 1/(1 − `failed_share`) runs on average.
+    """
+    a_month = runs_per_month / (1 - failed_share)
+    return YearlyCost(
+        name=name,
+        usd_per_run=per_run,
+        runs_per_year=a_month * MONTHS,
+        usd_per_month=_rounded_up(per_run.micro_usd * a_month),
+        usd_per_year=_rounded_up(per_run.micro_usd * a_month * MONTHS),
+    )
+
+
+def _rounded_up(micro_usd: Fraction | int) -> Money:
+    return Money(int(-(-micro_usd // 1)))
+
+
+HOURS_A_YEAR = 8760
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipComparison:
+    """The costs over the machine's lifetime.
+
+    The break-even figures are None if an hour in the cloud costs no more than the power, because owning never pays off then. If
+    `break_even_utilisation` is above 1, owning does not pay off within this lifetime.
+    """
+
+    hours_used: Fraction
+    fixed_usd: Money
+    power_usd_per_hour: Price
+    owned_usd: Money
+    owned_usd_per_hour: Price
+    cloud_usd_per_hour: Price
+    cloud_usd: Money
+    cheaper: str
+    saving_usd: Money
+    break_even_hours: Fraction | None
+    break_even_utilisation: Fraction | None
+    cloud_instance_type: str | None = None  #: The machine of the catalogue. None if its price was given.
+    cloud_region: str | None = None
+
+
+def compare(owned: Owned, cloud: Price) -> OwnershipComparison:
+    """Compare an owned machine with as many hours of a similar machine in the cloud at this price.
+
+    The purchase price less the resale value, and the upkeep, are paid whether the machine is used or not. Power is paid for the hours
+    of use, and includes the building's share by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's survey of
+    2024). In the cloud, only the hours of use are paid. Costs of capital, taxes and staff are not included unless the upkeep contains
+    them.
+    """
+    life_hours = owned.lifetime_years * HOURS_A_YEAR
+    used = life_hours * owned.utilisation
+    fixed = (owned.purchase - owned.resale).micro_usd + owned.upkeep_per_year.micro_usd * owned.lifetime_years
+    power = owned.watts * owned.pue / 1000 * owned.usd_per_kwh * 10**6
+    rent = cloud.micro_usd_per_hour
+    own_total, rent_total = _rounded_up(fixed + power * used), _rounded_up(rent * used)
+    gain = rent - power
+    even = fixed / gain if gain > 0 else None
+    return OwnershipComparison(
+        hours_used=used,
+        fixed_usd=_rounded_up(fixed),
+        power_usd_per_hour=Price(_rounded_up(power).micro_usd),
+        owned_usd=own_total,
+        owned_usd_per_hour=Price(_rounded_up((fixed + power * used) / used).micro_usd),
+        cloud_usd_per_hour=cloud,
+        cloud_usd=rent_total,
+        cheaper="owned" if own_total < rent_total else "cloud",
+        saving_usd=Money(abs((own_total - rent_total).micro_usd)),
+        break_even_hours=even,
+        break_even_utilisation=None if even is None else even / life_hours,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +246,8 @@ class BoughtMachine:
 class ComputeView:
     flops: Fraction
     bought: BoughtMachine | None
-    optima: tuple[chinchilla.ComputeOptimum, ...]
-    caveats: tuple[str, ...] = chinchilla.CAVEATS
+    optima: tuple[ComputeOptimum, ...]
+    caveats: tuple[str, ...] = CAVEATS
 
 
 def run_view(run: TrainingRun, catalogue: Catalogue, today: date) -> RunView:
@@ -146,10 +305,10 @@ def compute_view(question: ComputeQuestion, catalogue: Catalogue) -> ComputeView
     if flops is None:
         bought = _bought(question, catalogue)
         flops = bought.hours * 3600 * bought.accelerators * bought.peak_tflops * TERA * bought.utilisation
-    return ComputeView(flops=flops, bought=bought, optima=tuple(chinchilla.optima(float(flops))))
+    return ComputeView(flops=flops, bought=bought, optima=tuple(optima(float(flops))))
 
 
-def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[ownership.YearlyCost, ...]:
+def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[YearlyCost, ...]:
     """Return the yearly costs of each way to run.
 
     The savings are relative to the first one. For a described run, that is normally the cheapest on-demand machine.
@@ -163,9 +322,7 @@ def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[ow
             "/recurring", "what does a run cost? give costs, or describe a run that fits somewhere"
         )
     yearly_costs = [
-        ownership.yearly(
-            name, usd, runs_per_month=question.runs_per_month, failed_share=question.failed_share
-        )
+        yearly(name, usd, runs_per_month=question.runs_per_month, failed_share=question.failed_share)
         for name, usd in costs
     ]
     first = yearly_costs[0].usd_per_year
@@ -173,7 +330,7 @@ def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[ow
     return yearly_costs[0], *others
 
 
-def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> ownership.OwnershipComparison:
+def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> OwnershipComparison:
     """Compare owning a machine with renting one, at the given price or at the cheapest of the catalogue.
 
     Raises:
@@ -182,7 +339,7 @@ def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> ownersh
     if question.owned.resale > question.owned.purchase:
         raise Invalid.at("/ownership/resale_usd", "is more than purchase_usd")
     if question.cloud is not None:
-        return ownership.compare(question.owned, question.cloud)
+        return compare(question.owned, question.cloud)
     if question.accelerator is None:
         raise Invalid.at("/ownership/cloud_usd_per_hour", "give the price in the cloud, or an accelerator")
     pointer = "/ownership/accelerator"
@@ -194,7 +351,7 @@ def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> ownersh
     if not enough:
         raise Invalid.at("/ownership/gpus", f"no machine has {question.gpus} of {question.accelerator}")
     cheapest = min(enough, key=lambda listing: _micro(listing, question.market))
-    comparison = ownership.compare(question.owned, Price(_micro(cheapest, question.market)))
+    comparison = compare(question.owned, Price(_micro(cheapest, question.market)))
     return replace(comparison, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
 
 
