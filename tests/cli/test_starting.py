@@ -14,10 +14,12 @@ import pytest
 from tests import fakes
 from tuner.cli import server as serving
 from tuner.cli.server import SLOW_MODULES, PostponedStart, listen
-from tuner.database.database import Database
+from tuner.database.database import newest_revision
+from tuner.service.bootstrap import build
 from tuner.service.maintenance import StorageWatch
 from tuner.service.metrics_snapshot import MetricsReader
 from tuner.service.mirroring import Mirrors
+from tuner.settings import Settings
 
 # Each takes a tenth of a second or more to import; torch and Ray take seconds.
 HEAVY = (
@@ -43,25 +45,20 @@ print(*[name for name in sys.argv[1:] if name in sys.modules])
 """
 
 
-def imported(home: Path, *names: str) -> list[str]:
-    """Return which of these modules a service has imported when it is ready to answer."""
-    environment = {"TUNER_HOME": str(home), "TUNER_OPTUNA_STORAGE": f"sqlite:///{home}/optuna.db"}
-    command = [sys.executable, "-c", START, *names]
+def test_start_on_an_up_to_date_database_imports_no_heavy_modules(tmp_path: Path) -> None:
+    fakes.database_in(tmp_path).dispose()
+    environment = {"TUNER_HOME": str(tmp_path), "TUNER_OPTUNA_STORAGE": f"sqlite:///{tmp_path}/optuna.db"}
+    command = [sys.executable, "-c", START, *HEAVY, *SLOW_MODULES]
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
-    return done.stdout.split()
-
-
-def test_start_on_an_up_to_date_database_imports_no_heavy_modules(tmp_path: Path) -> None:
-    first = Database(f"sqlite:///{tmp_path}/tuner.db")
-    first.migrate()
-    first.dispose()
-    assert imported(tmp_path, *HEAVY, *SLOW_MODULES) == []
+    assert done.stdout.split() == []
 
 
 def test_start_on_an_empty_database_migrates_it(tmp_path: Path) -> None:
-    assert imported(tmp_path, "alembic") == ["alembic"]
+    database = build(Settings.from_env({"TUNER_HOME": str(tmp_path)})).database
+    assert database.revision() == newest_revision()
+    database.dispose()
 
 
 def test_background_work_starts_when_the_service_is_ready(
