@@ -112,7 +112,7 @@ def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> l
     """
     values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
     # -P keeps files in the working directory from shadowing Ray's modules.
-    return [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *_FLAGS, *flags, *values]
+    return [sys.executable, "-P", "-m", "tuner.cluster.start_hook", "start", *_FLAGS, *flags, *values]
 
 
 def ray_environment(
