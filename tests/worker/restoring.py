@@ -1,23 +1,12 @@
-"""Trainables of `SpotSafe` that restore correctly, incorrectly or not at all. One of them reports which modules were imported before it
-created its optimizer.
-"""
+"""Trainables of `SpotSafe` that restore correctly, incorrectly or not at all."""
 
 import os
-import sys
 from typing import Any
 
 import torch
 
 from tests.system.user_code.steady import Counter
 from tuner.training import SpotSafe
-
-
-def tells_first(config: dict[str, Any]) -> None:
-    dynamo = int("torch._dynamo" in sys.modules)
-    optimizer = torch.optim.SGD([torch.zeros(1)], 0.1)
-    with SpotSafe(optimizer=optimizer) as run:
-        for step in run.steps():
-            run.report(acc=step, dynamo=dynamo)
 
 
 def well(config: dict[str, Any]) -> None:

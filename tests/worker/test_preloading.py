@@ -1,8 +1,6 @@
 """Test what a fork server imports before the first attempt: what the code needs, and no more."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,43 +8,6 @@ import pytest
 from tests.data_server import data_server
 from tuner.domain.usage import Usage
 from tuner.driver.messages import WorkerMessage
-from tuner.worker.fork_server import needs_dynamo
-
-OPTIMISES = "import torch\n\ndef train(config):\n    torch.optim.SGD([torch.zeros(1)], 0.1)\n"
-
-
-@pytest.mark.parametrize(
-    ("source", "needs"),
-    [
-        (OPTIMISES, True),
-        ("from torch import compile", True),
-        ("import torch\nfrom torch.utils.checkpoint import checkpoint", True),
-        ("import torch\n\ndef train(config):\n    return torch.zeros(1)  # as the checkpoint has it", False),
-        ("optimise = 'a search without PyTorch'", False),
-    ],
-)
-def test_use_of_optimizers_is_detected_from_the_source(
-    source: str, needs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a_module_of_somebody.py").write_text(source)
-    module = ModuleType("a_module_of_somebody")
-    module.__file__ = str(tmp_path / "a_module_of_somebody.py")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert needs_dynamo([module.__name__, "json", "builtins"]) is needs
-
-
-def test_modules_that_raise_on_attribute_access_are_skipped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Lazy(ModuleType):
-        def __getattr__(self, name: str) -> Any:
-            raise ImportError(name)
-
-    named = ModuleType("named_by_a_path")
-    named.__file__ = Path("somewhere.py")  # type: ignore[assignment]
-    for module in (Lazy("a_lazy_one"), named):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert not needs_dynamo(["a_lazy_one", "named_by_a_path", "gone_meanwhile"])
 
 
 @pytest.mark.parametrize(
@@ -61,8 +22,8 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     module = f"imports_little_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(
         "import sys\ndef train(config):\n"
-        "    names = {name: 'tor' + 'ch' + name in sys.modules for name in ('', '._dynamo')}\n"
-        "    return {'acc': 1, 'imported': names[''], 'dynamo': names['._dynamo']}\n" + source
+        "    names = {name: 'tor' + 'ch' + name in sys.modules for name in ('', '._dynamo.config')}\n"
+        "    return {'acc': 1, 'imported': names[''], 'dynamo': names['._dynamo.config']}\n" + source
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
@@ -70,10 +31,43 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": torch, "dynamo": False}
 
 
-def test_optimizer_imports_are_preloaded_for_attempts(drive: Any) -> None:
-    driver = drive("tells_first", "tests.worker.restoring")
-    driver.run_to(1)
-    assert driver.reports[0]["metrics"]["dynamo"] == 1
+OPTIMISES = """
+import sys
+import torch
+
+def is_stand_in():
+    return type(sys.modules["torch._dynamo"]).__name__ == "StandIn"
+
+def train(config):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    before = model.weight.detach().clone()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    result = {"acc": 1, "learned": not torch.equal(before, model.weight), "is_stand_in": is_stand_in()}
+    import torch._dynamo.config as of_compiler
+    optimizer.zero_grad()
+    torch.compile(optimizer.step, backend="eager")()
+    is_imported_once = of_compiler is sys.modules["torch._dynamo"].config
+    return {**result, "is_real": is_imported_once and not is_stand_in()}
+"""
+
+
+def test_compiler_is_imported_by_the_first_attempt_that_needs_it_and_then_for_all(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optimizers import torch._dynamo, but need none of it."""
+    (tmp_path / "optimises_and_compiles.py").write_text(OPTIMISES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", "optimises_and_compiles", fresh=True)
+    for _ in range(2):
+        driver.run_to(1, seed=0)
+        driver.end("stop")
+    expected = {"acc": 1, "learned": True, "is_real": True}
+    assert [report["metrics"] for report in driver.reports] == [
+        {**expected, "is_stand_in": is_stand_in} for is_stand_in in (True, False)
+    ]
 
 
 def test_data_of_constants_is_prepared_once_for_all_attempts_of_a_worker(drive: Any) -> None:

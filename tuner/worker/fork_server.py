@@ -17,6 +17,7 @@ import gc
 import importlib
 import inspect
 import json
+import mmap
 import os
 import re
 import select
@@ -29,14 +30,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tuner.worker.child import import_first_from, run_child
+from tuner.worker.dynamo import end_stand_in, stand_in
 from tuner.worker.limits import give_up_privileges
 from tuner.worker.process_tree import become_subreaper, kill_own_descendants, signal_at_parents_death
 
-# Some functions of PyTorch, such as the first optimizer of a process, import torch._dynamo, which takes two seconds of processor time.
-# The server imports it once for all attempts, but only if the user code matches this pattern.
-NEEDS_DYNAMO = re.compile(r"optim|\bcompile|utils[. ].*checkpoint|flex_attention")
-# Packages that are not searched: they use an optimizer only if user code, which is searched, does.
-NOT_SEARCHED = ("torch", "torchgen", "numpy", "ray", "pandas", "pyarrow")
 # User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
 # dictionary. The import takes two seconds of processor time, once for all attempts, and is skipped if the code does not match.
 USES_TORCH = re.compile(r"torch|tuner\.training(?!\.boosting)|save_checkpoint")
@@ -68,6 +65,9 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
         _preload(entry, constants)
     else:
         _import(*modules)
+    # Shared with the children. The first one that needs torch._dynamo sets it.
+    dynamo_needed = mmap.mmap(-1, 1)
+    stand_in(lambda: dynamo_needed.__setitem__(0, 1))
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -81,7 +81,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
         if wake in ready:
             os.read(wake, 4096)
             _reap(control)
-        if control.fileno() in ready and not _serve(control, (wake, waker), package):
+        if control.fileno() in ready and not _serve(control, (wake, waker), package, dynamo_needed):
             break
     kill_own_descendants()
 
@@ -111,8 +111,6 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
     brought = sys.modules.keys() - before
     if _may_import_torch(brought):
         _import("numpy", "torch")
-    if needs_dynamo(brought):
-        _import("torch._dynamo")
     if has_native_threads or threading.active_count() > 1 or _cuda_is_lost_to_forks():
         needed = [name for name in COSTLY if name in sys.modules]
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
@@ -163,11 +161,6 @@ def _import(*names: str) -> None:
             importlib.import_module(name)
 
 
-def needs_dynamo(modules: Iterable[str]) -> bool:
-    """Return whether any of these modules, which user code imported, may call a function that imports torch._dynamo."""
-    return any("torch" in source and NEEDS_DYNAMO.search(source) for _, source in _sources(modules))
-
-
 def _may_import_torch(modules: Iterable[str]) -> bool:
     """Return whether a function of user code may import torch later.
 
@@ -176,30 +169,26 @@ def _may_import_torch(modules: Iterable[str]) -> bool:
     """
     if "torch" in sys.modules:
         return False
-    return any(
-        "site-packages" not in path.parts and USES_TORCH.search(source) for path, source in _sources(modules)
-    )
-
-
-def _sources(modules: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Yield the files of modules written in Python, with their source."""
     for name in modules:
-        if name.partition(".")[0] in NOT_SEARCHED or name.startswith("tuner.training"):
+        if name.startswith("tuner.training"):
             continue
         # an entry of sys.modules may be any object, and reading it may raise
         with contextlib.suppress(Exception):
             path = Path(str(getattr(sys.modules[name], "__file__", None) or ""))
-            if path.suffix == ".py":
-                yield path, path.read_text(errors="replace")
+            is_own = path.suffix == ".py" and not {"site-packages", "dist-packages"} & {*path.parts}
+            if is_own and USES_TORCH.search(path.read_text(errors="replace")):
+                return True
+    return False
 
 
-def _serve(control: socket.socket, own: tuple[int, ...], package: str) -> bool:
+def _serve(control: socket.socket, own: tuple[int, ...], package: str, dynamo_needed: mmap.mmap) -> bool:
     """Serve one request. Return False if the socket was closed, because the worker is gone.
 
     Args:
         control: The socket to the supervisor.
         own: Descriptors of the server that a child must close.
         package: The folder of the trainable's package, or empty.
+        dynamo_needed: Not 0 if a child has imported torch._dynamo, which is then imported here, once for all later children.
     """
     data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
     if not data:
@@ -207,6 +196,9 @@ def _serve(control: socket.socket, own: tuple[int, ...], package: str) -> bool:
     request = json.loads(data)
     if "fork" in request:
         channel, output = fds
+        if dynamo_needed[0]:
+            with contextlib.suppress(Exception):  # a child that needs it reports the error
+                end_stand_in()
         pid = os.fork()
         if pid == 0:
             control.close()

@@ -27,6 +27,9 @@ from tuner.worker.scratch import new_directory
 
 READY_TIMEOUT_S = 600.0
 CLEAN_TIMEOUT_S = 10.0
+FORK_TIMEOUT_S = (
+    120.0  # the server may import torch._dynamo first, which takes two seconds on a quiet machine
+)
 
 
 class ForkServer:
@@ -116,7 +119,7 @@ class ForkServer:
         request = json.dumps({"fork": str(cwd)}).encode()
         socket.send_fds(self._control, [request], [theirs.fileno(), output_fd])
         theirs.close()
-        pid = self._wait_for("pid", timeout_s=30)
+        pid = self._wait_for("pid", timeout_s=FORK_TIMEOUT_S)
         return pid, Connection(ours.detach())
 
     def kill(self) -> None:

@@ -1,0 +1,97 @@
+"""A stand-in for the module torch._dynamo, which optimizers import but do not use unless something is compiled.
+
+The first optimizer of a process imports torch._dynamo, and its import takes two seconds of processor time. An optimizer
+only calls `disable`, which keeps the compiler away from a function, and `graph_break`, which splits what is compiled.
+Without a compiler both have no effect. The stand-in does nothing for these calls, and imports the module when any other
+name of it is used, for example by `torch.compile`.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+NAME = "torch._dynamo"
+# PyTorch keeps the result of `disable` in this attribute of the function.
+KEPT = "__dynamo_disable"
+
+
+class StandIn(ModuleType):
+    """Stands for torch._dynamo until the module is needed.
+
+    Args:
+        on_import: Called when the module is imported.
+    """
+
+    def __init__(self, on_import: Callable[[], None]) -> None:
+        super().__init__(NAME)
+        self._on_import = on_import
+        self._disabled = list[Any]()
+
+    def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+        """Return `fn` itself, if PyTorch keeps the result in `fn` and can therefore be made to ask again."""
+        if fn is None or options != {"wrapping": False} or sys.modules.get(NAME) is not self:
+            return self.imported().disable(fn, recursive, **options)
+        self._disabled.append(fn)
+        return fn
+
+    def graph_break(self, *arguments: Any, **options: Any) -> None:
+        if sys.modules.get(NAME) is not self:
+            self.imported().graph_break(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":  # the import system looks for __path__ and others
+            raise AttributeError(name)
+        return getattr(self.imported(), name)
+
+    def imported(self) -> Any:
+        """Return torch._dynamo, and import it on the first call."""
+        if sys.modules.get(NAME) is self:
+            del sys.modules[NAME], sys.modules["torch"]._dynamo
+            for fn in self._disabled:
+                vars(fn).pop(KEPT, None)
+            self._on_import()
+        return importlib.import_module(NAME)
+
+
+class _Imported(MetaPathFinder, Loader):
+    """Finds the parts of torch._dynamo that are imported already.
+
+    If `import torch._dynamo.config` meets the stand-in, the import system reads its `__path__`, which imports the whole
+    module, and would then import `config` for a second time.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        is_imported = name.startswith(f"{NAME}.") and name in sys.modules
+        return ModuleSpec(name, self) if is_imported else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = sys.modules[spec.name]
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None and spec.loader is self:  # torch._dynamo.config refuses a new one
+            module.__spec__ = spec.loader_state
+
+
+def stand_in(on_import: Callable[[], None]) -> None:
+    """Let a stand-in take the place of torch._dynamo. Do nothing if PyTorch is not imported, or torch._dynamo is.
+
+    Args:
+        on_import: Called when the module is needed and therefore imported, in this process or a fork of it.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and NAME not in sys.modules:
+        sys.modules[NAME] = vars(torch)["_dynamo"] = StandIn(on_import)
+        sys.meta_path.insert(0, _Imported())
+
+
+def end_stand_in() -> None:
+    """Import torch._dynamo in this process if a stand-in has taken its place."""
+    if isinstance(module := sys.modules.get(NAME), StandIn):
+        module.imported()
