@@ -117,7 +117,7 @@ def width(
 
 
 def demo(
-    usd: Annotated[float, typer.Option(help="Budget in dollars.")] = 0.003,
+    usd: Annotated[float, typer.Option(help="Budget in dollars.")] = 0.002,
     trainable: Annotated[str, typer.Option(help="Trainable to tune.")] = "trainables.digits_cnn:train",
 ) -> None:
     """Start a temporary service, tune a model within a budget, and print the best configuration and the bill."""
