@@ -17,6 +17,21 @@ import ray, ray.data, pandas
 assert ray.data.Dataset.__module__ == "ray.data.dataset" and pandas.DataFrame([1]).size == 1
 """
 
+NODES = """
+from tuner.domain.job import Resources
+from tuner.driver.tuning_run import _placement
+
+request = _placement(Resources(cpus=2, gpus=1, nodes=2), {"labels": [["market", "spot"]]})
+assert request.bundles == [{"CPU": 2, "GPU": 1}] * 2
+assert request.strategy == "STRICT_SPREAD"
+assert request._kwargs == {"bundle_label_selector": [{"market": "spot"}] * 2}
+"""
+
 
 def test_driver_imports_ray_data_and_pandas_only_once_they_are_used() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True)
+
+
+def test_nodes_of_a_trial_are_reserved_together_on_machines_of_one_kind() -> None:
+    """It runs in a process of its own, because it imports Ray Tune."""
+    subprocess.run([sys.executable, "-c", NODES], check=True)

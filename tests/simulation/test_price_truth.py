@@ -2,6 +2,7 @@
 unknown price, and that the budget holds.
 """
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -32,11 +33,12 @@ def run_of(
     faults: Faults | None = None,
     concurrency: int = 2,
 ) -> SimulatedRun:
-    """Run a job whose attempts each get one of these machines at random. A label tells the machines apart."""
+    """Run a job whose attempts get one of these machines at random for each node. A label tells the machines apart."""
     rng, names = Random(f"machines/{seed}"), sorted(offers)
 
     def machine(_: Assignment) -> WorkerMachine:
-        return WorkerMachine({"name": rng.choice(names)}, 1, 0)
+        first, *others = (WorkerMachine({"name": rng.choice(names)}, 1, 0) for _ in range(wanted.nodes))
+        return replace(first, others=tuple(others))
 
     most_expensive = max(
         [PRICE, *(machine_offer.price for machine_offer in offers.values() if machine_offer is not None)]
@@ -64,6 +66,21 @@ def test_attempt_is_billed_at_the_price_of_its_assigned_machine(usd: str) -> Non
         assert row.machine is not None
         assert (row.machine.instance_type, row.machine.region, row.machine.source) == ("g6", "here", "a list")
         assert (row.market, row.price) == ("spot", Price.from_usd_per_hour(usd))
+        billed = sum(cost.usd.micro_usd for cost in row.costs.values())
+        exact = row.price.of(metered[key]).micro_usd
+        assert billed <= exact <= billed + 1
+    check_books(run)
+
+
+def test_attempt_on_two_nodes_is_billed_at_the_sum_of_their_prices() -> None:
+    machines: dict[str, Offer | None] = {"a": offer("0.03"), "b": offer("0.1")}
+    run = run_of(machines, wanted=replace(ASKED, nodes=2), usd="0.01")
+    metered = run_metered(run)
+    rows = run.journal.tables.attempts
+    assert {row.price for row in rows.values()} == {
+        Price.from_usd_per_hour(usd) for usd in ("0.06", "0.13", "0.2")
+    }
+    for key, row in rows.items():
         billed = sum(cost.usd.micro_usd for cost in row.costs.values())
         exact = row.price.of(metered[key]).micro_usd
         assert billed <= exact <= billed + 1

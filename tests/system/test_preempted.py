@@ -12,9 +12,10 @@ import pytest
 
 from tests.system import books, noticed
 from tests.system.decisions import decided, undisturbed
-from tests.system.serving import TIMEOUT_S, line, until
+from tests.system.serving import TIMEOUT_S, until
 from tests.system.spot_cluster import OnSpot, now
 from tuner.cluster.head import LocalHead
+from tuner.cluster.processes import mark_of
 from tuner.schemas.answers import Attempt
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
@@ -198,8 +199,8 @@ def pid_of_rank(rank: int, folder: Path) -> int:
 
 def node_of_process(served: OnSpot, pid: int) -> str:
     """Return the name of the node that a process is on."""
-    lines = [line(parent) for parent in psutil.Process(pid).parents()]
-    return next(kept.name for kept in served.cluster.nodes() if any(kept.session in text for text in lines))
+    marks = {mark_of(parent.pid) for parent in psutil.Process(pid).parents()}
+    return next(kept.name for kept in served.cluster.nodes() if kept.session in marks)
 
 
 @pytest.mark.extended

@@ -27,8 +27,9 @@ from tuner.worker.supervisor import HEARTBEAT_S, Supervisor
 
 MESSAGES = "messages"  # the value is a list, because Tune flattens dictionaries in a result
 ORDERS = "orders"
-# How long another node may take to answer a call, and to end an attempt. Ray notices sooner if the node or its process is dead.
-SILENT_S, ENDS_WITHIN_S = 30.0, 5.0
+# How long another node may take to answer a call, and to end an attempt. Ray notices sooner if the node or its process is dead. The driver
+# kills a worker that is silent for 5 s after its lease.
+SILENT_S, ENDS_WITHIN_S = 30.0, 3.0
 News = dict[str, Any]
 
 
