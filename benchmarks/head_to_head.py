@@ -1,0 +1,475 @@
+"""`python -m benchmarks.head_to_head`: search the same real code with the service, with Ray Tune and with Optuna.
+
+Every method calls the same function on two workers, which writes a line for each report: its metric, and the processor time of the
+training thread since the line before. The cost of a search is the sum of these times, at a price per hour. So a step costs the same for all
+methods, whatever else the machine does meanwhile, and restored checkpoints and repeated setup are paid by the method that needs them. Imports, what the
+frameworks themselves use, and idle workers are not in this cost. `worker_s` in the results has the wall time of both workers.
+
+The service has a budget in worker seconds, so each budget is a run of its own. Peers do not know their budget: they run once, to a fifth more
+than the largest, and are compared at what the service's run has cost.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from itertools import accumulate, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.search.statistics import Estimate, interval, resampled
+
+STEPS = {"digits_mlp": 27, "digits_cnn": 27, "char_lm": 27}  # the last step of a training
+PEERS = ("ray_optuna", "ray_random", "optuna_hyperband")
+WORKERS = 2
+PRICE = 0.10  # dollars per hour of a worker
+MARGIN = 1.2
+DIVERGED = 1e3  # what a peer is sent for a loss that is not a number
+QUIET = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+}
+Send = Callable[[dict[str, Any], int], None]
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search to run. `limit_s` is the cost at which a peer stops, in seconds of processor time of trainings."""
+
+    trainable: str
+    method: str
+    seed: int
+    limit_s: float
+    folder: str
+
+    @property
+    def module(self) -> Any:
+        return import_module(f"trainables.{self.trainable}")
+
+    @property
+    def steps(self) -> int:
+        return STEPS[self.trainable]
+
+    @property
+    def mode(self) -> str:
+        return str(self.module.OBJECTIVE["mode"])
+
+    @property
+    def log(self) -> Path:
+        return Path(self.folder) / "reports.jsonl"
+
+    def is_over(self) -> bool:
+        return sum(line["cpu_s"] for line in lines(self.log)) >= self.limit_s
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished search. `curve` has the cost so far, in seconds, and the best metric so far, for each report."""
+
+    trainable: str
+    method: str
+    seed: int
+    trainings: float
+    curve: list[tuple[float, float]]
+    worker_s: float
+    trials: int
+    bill: Mapping[str, float]  # by kind, in dollars. Empty for peers
+
+    @property
+    def cost_s(self) -> float:
+        return self.curve[-1][0]
+
+    @property
+    def key(self) -> tuple[str, str, int, float]:
+        return self.trainable, self.method, self.seed, self.trainings
+
+
+def train(config: dict[str, Any]) -> None:
+    """Run a trainable under the service, which passes its name and the file for the lines as constants."""
+    given = dict(config)
+    metered(given.pop("trainable"), Path(given.pop("log")), given)
+
+
+def metered(trainable: str, log: Path, config: dict[str, Any], send: Send | None = None) -> None:
+    """Train, and write a line for each report. With `send`, train as a plain script to the last step, and send each report there."""
+    import torch
+
+    from tuner.training import SpotSafe, environments, spot_safe
+
+    torch.set_num_threads(1)  # otherwise other threads do a part of the work
+    torch.optim.SGD([torch.zeros(1)], 0.1)  # the first optimizer imports for a second
+    module, original = import_module(f"trainables.{trainable}"), SpotSafe.report
+    began, step = time.thread_time(), 0
+    is_first = True
+
+    def report(run: SpotSafe, **metrics: Any) -> None:
+        nonlocal began, step, is_first
+        value, step = float(metrics[module.OBJECTIVE["metric"]]), step + 1
+        line = {"at": time.time(), "cpu_s": time.thread_time() - began, "value": value, "begins": is_first}
+        with log.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        began, is_first = time.thread_time(), False
+        original(run, **metrics)
+        if send is not None:
+            send({"value": value if math.isfinite(value) else DIVERGED}, step)
+
+    def alone(_steps: int | None, _folder: Any) -> environments.Home:
+        return environments.Alone(STEPS[trainable], None)
+
+    home = spot_safe.find_home if send is None else alone
+    with patch.object(SpotSafe, "report", report), patch.object(spot_safe, "find_home", home):
+        module.train(config)
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+# Peers. Each runs in a process of its own.
+
+
+def suggested(trial: Any, space: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a configuration by Optuna's trial. A parameter with `when` comes after those that it depends on."""
+    config: dict[str, Any] = {}
+    for name, parameter in space.items():
+        if any(config.get(other) not in values for other, values in parameter.get("when", {}).items()):
+            continue
+        if parameter["type"] == "categorical":
+            config[name] = trial.suggest_categorical(name, parameter["choices"])
+        else:
+            suggest = trial.suggest_int if parameter["type"] == "int" else trial.suggest_float
+            config[name] = suggest(name, parameter["low"], parameter["high"], log=parameter.get("log", False))
+    return config
+
+
+def ray_search(search: Search) -> None:
+    import ray
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.basic_variant import BasicVariantGenerator
+    from ray.tune.search.optuna import OptunaSearch
+
+    space, trainable, log = search.module.SEARCH_SPACE, search.trainable, search.log
+
+    class Enough(tune.Stopper):
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            return False
+
+        def stop_all(self) -> bool:
+            return search.is_over()
+
+    def trains(config: dict[str, Any]) -> None:
+        metered(trainable, log, dict(config), lambda metrics, _: tune.report(metrics))
+
+    def domain(parameter: Mapping[str, Any]) -> Any:
+        low, high, log_scale = parameter.get("low"), parameter.get("high"), parameter.get("log", False)
+        if parameter["type"] == "categorical":
+            return tune.choice(parameter["choices"])
+        if parameter["type"] == "int":
+            return tune.lograndint(low, high + 1) if log_scale else tune.randint(low, high + 1)
+        return tune.loguniform(low, high) if log_scale else tune.uniform(low, high)
+
+    def choose(trial: Any) -> None:
+        suggested(trial, space)
+
+    with_optuna = search.method == "ray_optuna"
+    ray.init(
+        address="local",
+        num_cpus=WORKERS,
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=f"{search.folder}/r",
+    )
+    tune.Tuner(
+        trains,
+        param_space=None if with_optuna else {name: domain(each) for name, each in space.items()},
+        tune_config=tune.TuneConfig(
+            metric="value",
+            mode=search.mode,
+            num_samples=-1,
+            max_concurrent_trials=WORKERS if with_optuna else None,
+            search_alg=OptunaSearch(choose, metric="value", mode=search.mode, seed=search.seed)
+            if with_optuna
+            else BasicVariantGenerator(random_state=search.seed),
+            scheduler=ASHAScheduler(max_t=search.steps, grace_period=1, reduction_factor=3),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(storage_path=f"{search.folder}/t", verbose=0, stop=Enough()),
+    ).fit()
+
+
+def optuna_search(search: Search, worker: int) -> None:
+    """Be one of the processes that share an Optuna study."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(JournalFileBackend(f"{search.folder}/study.log")),
+        sampler=optuna.samplers.TPESampler(seed=1000 * search.seed + worker),
+        pruner=optuna.pruners.HyperbandPruner(1, search.steps, 3),
+        direction="maximize" if search.mode == "max" else "minimize",
+        study_name=f"seed {search.seed}",
+        load_if_exists=True,
+    )
+
+    def objective(trial: optuna.Trial) -> float:
+        value = math.nan
+
+        def send(metrics: dict[str, Any], step: int) -> None:
+            nonlocal value
+            value = metrics["value"]
+            trial.report(value, step)
+            if trial.should_prune() or search.is_over():
+                raise optuna.TrialPruned
+
+        metered(search.trainable, search.log, suggested(trial, search.module.SEARCH_SPACE), send)
+        return value
+
+    study.optimize(objective, callbacks=[lambda study, _: study.stop() if search.is_over() else None])
+
+
+def mean_training(search: Search, trainings: int) -> None:
+    """Train random configurations to the last step, one after the other."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for number in range(trainings):
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=number))
+        config = suggested(study.ask(), search.module.SEARCH_SPACE)
+        metered(search.trainable, search.log, config, lambda *_: None)
+
+
+def processes(search: Search, *calls: str) -> float:
+    """Run each call with the search in a process of its own, and return the seconds until all have ended."""
+    began = time.monotonic()
+    fields = {**asdict(search), "folder": str(Path(search.folder).absolute())}
+    code = f"from benchmarks.head_to_head import *; search = Search(**{fields!r}); "
+    started = [
+        subprocess.Popen([sys.executable, "-c", code + call], env={**os.environ, **QUIET}) for call in calls
+    ]
+    codes = [process.wait() for process in started]
+    assert not any(codes), f"{search.method} ended with {codes}"
+    return time.monotonic() - began
+
+
+# Runs
+
+
+def curve_of(rows: Sequence[Mapping[str, Any]], mode: str) -> list[tuple[float, float]]:
+    """Return the cost and the best metric so far after each report. Metrics that are not finite numbers do not count."""
+    worst, better = (-math.inf, max) if mode == "max" else (math.inf, min)
+    values = [row["value"] if math.isfinite(row["value"]) else worst for row in rows]
+    costs = accumulate(row["cpu_s"] for row in rows)
+    return list(zip(costs, accumulate(values, better), strict=True))
+
+
+def result_of(
+    search: Search, trainings: float, seconds: float, bill: Mapping[str, float] | None = None
+) -> Result:
+    rows = sorted(lines(search.log), key=lambda row: row["at"])
+    trials = sum(row["begins"] for row in rows)
+    where = (search.trainable, search.method, search.seed, trainings)
+    return Result(*where, curve_of(rows, search.mode), seconds * WORKERS, trials, bill or {})
+
+
+def run_peer(search: Search, trainings: float) -> Result:
+    calls = (
+        [f"optuna_search(search, {worker})" for worker in range(WORKERS)]
+        if search.method == "optuna_hyperband"
+        else ["ray_search(search)"]
+    )
+    return result_of(search, trainings, processes(search, *calls))
+
+
+def run_service(served: Any, search: Search, trainings: float, usd: float) -> Result:
+    from datetime import datetime
+
+    job = served.submit(
+        "benchmarks.head_to_head:train",
+        name=f"{search.trainable} {search.seed}",
+        objective=search.module.OBJECTIVE,
+        search_space=search.module.SEARCH_SPACE,
+        constants={"trainable": search.trainable, "log": str(search.log.absolute())},
+        fidelity={"min": 1, "max": search.steps},
+        budget={"usd": round(usd, 6)},
+        algorithm={"seed": search.seed},
+        resources={"max_concurrent_trials": WORKERS},
+    )
+    ended = served.client.wait(job.id)
+    assert ended.state == "succeeded", ended.detail
+    took = datetime.fromisoformat(ended.ended_at) - datetime.fromisoformat(ended.started_at)
+    bill = served.client.bill(job.id)
+    return result_of(search, trainings, took.total_seconds(), bill.by_kind)
+
+
+# Report
+
+
+def at(curve: Sequence[tuple[float, float]], cost_s: float) -> float:
+    """Return the best metric for this cost. If the first report costs more, that is its metric."""
+    costs, values = zip(*curve, strict=True)
+    return float(values[max(0, int(np.searchsorted(costs, cost_s, side="right")) - 1)])
+
+
+def cost_to(curve: Sequence[tuple[float, float]], value: float, mode: str) -> float:
+    """Return the cost at which the curve is as good as the value, which it reaches."""
+    return next(cost for cost, best in curve if (best >= value if mode == "max" else best <= value))
+
+
+def cost_ratio(
+    ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]], mode: str
+) -> float:
+    """Return our cost to the same result, as a multiple of theirs.
+
+    The result is the worse one of what both have after the same cost, so both reach it.
+
+    >>> cost_ratio([(1, 0.5), (2, 0.9), (4, 0.9)], [(1, 0.2), (4, 0.8)], "max")
+    0.5
+    """
+    cost_s = min(ours[-1][0], theirs[-1][0])
+    worse = (min if mode == "max" else max)(at(ours, cost_s), at(theirs, cost_s))
+    return cost_to(ours, worse, mode) / cost_to(theirs, worse, mode)
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    array = np.array(values)
+    return interval(float(array.mean()), resampled(array, 0))
+
+
+def shown(bounds: Estimate, places: str = ".3f") -> str:
+    return f"{bounds.mean:{places}} ({bounds.low:{places}} to {bounds.high:{places}})"
+
+
+def report(results: Sequence[Result], usd_per_hour: float) -> None:
+    """Print, for each trainable and budget, what each method has for the same money, and the ratio of the dollars to the same result."""
+    service = [result for result in results if result.method == "service"]
+    for trainable, trainings in sorted({(result.trainable, result.trainings) for result in service}):
+        mode = str(import_module(f"trainables.{trainable}").OBJECTIVE["mode"])
+        ours = {
+            r.seed: r for r in service if (r.trainable, r.trainings) == (trainable, trainings) and r.curve
+        }
+        costs_s = np.mean([result.cost_s for result in ours.values()]) * np.array([0.125, 0.25, 0.5, 1])
+        dollars = " | ".join(f"${cost_s / 3600 * usd_per_hour:.6f}" for cost_s in costs_s)
+        print(f"\n### {trainable}, {trainings:g} trainings, {len(ours)} seeds\n")
+        print(f"| method | {dollars} | dollars to the same result, ours ÷ theirs |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        for method in ("service", *PEERS):
+            theirs = {r.seed: r for r in results if (r.trainable, r.method) == (trainable, method)}
+            pairs = [
+                (mine, mine if method == "service" else theirs[seed])
+                for seed, mine in ours.items()
+                if seed in theirs
+            ]
+            if not pairs:
+                continue
+            bests = [shown(estimate([at(r.curve, cost_s) for _, r in pairs])) for cost_s in costs_s]
+            logs = estimate([math.log(cost_ratio(mine.curve, r.curve, mode)) for mine, r in pairs])
+            ratio = Estimate(*(math.exp(bound) for bound in (logs.mean, logs.low, logs.high)))
+            print(
+                f"| {method} | {' | '.join(bests)} | {'' if method == 'service' else shown(ratio, '.2f')} |"
+            )
+        kinds = {kind for result in ours.values() for kind in result.bill}
+        total = sum(sum(result.bill.values()) for result in ours.values()) or 1
+        shares = {kind: sum(r.bill.get(kind, 0) for r in ours.values()) / total for kind in sorted(kinds)}
+        print(
+            f"\nThe service's money by kind: {', '.join(f'{kind} {share:.0%}' for kind, share in shares.items())}."
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--trainables", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--methods", nargs="+", choices=("service", *PEERS), default=["service", *PEERS])
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--trainings", type=float, nargs="+", default=[5, 17, 50], help="budgets")
+    parser.add_argument("--usd-per-hour", type=float, default=PRICE, help="price of a worker")
+    parser.add_argument("--out", type=Path, default=Path("head_to_head.jsonl"), help="results, one a line")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    args = parser.parse_args()
+    results = [Result(**json.loads(line)) for line in args.out.read_text().splitlines()] if args.out.exists() else []  # fmt: skip
+    if not args.report:
+        run_missing(args, results)
+    report(results, args.usd_per_hour)
+
+
+def run_missing(args: argparse.Namespace, results: list[Result]) -> None:
+    """Run the searches that have no result, and append theirs to the file. The methods of a seed run one after the other."""
+    from tests.system.serving import Served
+
+    def keep(result: Result) -> None:
+        results.append(result)
+        with args.out.open("a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+        best = result.curve[-1][1] if result.curve else math.nan
+        print(
+            f"{result.key}: {best:.4g} for {result.cost_s:.1f} s, {result.trials} trials",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    with TemporaryDirectory(prefix="vs-") as root:
+        served = Served(Path(root) / "home", prices=f"local={WORKERS * args.usd_per_hour}")
+        try:
+            if "service" in args.methods:
+                served.start()
+            for trainable in args.trainables:
+                cpu_s, wall_s = measured(trainable, Path(root) / trainable)
+                done = {result.key for result in results}
+                for seed, (method, trainings) in product(range(args.seeds), wanted(args)):
+                    if (trainable, method, seed, trainings) in done:
+                        continue
+                    folder = Path(root) / str(len(results))  # short, because Ray has its sockets in it
+                    folder.mkdir()
+                    search = Search(trainable, method, seed, MARGIN * trainings * cpu_s, str(folder))
+                    usd = trainings * wall_s / 3600 * args.usd_per_hour
+                    of_service = method == "service"
+                    keep(
+                        run_service(served, search, trainings, usd)
+                        if of_service
+                        else run_peer(search, trainings)
+                    )
+        finally:
+            if "service" in args.methods:
+                served.stop()
+
+
+def wanted(args: argparse.Namespace) -> list[tuple[str, float]]:
+    """Return the methods with their budgets. A peer runs once, to the largest."""
+    return [
+        (method, trainings)
+        for method in args.methods
+        for trainings in (args.trainings if method == "service" else [max(args.trainings)])
+    ]
+
+
+def measured(trainable: str, folder: Path, trainings: int = 4) -> tuple[float, float]:
+    """Return the processor time and the wall time of a training of a random configuration, in seconds."""
+    folder.mkdir()
+    search = Search(trainable, "random", 0, 0.0, str(folder))
+    processes(search, f"mean_training(search, {trainings})")
+    rows = lines(search.log)
+    cpu_s = sum(row["cpu_s"] for row in rows)
+    # The first report comes after the imports, which are not training.
+    wall_s = rows[-1]["at"] - rows[0]["at"] + rows[0]["cpu_s"]
+    print(
+        f"{trainable}: a training takes {cpu_s / trainings:.2f} s of processor time, {wall_s / trainings:.2f} s",
+        file=sys.stderr,
+    )
+    return cpu_s / trainings, wall_s / trainings
+
+
+if __name__ == "__main__":
+    main()
