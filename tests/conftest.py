@@ -177,7 +177,7 @@ class ByGroup(LoadFileScheduling):
 
 
 def _group_of(nodeid: str) -> str | None:
-    """Return the group of a test whose cluster is shared."""
+    """Return the group of a test's file, or None if it is in none of the `GROUPS`."""
     return GROUP_OF.get(nodeid.partition("::")[0].removeprefix("tests/"))
 
 
@@ -185,8 +185,15 @@ def _group_of(nodeid: str) -> str | None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Stop the cluster that the tests of a group share after the last of them."""
     group = _group_of(item.nodeid)
-    if group and (nextitem is None or _group_of(nextitem.nodeid) != group):
+    if group and not any(_group_of(other.nodeid) == group for other in _ahead(item, nextitem)):
         _stop_shared_cluster()
+
+
+def _ahead(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
+    """Return the tests that this process runs after `item`, as far as it knows them. A worker of xdist knows only the next one."""
+    if hasattr(item.config, "workerinput"):
+        return [] if nextitem is None else [nextitem]
+    return item.session.items[item.session.items.index(item) + 1 :]
 
 
 def pytest_sessionfinish() -> None:

@@ -1,7 +1,6 @@
 """A small network for scikit-learn's handwritten digits (Alpaydin & Kaynak, 1998). It trains in about a second on one CPU core."""
 
-import importlib.util
-from pathlib import Path
+import importlib.metadata
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,8 @@ def data() -> list[torch.Tensor]:
     Images have the shape (n, 64) and values in [0, 1]. A quarter of each digit is for validation. The file is that of
     `sklearn.datasets.load_digits`. It is read without importing scikit-learn, which takes two seconds of processor time.
     """
-    sklearn = importlib.util.find_spec("sklearn")  # does not import it
-    assert sklearn is not None
-    assert sklearn.origin is not None
-    file = Path(sklearn.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    rows = torch.from_numpy(np.loadtxt(file, delimiter=","))
+    file = importlib.metadata.distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
     images, labels = rows[:, :-1].float() / 16, rows[:, -1].long()
     is_validation = torch.zeros(len(rows), dtype=torch.bool)
     is_validation[labels.argsort(stable=True)[::4]] = True

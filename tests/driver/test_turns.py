@@ -61,6 +61,14 @@ def test_only_the_running_attempt_can_be_on_a_wrong_machine() -> None:
     assert not job.loop.is_on_wrong_machine(job.trial, 1)
 
 
+def test_machines_of_several_nodes_are_recorded_before_work_begins() -> None:
+    job, committed = Job(), list[object]()
+    job.loop._machine_check = MachineCheck(find=lambda _: Offer("c7i", loop_config().rate.price, 1, 0))
+    job.journal.watchers.append(lambda _, records: committed.append(records))
+    job.loop.node_assigned(job.trial, 2, WorkerMachine({}, 1, 0, others=(WorkerMachine({}, 1, 0),)))
+    assert len(committed) == 1
+
+
 @pytest.mark.parametrize(("price", "turns"), [(loop_config().rate.price, 0), (Price(1), 1)])
 def test_machine_at_the_expected_price_is_recorded_with_the_first_message(price: Price, turns: int) -> None:
     job, offer, committed = Job(), Offer("c7i", price, 1, 0), list[object]()

@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from sqlalchemy import Float, bindparam, insert, select, update
+from sqlalchemy import Float, bindparam, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoResultFound
@@ -13,17 +13,11 @@ from tuner.database.database import Database
 from tuner.database.ledger_tables import metadata
 from tuner.database.prepared import Prepared
 from tuner.database.tables import projects
+from tuner.domain.errors import Unavailable
 
 INSERT = Prepared(insert(projects))
 SELECT = Prepared(select(projects.c.created_at).where(projects.c.name == bindparam("of_name")))
 UPDATE = Prepared(update(projects).where(projects.c.name == "a").returning(projects.c.created_at))
-
-
-@pytest.fixture
-def database(tmp_path: object) -> Database:
-    database = Database(f"sqlite:///{tmp_path}/x.db")
-    database.migrate()
-    return database
 
 
 @pytest.mark.parametrize("dialect", [sqlite.dialect(), psycopg.dialect()], ids=["sqlite", "postgresql"])
@@ -55,3 +49,11 @@ def test_errors_are_those_of_sqlalchemy(database: Database) -> None:
         INSERT.run_all(db, [{"name": "a", "created_at": 1}, {"name": "a", "created_at": 2}])
     with pytest.raises(DBAPIError, match="of_name"), database.read() as db:
         SELECT.first(db, {"another": 1})
+
+
+def test_error_in_a_later_row_is_that_of_sqlalchemy(database: Database) -> None:
+    of_rows = Prepared(select(func.abs(projects.c.created_at)).order_by(projects.c.created_at.desc()))
+    with database.write() as db:
+        INSERT.run_all(db, [{"name": "a", "created_at": 1}, {"name": "b", "created_at": -(2**63)}])
+    with pytest.raises(Unavailable, match="overflow"), database.read() as db:
+        of_rows.all(db, {})

@@ -139,13 +139,13 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
     A field that is marked as new is left out if it has its default, so that older releases, which do not know it, can read the row.
     """
-    given = [(name, getattr(value, name), default) for name, default in _names_of(type(value))]
+    given = [(name, getattr(value, name), default) for name, default in _fields_of(type(value))]
     return {name: _to_json(inner) for name, inner, default in given if inner != default}
 
 
 @cache
-def _names_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
-    """Return the name of each field, with the default of a field that is marked as new. `MISSING` equals no value."""
+def _fields_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
+    """Return each field's name and, if it is marked as new, its default. Otherwise `MISSING`, which equals no value."""
     return [
         (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)
         for field in dataclasses.fields(kind)

@@ -52,6 +52,7 @@ def newest(migrations: Path) -> str:
 # All connections stay open, because a new one is slow: it reads the schema before its first query, and on PostgreSQL it also starts a
 # server process.
 CONNECTIONS = 15
+OLDEST_SQLITE = (3, 35)  # the first with RETURNING
 # Number of the PostgreSQL advisory lock that a migration takes. The number is arbitrary, but nothing else in the database may use it.
 MIGRATING = 7_205_759_403
 # A migration that waits for a table lock blocks every later user of that table. If the migration and a driver wait for each other,
@@ -95,6 +96,11 @@ class Database:
         self._writer_lock = Lock()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._file_lock = ReaderWriterLock() if self.is_sqlite else None
+        if self.is_sqlite and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise ValueError(
+                f"TUNER_DATABASE_URL: this Python has SQLite {sqlite3.sqlite_version}, and the service needs 3.35 or later: use another "
+                "Python, or PostgreSQL"
+            )
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # A database in memory has one connection per thread.
@@ -254,13 +260,16 @@ class Database:
         self.engine.dispose()
 
 
+DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
+
+
 def _url(text: str) -> URL:
     """Parse the URL. The error never quotes the text, because it may contain a password."""
     try:
         url = make_url(text)
     except ArgumentError:
         url = None
-    if url is None or url.get_backend_name() not in ("sqlite", "postgresql"):
+    if url is None or url.drivername not in DRIVERS:
         raise ValueError(
             "TUNER_DATABASE_URL: it is no URL of a database that can be used, in the file of TUNER_DATABASE_URL_FILE if that is set: "
             "write postgresql://USER:PASSWORD@HOST/NAME or sqlite:////PATH"

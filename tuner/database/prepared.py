@@ -47,7 +47,7 @@ class Prepared:
         return row
 
     def all(self, db: Connection, parameters: Parameters) -> list[Row]:
-        rows: list[Row] = self._execute(db, parameters).fetchall()
+        rows: list[Row] = self._execute(db, parameters, fetches=True)
         return rows
 
     def run(self, db: Connection, parameters: Parameters) -> int:
@@ -62,27 +62,38 @@ class Prepared:
         elif rows:
             self._execute(db, rows[0], rows)
 
-    def _execute(self, db: Connection, parameters: Parameters, rows: Sequence[Parameters] = ()) -> Any:
+    def _execute(
+        self,
+        db: Connection,
+        parameters: Parameters,
+        rows: Sequence[Parameters] = (),
+        *,
+        fetches: bool = False,
+    ) -> Any:
         key = (db.dialect.name, *parameters)
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._compiled[key] = self._compile(db.dialect, list(parameters))
         sql, constants = compiled
         connection: Any = db.connection.driver_connection
+        kinds = db.dialect.loaded_dbapi.Error
         try:
             if rows:
                 return connection.cursor().executemany(sql, [{**constants, **row} for row in rows])
-            return connection.execute(sql, {**constants, **parameters})
-        except db.dialect.loaded_dbapi.Error as error:
+            cursor = connection.execute(sql, {**constants, **parameters})
+            # SQLite computes each row when it is fetched, so this can fail, too.
+            return cursor.fetchall() if fetches else cursor
+        except kinds as error:
             if db.dialect.is_disconnect(error, connection, None):
                 db.invalidate(error)
-            kinds = db.dialect.loaded_dbapi.Error
-            raise DBAPIError.instance(sql, dict(parameters), error, kinds, dialect=db.dialect) from error
+            given: Any = [dict(row) for row in rows] or dict(parameters)
+            raise DBAPIError.instance(
+                sql, given, error, kinds, dialect=db.dialect, ismulti=bool(rows)
+            ) from error
 
     def _compile(self, dialect: Dialect, names: list[str]) -> tuple[str, Parameters]:
-        if (
-            dialect.name == "sqlite"
-        ):  # its positional parameters would have to be put in order for each execution
+        if dialect.name == "sqlite":
+            # With its positional parameters, values would have to be put in order for each execution.
             dialect = sqlite.dialect(paramstyle="named")
         # As for several rows: SQLAlchemy then does not add a clause that returns the new row's key.
         compiled = self._statement.compile(dialect=dialect, column_keys=names, for_executemany=True)

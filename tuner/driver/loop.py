@@ -137,8 +137,9 @@ class Loop:
     def node_assigned(self, trial: str, attempt: int, machine: WorkerMachine | None = None) -> int:
         """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
 
-        The machine costs money from now on, so its start is recorded. A later driver bills from it if this
-        one dies. Call this again when more is known about the machine.
+        If the attempt waited for a machine, its start is recorded: it costs money from now on, and a later driver bills from it if
+        this one dies. A machine at the expected price is recorded with the worker's first message, and any other one at once.
+        Call this again when more is known about the machine.
 
         Args:
             trial: The trial.
@@ -151,11 +152,11 @@ class Loop:
         if (lease := self._lease(trial, attempt)) is None:
             return 0
         lease.heard_ns = self._clock.elapsed_ns()
-        begins = (
-            not lease.waits and not lease.node
-        )  # the worker's first message, with the node, records the attempt
-        if machine and begins and self._machine_check.is_as_expected(lease, machine):
-            return lease.lease_ns
+        if machine and not lease.waits and not lease.node:
+            place = self._machine_check.expected_place(lease, machine)
+            if place is not None:  # recorded with the worker's first message, which names the node
+                lease.assigned_place = place
+                return lease.lease_ns
         if lease.waits or machine:
             with self._turn() as turn:
                 lease.assigned_at = turn.at if lease.waits else lease.assigned_at

@@ -34,17 +34,16 @@ class MachineCheck:
     #: Returns a machine's offer. None: no check; every machine counts as the requested one.
     find: Find | None = None
 
-    def is_as_expected(self, lease: AttemptLease, machine: WorkerMachine) -> bool:
-        """Return whether the job allows the machine, at the price that the attempt's hold pays for.
+    def expected_place(self, lease: AttemptLease, machine: WorkerMachine) -> Place | None:
+        """Return the machine's place if the job allows it at the price that the attempt's hold pays for. Otherwise return None.
 
-        The attempt then has this machine, although nothing was recorded. False for several machines: their price depends on all of them.
+        Return None for several machines, too: their price depends on all of them.
         """
         offer = self.find(machine) if self.find is not None and not machine.others else None
         if offer is None or forbidden(offer, self.wanted) is not None:
-            return False
+            return None
         place = Place(offer, offer.rate(self.wanted))
-        lease.assigned_place = place if place.rate == lease.rate else lease.assigned_place
-        return place.rate == lease.rate
+        return place if place.rate == lease.rate else None
 
     def settle(
         self,

@@ -29,7 +29,7 @@ class AssignedMachines:
     """
 
     def __init__(self) -> None:
-        # The nodes as Ray describes them, by Ray's node id. Neither the labels nor the resources of a node ever change.
+        # The nodes as Ray describes them, by Ray's node id. While a node lives, neither its labels nor its resources change.
         self._nodes: dict[str, WorkerMachine] = {}
         # The facts that the cloud reports about each node, by Ray's node id.
         self._facts: dict[str, Mapping[str, str]] = {}

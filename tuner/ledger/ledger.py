@@ -187,7 +187,7 @@ def settle(
     Return the account afterwards, which stays locked until the transaction ends.
 
     Raises:
-        ValueError: `used` adds up to more than the hold.
+        ValueError: `used` adds up to more than the hold. The hold is closed by then, so the transaction must not be committed.
     """
     shared_budgets.lock_budgets(db, project)
     closed = _CLOSE_HOLD.first(db, {"of_hold": hold_id})
@@ -415,8 +415,8 @@ def account_of(
 
 def _hold(row: Sequence[Any]) -> OpenHold:
     """Return the hold of a row with the columns `_HOLD_FIELDS`."""
-    hold, trial, attempt, lease, usd, gpu_ms, placed_at, ends_at = row
-    return OpenHold(hold, trial, attempt, lease, Cost(Money(usd), gpu_ms), placed_at, ends_at)
+    hold, trial, attempt, number, usd, gpu_ms, placed_at, ends_at = row
+    return OpenHold(hold, trial, attempt, number, Cost(Money(usd), gpu_ms), placed_at, ends_at)
 
 
 def _entry(

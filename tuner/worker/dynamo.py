@@ -8,6 +8,7 @@ name of it is used, for example by `torch.compile`.
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -30,13 +31,15 @@ class StandIn(ModuleType):
         super().__init__(NAME)
         self._on_import = on_import
         self._disabled = list[Any]()
+        self._lock = threading.Lock()  # not held during an import
 
     def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
         """Return `fn` itself, if PyTorch keeps the result in `fn` and can therefore be made to ask again."""
-        if fn is None or options != {"wrapping": False} or sys.modules.get(NAME) is not self:
-            return self.imported().disable(fn, recursive, **options)
-        self._disabled.append(fn)
-        return fn
+        with self._lock:
+            if fn is not None and options == {"wrapping": False} and sys.modules.get(NAME) is self:
+                self._disabled.append(fn)
+                return fn
+        return self.imported().disable(fn, recursive, **options)
 
     def graph_break(self, *arguments: Any, **options: Any) -> None:
         if sys.modules.get(NAME) is not self:
@@ -49,11 +52,12 @@ class StandIn(ModuleType):
 
     def imported(self) -> Any:
         """Return torch._dynamo, and import it on the first call."""
-        if sys.modules.get(NAME) is self:
-            del sys.modules[NAME], sys.modules["torch"]._dynamo
-            for fn in self._disabled:
-                vars(fn).pop(KEPT, None)
-            self._on_import()
+        with self._lock:
+            if sys.modules.get(NAME) is self:
+                del sys.modules[NAME], sys.modules["torch"]._dynamo
+                for fn in self._disabled:
+                    vars(fn).pop(KEPT, None)
+                self._on_import()
         return importlib.import_module(NAME)
 
 

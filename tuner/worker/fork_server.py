@@ -188,7 +188,8 @@ def _serve(control: socket.socket, own: tuple[int, ...], package: str, dynamo_ne
         control: The socket to the supervisor.
         own: Descriptors of the server that a child must close.
         package: The folder of the trainable's package, or empty.
-        dynamo_needed: Not 0 if a child has imported torch._dynamo, which is then imported here, once for all later children.
+        dynamo_needed: Not 0 if a child has imported torch._dynamo since the last fork. It is then imported here, once for all later
+            children.
     """
     data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
     if not data:
@@ -197,8 +198,13 @@ def _serve(control: socket.socket, own: tuple[int, ...], package: str, dynamo_ne
     if "fork" in request:
         channel, output = fds
         if dynamo_needed[0]:
+            dynamo_needed[0] = 0
+            gc.disable()
             with contextlib.suppress(Exception):  # a child that needs it reports the error
                 end_stand_in()
+            gc.collect()
+            gc.freeze()
+            gc.enable()
         pid = os.fork()
         if pid == 0:
             control.close()

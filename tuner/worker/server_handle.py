@@ -27,9 +27,8 @@ from tuner.worker.scratch import new_directory
 
 READY_TIMEOUT_S = 600.0
 CLEAN_TIMEOUT_S = 10.0
-FORK_TIMEOUT_S = (
-    120.0  # the server may import torch._dynamo first, which takes two seconds on a quiet machine
-)
+# The server may first import torch._dynamo, which takes two seconds on a quiet machine.
+FORK_TIMEOUT_S = 60.0
 
 
 class ForkServer:
