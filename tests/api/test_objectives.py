@@ -60,7 +60,7 @@ def test_single_entry_of_objectives_is_the_objective(client: TestClient) -> None
 @pytest.mark.parametrize(
     ("objectives", "pointer", "detail"),
     [
-        (None, "/objective", "is required, unless the job has objectives"),
+        (None, "/objective", "is required"),
         ([ACC, ACC], "/objectives/1/metric", "name another metric than the first objective's"),
         ([ACC, {**LATENCY, "metric": " "}], "/objectives/1/metric", "name the metric"),
         ([ACC, {**LATENCY, "target": 3}], "/objectives/1/target", "leave it out"),

@@ -21,6 +21,8 @@ HANGS_AFTER_S = 20
 class ThreadRanks:
     """Ranks that are threads of one process. An exchange that not all ranks join raises `BrokenBarrierError`."""
 
+    has_nodes = False
+
     def __init__(self, rank: int, slots: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.count = rank, COUNT
         self._slots, self._barrier = slots, barrier

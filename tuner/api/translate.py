@@ -115,11 +115,8 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
 
 
 def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Objective]:
-    """Return one or two objectives. Record a fault if the request has none, or if `objective` is not the first of `objectives`."""
-    given = request.objectives or ([] if request.objective is None else [request.objective])
-    if not given:
-        read.faults.append(Fault("/objective", "is required, unless the job has objectives"))
-        return [Objective("")]
+    """Return one or two objectives. Record a fault if `objective` is not the first of `objectives`."""
+    given = request.objectives or [objective for objective in [request.objective] if objective is not None]
     if request.objective not in (None, given[0]):
         read.faults.append(Fault("/objectives", "must begin with objective; leave objective out"))
     return [Objective(**objective.model_dump()) for objective in given]

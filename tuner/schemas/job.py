@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from tuner.schemas.base import Answer, Body, Request
 
@@ -291,8 +292,10 @@ class JobRequest(Body):
     metrics_pattern: str | None = None
     package: str | None = None
     kind: Literal["ray_tune", "optuna"] | None = None
-    objective: Objective | None = None
     objectives: list[Objective] | None = Field(None, min_length=1, max_length=2)
+    objective: Objective | None = Field(
+        None, validate_default=True
+    )  # after `objectives`, which its validator reads
     search_space: dict[str, Parameter]
     budget: Budget
     constants: dict[str, Any] = Field(default_factory=dict)
@@ -310,6 +313,14 @@ class JobRequest(Body):
     window: Window | None = None
     priority: Priority = 0
     tags: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("objective")
+    @classmethod
+    def _is_given(cls, objective: Objective | None, info: ValidationInfo) -> Objective | None:
+        """Refuse a job without any objective. As an error of the field, it is reported with the other errors of the request."""
+        if objective is None and info.data.get("objectives", ()) is None:
+            raise PydanticCustomError("missing", "is required, unless the job has objectives")
+        return objective
 
     def without_defaults(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, so that a field that is added later does not change the stored request."""
