@@ -82,4 +82,6 @@ def test_worker_receives_the_metrics_of_serving_that_the_job_needs() -> None:
     assert begin_message(replace(spec(), constraints=limits))["serving_metrics"] == ("usd_per_million",)
     fastest = replace(spec(), objective=Objective("latency_ms", "min"))
     assert begin_message(fastest)["serving_metrics"] == ("latency_ms",)
+    second = replace(spec(), second=Objective("latency_ms", "min"))
+    assert begin_message(second)["serving_metrics"] == ("latency_ms",)
     assert begin_message(spec())["serving_metrics"] == ()

@@ -10,7 +10,15 @@ from tuner.domain.calendar import Window
 from tuner.domain.command import PROGRAM_ENTRY, command_faults, name_of, pattern_faults
 from tuner.domain.errors import Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
-from tuner.domain.objective import Constraint, Fidelity, Objective, constraint_faults, lacking, violation
+from tuner.domain.objective import (
+    SERVING_METRICS,
+    Constraint,
+    Fidelity,
+    Objective,
+    constraint_faults,
+    lacking,
+    violation,
+)
 from tuner.domain.retention import RetentionPolicy
 from tuner.domain.space import Config, Space, Value
 
@@ -264,10 +272,20 @@ class JobSpec:
         """
         return self.fidelity.stage(step), self.objective.score(value)
 
+    @property
+    def side_metrics(self) -> list[str]:
+        """Return the metrics of the constraints and of the second objective."""
+        second = [] if self.second is None else [self.second.metric]
+        return [*(limit.metric for limit in self.constraints), *second]
+
+    @property
+    def serving_metrics(self) -> tuple[str, ...]:
+        """Return those of `SERVING_METRICS` that an objective or a constraint names."""
+        return tuple(name for name in SERVING_METRICS if name in (self.objective.metric, *self.side_metrics))
+
     def lacks(self, metrics: Mapping[str, object]) -> str | None:
-        """Return the first metric, of a constraint or the second objective, that a report lacks. None if it lacks none."""
-        names = [limit.metric for limit in self.constraints]
-        return lacking(names if self.second is None else [*names, self.second.metric], metrics)
+        """Return the first of `side_metrics` that a report lacks. None if it lacks none."""
+        return lacking(self.side_metrics, metrics)
 
     def violation(self, metrics: Mapping[str, object]) -> float | None:
         """Return by how much a report violates the constraints, or None if it lacks a metric. It is feasible if the result is 0."""

@@ -192,12 +192,6 @@ def lacking(names: Iterable[str], metrics: Mapping[str, object]) -> str | None:
 SERVING_METRICS = ("latency_ms", "usd_per_million")
 
 
-def serving_metrics(objective: Objective, constraints: Sequence[Constraint]) -> tuple[str, ...]:
-    """Return those of `SERVING_METRICS` that the objective or a constraint names."""
-    needed = {objective.metric, *(limit.metric for limit in constraints)}
-    return tuple(name for name in SERVING_METRICS if name in needed)
-
-
 def constraint_faults(constraints: Sequence[Constraint]) -> list[Fault]:
     faults, seen = [], set[str]()
     for i, limit in enumerate(constraints):

@@ -12,7 +12,6 @@ from typing import Any, Generic, Literal, TypeVar
 from tuner.database.database import Connection
 from tuner.domain.cost import Meter
 from tuner.domain.job import Resources, config_values
-from tuner.domain.objective import serving_metrics
 from tuner.driver.messages import WorkerMessage
 from tuner.driver.placement import interruption_risk
 from tuner.driver.ports import Assignment
@@ -199,7 +198,7 @@ class BeginMessages:
             "rungs": ladder(spec).rungs(),
             "proxies": spec.fidelity.proxies,
             "usd_per_hour": self.row.offer.rate(spec.resources).price.usd_per_hour,
-            "serving_metrics": serving_metrics(spec.objective, spec.constraints),
+            "serving_metrics": spec.serving_metrics,
             "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
             "artifact_room": max(0, MAX_JOB_BYTES - self.artifact_bytes(self.row.id)),
             "processes": spec.resources.processes,

@@ -68,9 +68,8 @@ class BeginMessage:
     #: The teacher: `path` of the directory of its checkpoint, and its `config`. None if the job has none.
     teacher: Mapping[str, Any] | None = None
     usd_per_hour: float | None = None  #: The price of a trial's share of the job's machine.
-    serving_metrics: Sequence[
-        str
-    ] = ()  #: Those of `SERVING_METRICS` that the job's objective or constraints name.
+    #: Those of `SERVING_METRICS` that the job's objectives or constraints name.
+    serving_metrics: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

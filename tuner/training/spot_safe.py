@@ -220,7 +220,7 @@ class SpotSafe:
             artifacts: Small files to store with the trial: paths by name, such as `{"confusion.png": path}`. A name that was
                 reported before replaces the file. A file may have 8 MiB, those of a trial 64 MiB and those of a job 1 GiB.
                 Only the service stores them.
-            metrics: Numbers, words or None, by name. If the job's objective or a constraint names `latency_ms` or `usd_per_million`, and
+            metrics: Numbers, words or None, by name. If an objective or a constraint of the job names `latency_ms` or `usd_per_million`, and
                 the trainable does not report it, the service measures the module that the trainable's `export` returns.
 
         Raises:
