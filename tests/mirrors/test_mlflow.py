@@ -173,6 +173,7 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     mirror_all(service, opens)
     assert len(held.search_model_versions("name = 'registered'")) == 1
 
+    held.set_model_version_tag("registered", "1", "stage", "prod")  # as users do
     assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
     export = begin(client, job)["id"]
     (tmp_path / "work/onnx").mkdir(parents=True)
@@ -182,7 +183,7 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     for _ in range(2):
         mirror_all(service, opens)
     older, newer = sorted(held.search_model_versions("name = 'registered'"), key=lambda v: int(v.version))
-    assert older.tags == version.tags
+    assert older.tags == {**version.tags, "stage": "prod"}
     assert newer.tags == {**version.tags, "tuner.export": export, "tuner.format": "onnx"}
     (file,) = Path(newer.source.removeprefix("file://")).iterdir()
     assert (file.name, file.read_text()) == ("model.onnx", "network")

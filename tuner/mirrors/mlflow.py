@@ -36,6 +36,8 @@ MS = 1_000_000
 METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
 # Tags that the mirror needs to continue a run: the last event copied, and the job and trial it shows.
 POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
+# Tags that identify a registered version. Users may add others.
+IDENTITY = (JOB, TRIAL, "tuner.step", "tuner.export", "tuner.format")
 MODEL = "model"  # the directory of registered files among the artifacts of a run
 _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
 
@@ -158,20 +160,23 @@ class MlflowMirror:
     def _register(self, parent: _JobRun, job: MirroredJob, models: Sequence[Model]) -> None:
         """Upload the files of each model, and register them as a version of the model with the job's name. Do so once for each."""
         name = _name(job.name)
+        held = [
+            {key: version.tags[key] for key in IDENTITY if key in version.tags}
+            for version in self._client.search_model_versions(f"name = '{name}'")
+        ]
         for model in models:
             tags = {
                 JOB: job.id,
                 TRIAL: model.trial,
                 **{f"tuner.{key}": value for key, value in model.tags.items()},
             }
-            with contextlib.suppress(MlflowException):  # it exists
-                self._client.create_registered_model(name)
-            versions = self._client.search_model_versions(f"name = '{name}'")
-            if any(version.tags == tags for version in versions):
+            if tags in held:
                 continue
             with model.fetch() as files:
                 if files is None:
                     continue
+                with contextlib.suppress(MlflowException):  # it exists
+                    self._client.create_registered_model(name)
                 run, directory = parent.trials[model.trial].run, f"{MODEL}/{model.directory}"
                 self._client.log_artifacts(run, str(files), directory)
                 source = f"{self._client.get_run(run).info.artifact_uri}/{directory}"
