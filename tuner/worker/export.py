@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.checkpoints.checkpoints import (
@@ -159,7 +159,7 @@ def _stored(result: ExportResult, store: CheckpointStore, export: str) -> Export
     variants = [
         variant
         if variant.file is None or variant.file in files
-        else Variant(variant.format, code="not_stored", detail=detail, seconds=variant.seconds)
+        else replace(variant, file=None, code="not_stored", detail=detail)
         for variant in result.variants
     ]
     return ExportResult(result.metric, tuple(variants), result.code, result.detail)
