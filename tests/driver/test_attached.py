@@ -51,14 +51,25 @@ def test_node_unknown_at_assignment_is_looked_up_at_first_message(seen: list[Any
 
 def test_machines_of_all_nodes_are_reported_and_completed_with_the_facts_of_each(seen: list[Any]) -> None:
     machines = ray_machines.AssignedMachines()
-    assert machines.machine_of("t", 1, ["n1", "n2"]) is None
-    seen.append({"NodeID": "n2", "Labels": {}, "Resources": {"CPU": 8.0}})
-    machine = machines.machine_of("t", 1, ["n1", "n2"])
+    nodes = ["n1", "n2", "n3"]
+    assert machines.machine_of("t", 1, nodes) is None
+    seen.extend({"NodeID": name, "Labels": {}, "Resources": {"CPU": 8.0}} for name in nodes[1:])
+    machine = machines.machine_of("t", 1, nodes)
     assert machine is not None
-    assert [node.cpus for node in (machine, *machine.others)] == [4, 8]
-    assert machines.note_message(word(1)) is None, "the worker does not know its other node yet"
-    message = replace(word(1), others=(("n2", {"instance_type": "m6"}),))
-    more = machines.note_message(message)
-    assert more is not None
-    assert its.instance_type_of(more.others[0].labels) == "m6"
-    assert machines.note_message(message) is None
+    assert [node.cpus for node in (machine, *machine.others)] == [4, 8, 8]
+    assert machines.note_message(word(1)) is None, "the worker does not know its other nodes yet"
+    message, types = word(1, instance_type="c7i"), list[list[str]]()
+    for others in [(), (("n3", {"instance_type": "m6"}),), (("n2", {}), ("n3", {"instance_type": "m6"}))]:
+        machine = machines.note_message(replace(message, others=others))
+        if machine is not None:
+            types.append([its.instance_type_of(node.labels) for node in (machine, *machine.others)])
+    assert types == [["c7i", "local", "local"], ["c7i", "local", "m6"]]
+
+
+def test_nodes_unknown_at_assignment_are_added_as_they_answer(seen: list[Any]) -> None:
+    seen.append({**NODE, "NodeID": "n2"})
+    machines = ray_machines.AssignedMachines()
+    for others, count in [((), 0), ((("n2", {}),), 1)]:
+        machine = machines.note_message(replace(word(1), others=others))
+        assert machine is not None
+        assert len(machine.others) == count

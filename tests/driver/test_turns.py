@@ -12,6 +12,7 @@ from tests.simulation.test_simulated_jobs import QuickCurves, loop_config, spec
 from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
+from tuner.domain.job import Resources
 from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
 from tuner.domain.objective import Constraint, Objective
@@ -80,6 +81,15 @@ def test_machine_at_the_expected_price_is_recorded_with_the_first_message(price:
     (row,) = job.journal.attempts()
     assert row.machine is not None
     assert (row.machine.instance_type, row.price, row.node) == ("c7i", price, "n1")
+
+
+def test_unknown_node_is_billed_as_the_most_expensive_known_node() -> None:
+    job, offers = Job(), [Offer("c7i", Price(1), 1, 0), Offer("m6", Price(5), 2, 0)]
+    job.loop._machine_check = MachineCheck(
+        Resources(cpus=1, nodes=3), lambda machine: offers[int(machine.cpus) - 1]
+    )
+    job.loop.node_assigned(job.trial, 2, WorkerMachine({}, 1, 0, others=(WorkerMachine({}, 2, 0),)))
+    assert job.loop.leases[job.trial].rate.price == Price(1 + 3 + 3)
 
 
 def test_repeated_report_counts_as_one_step() -> None:

@@ -80,8 +80,10 @@ class MachineCheck:
     def _rate(self, offers: Sequence[Offer]) -> Rate:
         """Return the rate of a trial with one node on a machine of each of these offers."""
         rates = [offer.rate(self.wanted.on_one_node) for offer in offers]
-        if len(set(rates)) == 1:  # or not all of its machines are known yet
+        if len(set(rates)) == 1:
             return offers[0].rate(self.wanted)
+        # A node that is not known yet counts as the most expensive of the known ones.
+        rates += [max(rates, key=lambda rate: rate.price)] * (self.wanted.nodes - len(rates))
         price = Price(sum(rate.price.micro_usd_per_hour for rate in rates))
         return Rate(price, sum(rate.milli_gpus for rate in rates))
 

@@ -33,8 +33,8 @@ class AssignedMachines:
         self._nodes: dict[str, WorkerMachine] = {}
         # The facts that the cloud reports about each node, by Ray's node id.
         self._facts: dict[str, Mapping[str, str]] = {}
-        # The cloud's facts about each node that were used when each attempt's machine was last returned.
-        self._known: dict[tuple[str, int], list[Mapping[str, str]]] = {}
+        # The nodes of each attempt, and the facts about each node that were used when its machine was last returned.
+        self._known: dict[tuple[str, int], tuple[list[str], list[Mapping[str, str]]]] = {}
 
     def machine_of(self, trial: str, attempt: int, nodes: Sequence[str]) -> WorkerMachine | None:
         """Return the machine that a new attempt was given, or None if Ray does not answer.
@@ -58,8 +58,10 @@ class AssignedMachines:
         """Return the attempt's machine if the message adds facts about it. Otherwise return None."""
         machines = [(progress.node, progress.machine), *progress.others]
         self._facts |= {node: facts for node, facts in machines if facts}
-        known, nodes = self._known.get((progress.trial, progress.attempt)), [node for node, _ in machines]
-        if not progress.node or (known is not None and known[: len(nodes)] == self._facts_of(nodes)):
+        known, used = self._known.get((progress.trial, progress.attempt), ([], []))
+        # Nodes that have not answered the worker yet are known from the assignment.
+        nodes = list(dict.fromkeys([*known, *(node for node, _ in machines)]))
+        if not progress.node or (nodes == known and used == self._facts_of(nodes)):
             return None
         with contextlib.suppress(Exception):
             return self._machine_of(progress.trial, progress.attempt, nodes)
@@ -74,7 +76,8 @@ class AssignedMachines:
             self._nodes = {node["NodeID"]: _machine(node) for node in ray.nodes()}
         if not node_ids or not all(node_id in self._nodes for node_id in node_ids):
             return None
-        facts = self._known[trial, attempt] = self._facts_of(node_ids)
+        facts = self._facts_of(node_ids)
+        self._known[trial, attempt] = list(node_ids), facts
         machines = [self._nodes[node_id] for node_id in node_ids]
         first, *others = (
             replace(machine, labels=corrected(machine.labels, its_facts))
