@@ -89,18 +89,28 @@ class Ranks:
         for rank, sizes_of_rank in enumerate(sizes):
             for name, size in sizes_of_rank.items():
                 if rank == self.rank:
-                    self._send(directory / name, size)
+                    error = self._send(directory / name, size) or error
                 elif self.rank == 0:
                     error = self._receive(directory / name, size, rank) or error
         if self._sends:
             shutil.rmtree(directory, ignore_errors=True)
         return self.errors(error)
 
-    def _send(self, path: Path, size: int) -> None:
-        with path.open("rb") as file:
+    def _send(self, path: Path, size: int) -> str | None:
+        """Send a file to rank 0. If it cannot be read, still send as many bytes, and return the error."""
+        error = None
+        with contextlib.ExitStack() as stack:
+            file = None
             for block in _blocks(size):
-                file.readinto(block)
+                try:
+                    if error is None:
+                        file = file or stack.enter_context(path.open("rb"))
+                        if file.readinto(block) != len(block):
+                            raise OSError(f"{path.name} became shorter while it was sent")
+                except OSError as failure:
+                    error = f"{type(failure).__name__}: {failure}"
                 self._distributed.send(_as_tensor(block), 0, group=self._saves)
+        return error
 
     def _receive(self, path: Path, size: int, rank: int) -> str | None:
         """Write a file that another rank sends. If that fails, still receive all of it, and return the error."""

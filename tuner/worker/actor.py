@@ -7,9 +7,10 @@ A worker of trials on several nodes has a placement group with one bundle for ea
 `NodeWorker` in each of the others. If the `Worker` dies, Ray kills the actors that it has started.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,14 @@ from tuner.worker import STARTED_NS, endings
 from tuner.worker.packages import Stored
 from tuner.worker.publishing import background
 from tuner.worker.ranks import OtherNodes, free_port
-from tuner.worker.supervisor import HEARTBEAT_S, Supervisor
+from tuner.worker.supervisor import HEARTBEAT_S, MAX_START_NS, Supervisor
 
 MESSAGES = "messages"  # the value is a list, because Tune flattens dictionaries in a result
 ORDERS = "orders"
 # How long another node may take to answer a call, and to end an attempt. Ray notices sooner if the node or its process is dead. The driver
 # kills a worker that is silent for 5 s after its lease.
 SILENT_S, ENDS_WITHIN_S = 30.0, 3.0
+STARTS_WITHIN_S = 120.0  # how long the process on another node may take to start and to answer its first call
 News = dict[str, Any]
 
 
@@ -40,15 +42,28 @@ class NodeWorker:
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = _supervisor(config)
+        self._broken = ""  # the error of an order
 
     def order(self, message: dict[str, Any]) -> None:
-        if message["order"] == "begin":
-            self._supervisor.order(message)
-        else:
-            self._supervisor.hear_first_node(message)
+        """Carry out an order of the first node. It does not wait for the result, so the next `step` raises the error of an order."""
+        try:
+            if message["order"] == "begin":
+                # The lease began when the order was sent. The limit is for clocks that differ.
+                waited_ns = min(max(0, time.time_ns() - message["sent_at_ns"]), MAX_START_NS)
+                self._supervisor.order({**message, "used_ns": message["used_ns"] + waited_ns})
+            else:
+                self._supervisor.hear_first_node(message)
+        except Exception as error:  # such as a full disk
+            self._broken = f"{type(error).__name__}: {error}"
 
     def step(self) -> News:
-        """Wait up to `HEARTBEAT_S` for something to report. Return facts about the node, and about its attempt if there is one."""
+        """Wait up to `HEARTBEAT_S` for something to report. Return facts about the node, and about its attempt if there is one.
+
+        Raises:
+            RuntimeError: An order could not be carried out.
+        """
+        if self._broken:
+            raise RuntimeError(self._broken)
         news: News = {"attempt": None}
         if self._supervisor.attempt is None:
             time.sleep(HEARTBEAT_S)
@@ -67,9 +82,8 @@ class OtherActor:
     number: int  #: Of the node, from 1.
     actor: Any
     attempt: tuple[str, int] | None = None  #: Trial and number of the attempt that it runs.
-    answered_s: float = float(
-        "-inf"
-    )  #: When the newest call was made that it has answered, on the monotonic clock.
+    #: When the newest call was made that it has answered, on the monotonic clock.
+    answered_s: float = -math.inf
     node: str = ""  #: Ray's id of the node. Empty: not known yet.
     notice: Notice | None = None
     machine: Mapping[str, str] | None = None  #: Facts about the machine from its cloud.
@@ -84,24 +98,12 @@ class OtherActors(OtherNodes):
     """The other nodes of a worker, with an actor on each of them.
 
     Args:
-        config: The config of the worker. Without `nodes`, there are no other nodes.
+        actors: A `NodeWorker` actor for each of them.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        group, size = ray.util.get_current_placement_group(), config.get("resources", {})
-        remote = ray.remote(concurrency_groups={ORDERS: 1})(NodeWorker)
+    def __init__(self, actors: Sequence[Any]) -> None:
         self._changed = threading.Condition()
-        self.all = [
-            OtherActor(
-                number,
-                remote.options(
-                    num_cpus=size["CPU"],
-                    num_gpus=size["GPU"],
-                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
-                ).remote(dict(config)),
-            )
-            for number in range(1, config.get("nodes", 1))
-        ]
+        self.all = [OtherActor(number, actor) for number, actor in enumerate(actors, 1)]
 
     def follow(self, hear: Callable[[str, int, News], None]) -> None:
         """Call the actors all the time, each in a thread of its own, and pass on what they report.
@@ -114,7 +116,7 @@ class OtherActors(OtherNodes):
             background("node", self._follow, other)
 
     def _follow(self, other: OtherActor) -> None:
-        patience_s = None  # for the first answer, because the actor has to start
+        patience_s = STARTS_WITHIN_S
         try:
             while True:
                 called_s = time.monotonic()
@@ -149,7 +151,7 @@ class OtherActors(OtherNodes):
         with self._changed:
             for other in self.all:
                 other.attempt = order["trial"], order["attempt"]
-                other.order({**order, "node": other.number})
+                other.order({**order, "node": other.number, "sent_at_ns": time.time_ns()})
                 if other.lost:
                     background("lost", self._lose, other, other.lost)
 
@@ -190,6 +192,20 @@ class OtherActors(OtherNodes):
             ray.kill(other.actor)
 
 
+def _start_node_workers(config: Mapping[str, Any]) -> list[Any]:
+    """Start an actor on each other node of a worker with this config. Without `nodes`, there are no other nodes."""
+    group, size = ray.util.get_current_placement_group(), config.get("resources", {})
+    remote = ray.remote(concurrency_groups={ORDERS: 1})(NodeWorker)
+    return [
+        remote.options(
+            num_cpus=size["CPU"],
+            num_gpus=size["GPU"],
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
+        ).remote(dict(config))
+        for number in range(1, config.get("nodes", 1))
+    ]
+
+
 def _supervisor(config: Mapping[str, Any], **more: Any) -> Supervisor:
     return Supervisor(
         config["entry"],
@@ -212,7 +228,7 @@ class Worker:
         """Start the supervisor. `storage` is where Tune would keep results, which is not used."""
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
-        self._others = OtherActors(config)
+        self._others = OtherActors(_start_node_workers(config))
         self._supervisor = _supervisor(config, notice=self._earliest_notice, others=self._others)
         self._others.follow(self._supervisor.hear_other_node)
         self._name, self._messages = config.get("name", "Worker"), 0

@@ -63,7 +63,8 @@ REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
 # How long the failure of one rank waits for the death of another, which may be its cause.
 CAUSE_S = 1.0
-# On several nodes, it waits in addition until all nodes have answered. A node that does not is lost by then.
+# On several nodes, it waits in addition until all nodes have answered. A node that does not is lost by then
+# (`actor.SILENT_S` is shorter).
 NODES_ANSWER_S = 60.0
 # The most time before its beginning that is billed to an attempt: on a reused worker, and on a new worker.
 MAX_GAP_NS = 1_000_000_000
@@ -170,6 +171,10 @@ class Supervisor:
                 attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
             else:
                 attempt.end(message["state"], message["error"])
+                if message["error"] is not None or message["state"] == "stopped":
+                    self.kill()  # a rank that ended normally gets the time to exit by itself
+                if not self.server.ready:  # the server may be running user code that it imports
+                    self.server.kill()
             self._changed.notify_all()
 
     def _begin(self, order: dict[str, Any]) -> None:
