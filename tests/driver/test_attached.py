@@ -1,6 +1,7 @@
 """Test finding the machine that an attempt runs on, from Ray and from the machine's cloud."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +65,13 @@ def test_machines_of_all_nodes_are_reported_and_completed_with_the_facts_of_each
         if machine is not None:
             types.append([its.instance_type_of(node.labels) for node in (machine, *machine.others)])
     assert types == [["c7i", "local", "local"], ["c7i", "local", "m6"]]
+
+
+def test_node_of_the_actor_is_known_if_the_placement_group_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = SimpleNamespace(actor_table=lambda _: {"Address": {"NodeID": "n1"}})
+    monkeypatch.setattr(ray_machines, "cluster_state", table)
+    actor = SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda: "aa"))
+    assert ray_machines.nodes_of(None, actor, several=True) == ["n1"]
 
 
 def test_nodes_unknown_at_assignment_are_added_as_they_answer(seen: list[Any]) -> None:

@@ -182,9 +182,11 @@ def nodes_of(error: Exception | None, actor: Any = None, *, several: bool = Fals
     node = actor_entry.get("Address", {}).get("NodeID", "")
     if not node:
         return []
-    return (
-        [node, *(other for other in _nodes_of_group(str(actor_id)) if other != node)] if several else [node]
-    )
+    others = list[str]()
+    if several:
+        with contextlib.suppress(Exception):  # the first node is known nevertheless
+            others = _nodes_of_group(str(actor_id))
+    return list(dict.fromkeys([node, *others]))
 
 
 def _nodes_of_group(actor_id: str) -> list[str]:

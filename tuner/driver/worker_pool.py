@@ -103,7 +103,7 @@ class WorkerPool:
         if progress.node:
             others = [node for node, _ in progress.others]
             known = self._nodes.get(worker.trial_id, [])
-            self._nodes[worker.trial_id] = [progress.node, *(others or known[1:])]
+            self._nodes[worker.trial_id] = list(dict.fromkeys([progress.node, *known, *others]))
         machine = self._machines.note_message(progress)
         # Before the attempt's time is counted, so that all of it is billed at this machine's price.
         if machine is not None:
