@@ -85,3 +85,9 @@ def test_worker_receives_the_metrics_of_serving_that_the_job_needs() -> None:
     second = replace(spec(), second=Objective("latency_ms", "min"))
     assert begin_message(second)["serving_metrics"] == ("latency_ms",)
     assert begin_message(spec())["serving_metrics"] == ()
+
+
+def test_price_of_serving_and_risk_are_those_of_one_and_of_all_nodes() -> None:
+    single, several = begin_message(spec()), begin_message(replace(spec(), resources=Resources(nodes=4)))
+    assert several["usd_per_hour"] == single["usd_per_hour"], "a model is served on one machine"
+    assert several["exposure"].crash.mean_ns == single["exposure"].crash.mean_ns // 4

@@ -133,6 +133,9 @@ def test_exposure_without_observations_comes_from_the_market() -> None:
 
 
 def test_longer_observation_outweighs_the_prior() -> None:
+    on_four = interruption_risk("spot", Losses(), 4)
+    assert on_four.preemption == Hazard(SPOT_MEAN_NS // 4)
+    assert on_four.crash == interruption_risk("on_demand", Losses(), 4).crash == Hazard(CRASH_MEAN_NS // 4)
     calm = interruption_risk("spot", Losses(98 * HOUR_NS, {"completed": 50}))
     stormy = interruption_risk("spot", Losses(8 * HOUR_NS, {"preempted": 60, "lost": 39}))
     assert calm.preemption is not None

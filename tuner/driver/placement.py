@@ -14,7 +14,7 @@ from tuner.domain.money import Rate
 from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.domain.time import NS, Instant
 from tuner.store.evidence import Losses
-from tuner.tuning.checkpointing import SPOT_MEAN_NS, Hazard, InterruptionRisk, Notices
+from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices
 
 # How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
 PATIENCE_NS = 60 * NS
@@ -112,8 +112,11 @@ class AllowedPlaces:
         return next(place for place in self.all if place.offer == offer)
 
     def has_machine(self, offer: Offer) -> bool:
-        """Return whether a machine of this kind exists now."""
-        return self.room(self.of(offer), {}, now=True) > 0
+        """Return whether a machine of this kind exists now, with room for one node of a trial."""
+        return any(
+            offer.is_of(machine.labels) and not machine.to_come and machine.fits(self._wanted) > 0
+            for machine in self._machines()
+        )
 
     def room(self, place: Place, occupied: OccupiedOffers, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on machines of this kind.
@@ -177,19 +180,22 @@ class CheapestFree:
 NOTICE_NS = 15 * NS
 
 
-def interruption_risk(market: str, seen: Losses) -> InterruptionRisk:
-    """Return the risks of an attempt on a machine of this market.
+def interruption_risk(market: str, seen: Losses, nodes: int = 1) -> InterruptionRisk:
+    """Return the risks of an attempt on machines of this market.
 
-    `seen` counts how the job's attempts on this market ended. On spot, a lost worker counts as a preemption
-    without notice.
+    Args:
+        market: The market.
+        seen: How the job's attempts on this market ended. On spot, a lost worker counts as a preemption without notice.
+        nodes: The nodes of an attempt. The interruption of one of them ends it.
     """
     preempted, lost = seen.outcomes.get("preempted", 0), seen.outcomes.get("lost", 0)
     if market == "on_demand":
         # Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss on, it is
         # that of spot machines, which has less weight.
-        prior = Hazard(SPOT_MEAN_NS) if preempted + lost else Hazard.of_crashes()
+        prior = Hazard.of_spot(nodes) if preempted + lost else Hazard.of_crashes(nodes)
         return InterruptionRisk(crash=prior.after(seen.held_ns, preempted + lost))
     notices = Notices()
     notices = Notices(notices.preemptions + preempted + lost, notices.missed + lost)
-    hazard = Hazard.of_spot().after(seen.held_ns, preempted + lost)
-    return InterruptionRisk(preemption=hazard, notice_ns=NOTICE_NS, notices=notices)
+    hazard = Hazard.of_spot(nodes).after(seen.held_ns, preempted + lost)
+    crash = Hazard.of_crashes(nodes)
+    return InterruptionRisk(preemption=hazard, crash=crash, notice_ns=NOTICE_NS, notices=notices)

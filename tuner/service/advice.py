@@ -83,7 +83,8 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
     with service.database.read() as db:
         trials = recorded.trials_of(db, row.id)
         exposures: dict[str, InterruptionRisk] = {
-            market: interruption_risk(market, losses(db, row.id, market, now)) for market in MARKETS
+            market: interruption_risk(market, losses(db, row.id, market, now), row.spec.resources.nodes)
+            for market in MARKETS
         }
         tested = recorded.self_test(db, row.project, row.spec.trainable)
     steps = _steps(row.spec, [last for _, last in trials.values() if last])

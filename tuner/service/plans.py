@@ -145,7 +145,9 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
         tuple(sorted(candidates, key=lambda candidate: candidate not in able)),
         round(service.settings.slice_s * NS),
         SpotLife(
-            Hazard.of_spot().mean_ns, SPOT_WAIT_NS, patience_ns=round(service.settings.spot_wait_s * NS)
+            Hazard.of_spot(spec.resources.nodes).mean_ns,
+            SPOT_WAIT_NS,
+            patience_ns=round(service.settings.spot_wait_s * NS),
         ),
         choose=facts.machines.any,
         deadline_ns=deadline_ns,

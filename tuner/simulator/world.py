@@ -240,7 +240,7 @@ class SimulatedRun:
         if every is None:
             return None
         market = assignment.offer.market if assignment.offer is not None else "on_demand"
-        seen = interruption_risk(market, self._losses.at(self.clock.now()))
+        seen = interruption_risk(market, self._losses.at(self.clock.now()), self.spec.resources.nodes)
         return Saves(seen, None if every == "auto" else every, self.clock.elapsed_ns())
 
     def transit_ns(self) -> int:

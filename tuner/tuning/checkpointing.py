@@ -38,27 +38,27 @@ LOSS_PART = 10  # an interval is at most a tenth of the mean time between losses
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """The rate of interruptions of one machine: `events` divided by `node_ns`, the mean of Gamma(events, node_ns)."""
+    """The rate of interruptions of an attempt, on one machine or several: `events` divided by `node_ns`, the mean of Gamma(events, node_ns)."""
 
-    node_ns: int  #: Machine time, including that of the prior.
+    node_ns: int  #: Time of attempts on such machines, including that of the prior.
     events: int = 1  #: Interruptions in that time. The prior counts as one.
 
     @classmethod
-    def of_spot(cls) -> Self:
-        """Return the prior of a spot market."""
-        return cls(SPOT_MEAN_NS)
+    def of_spot(cls, nodes: int = 1) -> Self:
+        """Return the prior of a spot market, for an attempt on this many nodes."""
+        return cls(SPOT_MEAN_NS // nodes)
 
     @classmethod
-    def of_crashes(cls) -> Self:
-        return cls(CRASH_MEAN_NS)
+    def of_crashes(cls, nodes: int = 1) -> Self:
+        return cls(CRASH_MEAN_NS // nodes)
 
     def after(self, node_ns: int, events: int = 0) -> Self:
-        """Return the rate after an observation of `node_ns` of machine time with `events` interruptions."""
+        """Return the rate after an observation of attempts that lasted `node_ns` with `events` interruptions."""
         return type(self)(self.node_ns + node_ns, self.events + events)
 
     @property
     def mean_ns(self) -> int:
-        """Return the mean time between two interruptions of one machine."""
+        """Return the mean time between two interruptions."""
         return max(1, self.node_ns // self.events)
 
 

@@ -214,7 +214,9 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
     paid, spot, demand = spent_on(attempts), evidence.spot, evidence.demand
     if evidence.spec.resources.market != "on_demand" or spot is None or demand is None or not paid.micro_usd:
         return None
-    risk = evidence.risks.get("spot") or InterruptionRisk(preemption=Hazard.of_spot())
+    nodes = evidence.spec.resources.nodes
+    unseen = InterruptionRisk(preemption=Hazard.of_spot(nodes), crash=Hazard.of_crashes(nodes))
+    risk = evidence.risks.get("spot") or unseen
     saving = [attempt for attempt in attempts if attempt.usage is not None and attempt.usage.saves]
     saves = max(1, sums(saving).get("saves", 0))
     stall = max(LEAST_STALL_NS, sum(attempt.ns("checkpoint") for attempt in saving) // saves)
