@@ -187,7 +187,8 @@ def test_each_node_of_a_running_attempt_is_busy(service: FakeService, client: Te
         spec = jobs.get(db, job).spec
         on_two = replace(spec, resources=replace(spec.resources, nodes=2))
         db.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(spec=encode(on_two)))
-        db.execute(insert(attempts).values(**attempt_row(service, job), node="d1", landed_at=1))
+        row = attempt_row(service, job)
+        db.execute(insert(attempts).values(**row, node="d1", landed_at=1, instance_type="c7i"))
         assert cluster_hours.busy(db) == Busy(frozenset({"d1"}), ((None, "on_demand"),))
 
 

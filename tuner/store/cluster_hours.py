@@ -156,7 +156,7 @@ def busy(db: Connection) -> Busy:
     """
     a, h, j = attempts.c, holds.c, jobs.c
     under_way = a.end.is_(None) & a.landed_at.is_not(None)
-    rows = db.execute(select(a.node, a.instance_type, a.market).where(under_way)).all()
+    rows = db.execute(select(a.job, a.node, a.instance_type, a.market).where(under_way)).all()
     running = select(j.id).where(j.state == "running")
     tests = h.job.in_(running) & (h.state == "open") & (h.trial == SELF_TEST)
     count = int(db.execute(select(func.count()).select_from(holds).where(tests)).scalar_one())
@@ -164,10 +164,11 @@ def busy(db: Connection) -> Busy:
     count += int(db.execute(exporting).scalar_one())
     unknown = [(row.instance_type, row.market) for row in rows if not row.node]
     # An attempt on several nodes records its first one. Their number is in the job's spec, if it is more than one.
-    several = under_way & (a.job == j.id) & j.spec.contains('"nodes"')
-    for row in db.execute(select(a.instance_type, a.market, j.spec).where(several)):
-        nodes = decode(row.spec).resources.nodes
-        unknown += [(row.instance_type, row.market)] * (nodes - 1)
+    several = j.id.in_(select(a.job).where(under_way)) & j.spec.contains('"nodes"')
+    specs = db.execute(select(j.id, j.spec).where(several))
+    nodes = {job: decode(spec).resources.nodes for job, spec in specs}
+    # The other nodes may be of another type than the first.
+    unknown += [(None, row.market) for row in rows for _ in range(nodes.get(row.job, 1) - 1)]
     return Busy(frozenset(row.node for row in rows if row.node), (*unknown, *[(None, None)] * count))
 
 
