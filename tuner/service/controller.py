@@ -91,8 +91,8 @@ class Controller(PeriodicService):
 
         A job that lost its driver in mid-run keeps its place on the cluster and is launched at any hour: the new driver
         closes the attempts and holds that the last one left open, and pauses the job if its window is closed. Other
-        jobs are launched in the order of the queue. An export of a job in `exporting` takes the room of one trial. If the cluster has no room for a job, only those later jobs wait
-        that may take the same nodes. The rows of jobs are read one by one when needed, because thousands of jobs may
+        jobs are launched in the order of the queue. An export of a job in `exporting` takes the room of one trial on
+        one node. If the cluster has no room for a job, only those later jobs wait that may take the same nodes. The rows of jobs are read one by one when needed, because thousands of jobs may
         wait.
         """
         now = self._service.now()
@@ -110,7 +110,7 @@ class Controller(PeriodicService):
             for live_launch in live
             if live_launch.state != "wanted" or live_launch.job in begun
         ]
-        exports_under_way = [replace(self._needs(job), concurrency=1) for job in exporting]
+        exports_under_way = [_of_export(self._needs(job)) for job in exporting]
         with self._service.database.read() as db:
             allowed = queue.of_projects(db)
         full, awaited = set[str](), frozenset[int]()
@@ -296,6 +296,12 @@ def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:
         and wants.region in (None, node.region)
         and wants.market in (EITHER, node.market)
     )
+
+
+def _of_export(row: JobRow) -> JobRow:
+    """Return the row of a job that needs as much as its export does: the room of one trial on one node."""
+    spec = replace(row.spec, resources=row.spec.resources.on_one_node)
+    return replace(row, spec=spec, concurrency=1)
 
 
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
