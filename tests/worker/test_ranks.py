@@ -20,6 +20,7 @@ from tests.worker.driving import SECOND, Driver
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.job import program_config
 from tuner.driver.messages import WorkerMessage, end_of
+from tuner.training import SpotSafe
 from tuner.training.checkpoint import read_parts
 from tuner.training.ranks import Ranks
 from tuner.worker import actor, endings
@@ -351,6 +352,16 @@ def test_reports_of_ranks_other_than_the_first_are_ignored(drive: Any) -> None:
         (2, 0),
         (3, 0),
     ]
+
+
+def test_spot_safe_in_a_command_on_several_nodes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tuner.training.spot_safe.rank_count", lambda: 2)
+    monkeypatch.setenv("TUNER_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="needs nodes: 1"), SpotSafe():
+        pass
 
 
 def test_ranks_that_have_not_joined_fail_with_the_remedy(drive: Any) -> None:

@@ -21,6 +21,8 @@ from tuner.training.sharded import unwrapped
 
 T = TypeVar("T")
 MS_PER_HOUR = 3_600_000
+# Each rank writes a file, and only the files of the first node are stored.
+ON_ONE_NODE = "SpotSafe in a command needs nodes: 1; name the function as the job's trainable instead"
 
 
 class SpotSafe:
@@ -83,6 +85,12 @@ class SpotSafe:
         """If several processes train together, let rank 0 report for all, and let all save."""
         count = 1 if isinstance(self._home, PlainTune) else rank_count()
         if count > 1:
+            if (
+                self._is_alone
+                and "TUNER_CHECKPOINT_DIR" in os.environ
+                and os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
+            ):
+                raise RuntimeError(ON_ONE_NODE)
             ranks = Ranks()
             self._rank, self._ranks = ranks.rank, count
             self._home = SharedHome(self._home, ranks)
