@@ -1,7 +1,7 @@
 """The output of a trial's own code, stored next to its checkpoints in one file per attempt.
 
-Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`, and `a<attempt>-node<number>.log` of nodes other than the first. The file begins with a line of JSON that gives the
-total size. The beginning and the end of the output follow.
+Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`. The other nodes of an attempt have `a<attempt>-node<number>.log`.
+The file begins with a line of JSON that gives the total size. The beginning and the end of the output follow.
 """
 
 import json

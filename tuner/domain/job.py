@@ -85,7 +85,7 @@ class Resources:
 
     @property
     def on_one_node(self) -> "Resources":
-        """What an export, or a restore self-test, takes: they run on one node."""
+        """These resources on one node, as an export and a restore self-test take them."""
         return replace(self, nodes=1)
 
     @property

@@ -121,9 +121,8 @@ class WorkerMessage:
     carried_ns: int = 0  #: Training time of earlier attempts in the step in which the attempt began.
     #: The other nodes of the attempt that are known to the worker, each with its cloud's facts.
     others: tuple[tuple[str, Mapping[str, str]], ...] = ()
-    retires: bool = (
-        False  #: Whether the worker can run no more attempts, because another node of its trials was lost.
-    )
+    #: Whether the worker can run no more attempts, because another node of its trials was lost.
+    retires: bool = False
 
     @classmethod
     def parse(cls, result: Mapping[str, Any]) -> "WorkerMessage":
@@ -188,8 +187,8 @@ _BY_ITS_MACHINE = {"killed", "saving"}
 def end_of(progress: WorkerMessage) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
-    A failure of the storage, a port that was taken and a node that was lost do not count as the trial's failure. On a machine that is about to be taken away, a
-    failure that its shutdown also causes counts as a preemption.
+    Three failures do not count as the trial's: of the storage, of a port that was taken, and of a node that was lost.
+    On a machine that is about to be taken away, a failure that its shutdown also causes counts as a preemption.
     """
     if progress.state == "failed" and progress.trouble is not None:
         if progress.has_notice and (
