@@ -152,7 +152,7 @@ def next_dollar(best: "BestAnswer") -> str:
     forecast, point = best.next_dollar.forecast, best.next_dollar.next_point
     points = ""
     if forecast is not None and forecast.points_per_usd is not None:
-        points = f"{gain_of_next(forecast.points_per_usd)}; "
+        points = f"{gain_of_next(forecast.points_per_usd).removeprefix('the next ')}; "
     if forecast is not None and forecast.items:
         trial_forecast = forecast.items[0]
         gain = f"{number(trial_forecast.expected_gain)} ({number(trial_forecast.low_gain)} to {number(trial_forecast.high_gain)})"
