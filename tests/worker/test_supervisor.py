@@ -62,7 +62,7 @@ def test_measuring_latency_is_billed_as_setup_and_does_not_lengthen_the_step(dri
     meter = driver.run_to(1, serving_metrics=["latency_ms"])["meter"]
     assert driver.reports[0]["metrics"]["latency_ms"] > 0
     assert meter["setup"] > SECOND, "to build the module takes a second"
-    assert driver.step_ns[0] + SECOND <= meter["setup"] + meter["train"]
+    assert driver.step_ns[0] <= meter["train"]
 
 
 def test_seeded_trial_is_reproducible_outside_of_the_service(
