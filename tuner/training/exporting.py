@@ -434,13 +434,13 @@ class _OnnxFile:
         return {n: tensor.detach().cpu().numpy() for n, tensor in zip(self._names, inputs, strict=True)}
 
 
-def _latency(call: Callable[[], object], batch: int, seconds: float) -> BatchLatency:
-    """Call repeatedly for about `seconds`, and return the times of the calls."""
+def _latency(call: Callable[[], object], batch: int, seconds: float, most: int = MOST) -> BatchLatency:
+    """Call repeatedly for about `seconds`, at most `most` times, and return the times of the calls."""
     for _ in range(2):  # the first calls allocate memory
         call()
     times: list[int] = []
     until = time.monotonic_ns() + round(seconds * 1e9)
-    while len(times) < FEWEST or (time.monotonic_ns() < until and len(times) < MOST):
+    while len(times) < FEWEST or (time.monotonic_ns() < until and len(times) < most):
         began = time.perf_counter_ns()
         call()
         times.append(time.perf_counter_ns() - began)
@@ -488,7 +488,7 @@ def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASUR
     module.eval()
     try:
         with torch.inference_mode():
-            return _latency(call, 1, seconds).p50_ms
+            return _latency(call, 1, seconds, most=1_000_000).p50_ms
     finally:
         module.train(was_training)
 
