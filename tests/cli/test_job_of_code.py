@@ -123,15 +123,23 @@ def test_missing_option_is_wrong_usage(tuner: Tuner, words: list[str], text: str
 
 
 @pytest.mark.parametrize(
-    ("changes", "words", "part"),
-    [({"constants": 3}, RAY[:2], "constants"), ({"budget": 5}, ["--usd", "1"], "budget")],
+    ("changes", "words", "text"),
+    [
+        ({"constants": 3}, RAY[:2], "constants must be a mapping in the job file"),
+        ({"budget": 5}, ["--usd", "1"], "budget must be a mapping in the job file"),
+        (
+            {"objectives": [{"metric": "acc"}]},
+            ["--mode", "min"],
+            "the job has objectives; change them in the",
+        ),
+    ],
 )
-def test_part_that_is_not_a_mapping_is_wrong_usage(
-    tuner: Tuner, tmp_path: Path, changes: dict[str, Any], words: list[str], part: str
+def test_option_for_a_part_that_it_cannot_change_is_wrong_usage(
+    tuner: Tuner, tmp_path: Path, changes: dict[str, Any], words: list[str], text: str
 ) -> None:
     result = tuner("submit", written(tmp_path, **changes), *words)
     assert result.exit_code == 2
-    assert f"{part} must be a mapping in the job file" in " ".join(result.stderr.replace("│", " ").split())
+    assert text in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_part_without_a_value_is_empty(tuner: Tuner, tmp_path: Path) -> None:

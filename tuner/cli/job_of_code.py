@@ -58,6 +58,10 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
         job |= {**fields, "constants": {**constants, **fields["constants"]}}
     elif options.kind is not None:
         job["kind"] = options.kind
+    if job.get("objectives") and (options.metric or options.mode):
+        raise typer.BadParameter(
+            "the job has objectives; change them in the job file", param_hint="--metric, --mode"
+        )
     _put(job, "objective", metric=options.metric, mode=options.mode)
     limits = {"usd": options.usd, "gpu_hours": options.gpu_hours}
     _put(job, "budget", **limits, wall_clock=options.wall_clock, trials=options.trials)
