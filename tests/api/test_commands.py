@@ -20,6 +20,7 @@ from tuner.store import jobs
 from tuner.worker.environment import code_of
 
 COMMAND = "python train.py --lr {lr} --width {width}"
+OBJECTIVES = [{"metric": "val/acc", "mode": "max"}, {"metric": "b", "mode": "min"}]
 
 
 def body(command: str | None = COMMAND, **changes: Any) -> dict[str, Any]:
@@ -112,6 +113,11 @@ def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
         (
             {"metrics_pattern": "val/acc=(.*)", "objective": {"metric": "val/acc", "mode": "max"}},
             "/objective/metric",
+            ("letters, digits and underscores",),
+        ),
+        (
+            {"metrics_pattern": "(?P<b>.)", "objective": None, "objectives": OBJECTIVES},
+            "/objectives/0/metric",
             ("letters, digits and underscores",),
         ),
         ({"command": "pyhton train.py"}, "/command", ("no program pyhton",)),

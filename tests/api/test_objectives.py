@@ -61,6 +61,7 @@ def test_single_entry_of_objectives_is_the_objective(client: TestClient) -> None
     ("objectives", "pointer", "detail"),
     [
         (None, "/objective", "is required"),
+        ([{**ACC, "metric": " "}], "/objectives/0/metric", "name the metric"),
         ([ACC, ACC], "/objectives/1/metric", "name another metric than the first objective's"),
         ([ACC, {**LATENCY, "metric": " "}], "/objectives/1/metric", "name the metric"),
         ([ACC, {**LATENCY, "target": 3}], "/objectives/1/target", "leave it out"),

@@ -119,7 +119,10 @@ def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Obj
     given = request.objectives or [objective for objective in [request.objective] if objective is not None]
     if request.objective not in (None, given[0]):
         read.faults.append(Fault("/objectives", "must begin with objective; leave objective out"))
-    return [Objective(**objective.model_dump()) for objective in given]
+    objectives = [Objective(**objective.model_dump()) for objective in given]
+    if request.objectives is not None and len(objectives) == 1:  # a JobSpec has only `objective` then
+        read.faults += objectives[0].faults("/objectives/0")
+    return objectives
 
 
 def _resources(given: job_models.Resources) -> Resources:

@@ -381,7 +381,8 @@ class JobSpec:
             faults.append(Fault("/kind", "says how a function is called; leave it out for a command"))
         if self.metrics_pattern is not None:
             limits = {f"/constraints/{i}/metric": limit.metric for i, limit in enumerate(self.constraints)}
-            metrics = {"/objective/metric": self.objective.metric, **limits}
+            first = "/objective" if self.second is None else "/objectives/0"
+            metrics = {f"{first}/metric": self.objective.metric, **limits}
             if self.second is not None:
                 metrics = {"/objectives/1/metric": self.second.metric, **metrics}
             faults += pattern_faults(self.metrics_pattern, metrics)
