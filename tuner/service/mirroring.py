@@ -114,31 +114,33 @@ def models(service: Service, job: str) -> list[Model]:
             with suppress(NotFound):
                 chosen = choose(db, row, trial, None)
                 checkpoint = CheckpointId(chosen.step, chosen.attempt)
-                fetch = partial(_checkpoint, store, trial, checkpoint)
+                fetch = partial(_checkpoint, job, store, trial, checkpoint)
                 listed.append(Model(trial, f"step_{chosen.step}", {"step": str(chosen.step)}, fetch))
         for export in reversed(exports.of_job(db, job)):
             for variant in delivered(export):
                 tags = {"step": str(export.step), "export": export.id, "format": variant.format}
-                fetch = partial(_exported_file, store, export.id, str(variant.file))
+                fetch = partial(_exported_file, job, store, export.id, str(variant.file))
                 listed.append(Model(export.trial, f"{export.id}/{variant.format}", tags, fetch))
     return listed
 
 
 @contextmanager
-def _checkpoint(store: CheckpointStore, trial: str, checkpoint: CheckpointId) -> Iterator[Path | None]:
+def _checkpoint(
+    job: str, store: CheckpointStore, trial: str, checkpoint: CheckpointId
+) -> Iterator[Path | None]:
     """Fetch a checkpoint. If the storage does not answer, raise its own error."""
     with TemporaryDirectory(prefix="tuner-model-") as folder:
         try:
             files = store.fetch(trial, checkpoint, Path(folder))
         except (CheckpointDamaged, CheckpointMissing) as error:
-            log.warning("the best checkpoint of %s is not registered: %s", trial, error)
+            log.warning("the best checkpoint of job %s, of %s, is not registered: %s", job, trial, error)
             yield None
             return
         yield files
 
 
 @contextmanager
-def _exported_file(store: CheckpointStore, export: str, path: str) -> Iterator[Path | None]:
+def _exported_file(job: str, store: CheckpointStore, export: str, path: str) -> Iterator[Path | None]:
     """Fetch a file that an export has delivered. If the storage does not answer, raise its own error."""
     file, digest = store.files(export).get(path), hashlib.sha256()
     with TemporaryDirectory(prefix="tuner-model-") as folder:
@@ -147,7 +149,7 @@ def _exported_file(store: CheckpointStore, export: str, path: str) -> Iterator[P
                 digest.update(chunk)
                 copy.write(chunk)
         if file is None or digest.hexdigest() != file.digest:
-            log.warning("%s of %s is not registered: it is gone or damaged", path, export)
+            log.warning("%s of %s of job %s is not registered: it is gone or damaged", path, export, job)
             yield None
             return
         yield Path(folder)
