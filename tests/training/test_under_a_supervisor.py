@@ -218,7 +218,6 @@ def test_missing_metrics_of_serving_are_measured_once_on_the_exported_module(
         return Exported(torch.nn.Linear(2, 1), (torch.zeros(4, 2),), lambda predict: 0.0)
 
     exported: list[tuple[dict[str, Any], float]] = []
-    monkeypatch.setattr("tuner.training.exporting.MEASURED_S", 0.0)
     monkeypatch.setitem(sys.modules, "module", SimpleNamespace(export=export))
     supervisor.begin(max_step=2, usd_per_hour=0.36, serving_metrics=["latency_ms", "usd_per_million"])
     supervisor.answers("go", "go")
@@ -242,15 +241,26 @@ def test_missing_metrics_of_serving_are_measured_once_on_the_exported_module(
     assert first["usd_per_million"] == pytest.approx(price)
 
 
+@pytest.mark.parametrize("module", [SimpleNamespace(), SimpleNamespace(export=torch.export)])
 def test_metrics_of_serving_are_left_out_without_an_export(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, module: SimpleNamespace
 ) -> None:
-    monkeypatch.setitem(sys.modules, "module", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "module", module)
     supervisor.begin(max_step=1, serving_metrics=["latency_ms"])
     supervisor.answers("go")
     assert count(SpotSafe(), Count()) == [1]
     (report,) = supervisor.heard("report")
     assert report["metrics"] == {"count": 1.0}
+
+
+def test_latency_that_is_a_word_is_reported_as_it_is(supervisor: Supervisor) -> None:
+    supervisor.begin(max_step=1, usd_per_hour=0.36, serving_metrics=["usd_per_million"])
+    supervisor.answers("go")
+    with SpotSafe(count=Count()) as run:
+        for _ in run.steps():
+            run.report(latency_ms="slow")
+    (report,) = supervisor.heard("report")
+    assert report["metrics"] == {"latency_ms": "slow"}
 
 
 def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor: Supervisor) -> None:

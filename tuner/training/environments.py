@@ -116,12 +116,12 @@ class Supervised(Home):
         return self._channel.ask()
 
     def latency_ms(self, states: Callable[[], Any]) -> float | None:
-        from tuner.training import exporting  # imports torch, which adapters for other libraries do not need
-
         begin = self._channel.begin
         module = sys.modules[begin.entry.partition(":")[0]]
-        if not hasattr(module, "export"):
+        if not callable(getattr(module, "export", None)):
             return None
+        from tuner.training import exporting  # imports torch, which adapters for other libraries do not need
+
         self.phase("setup")
         try:
             return exporting.exported_latency_ms(module, begin.config, states())

@@ -269,7 +269,7 @@ class SpotSafe:
         latency = metrics.get("latency_ms")
         if latency is None:
             latency = self._latency_ms = self._latency_ms or self._home.latency_ms(self._states)
-        if latency is None:
+        if latency is None or isinstance(latency, str):  # a trainable may report a word
             return metrics
         serving = {
             name: latency if name == "latency_ms" else self.usd_per_million(float(latency))
