@@ -199,7 +199,7 @@ class _Elsewhere:
     """The points of a job, each with its cost on another machine."""
 
     def __init__(self, db: Connection, row: JobRow, there: MachinePricing) -> None:
-        self._db, self._row, self._there = db, row, there
+        self._db, self._row = db, row
         points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
         self._points = sorted(
             points,
@@ -230,8 +230,9 @@ class _Elsewhere:
         return None if cheapest_pair is None else self._priced([cheapest_pair])[0]
 
     def front(self) -> list[PricedPoint]:
+        costs = {point.seq: cost for cost, point in self._points}
         points = skyline(point for _, point in self._points)
-        return self._priced([(self._there.repricing.of(point.duration_ns), point) for point in points])
+        return self._priced([(costs[point.seq], point) for point in points])
 
     def _priced(self, repriced: Sequence[tuple[Repriced, Any]]) -> list[PricedPoint]:
         """Return the points with all their recorded fields."""

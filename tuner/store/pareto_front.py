@@ -1,8 +1,8 @@
 """The Pareto front of a job: an index of its reports, used to find the best report within cost limits.
 
 A report is on the front unless another report is at least as good in metrics, dollars, GPU time and duration all at once
-(the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The best report within any limits is therefore on the front. The metrics are that of the objective and, if the job has one,
-that of its second objective.
+(the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The metrics are those of the job's one or two objectives. The
+best report within any limits is therefore on the front.
 If the job has proxies, only the reports of the highest stage that any report has reached count, because metrics of steps that were
 trained with other values of the proxies are not comparable. Reports that violate a constraint of the job are not on the front.
 Queries read the front instead of all reports, because of a million reports only some hundreds are on it. The front is
@@ -102,8 +102,8 @@ class ParetoFront:
 def _is_as_good(point: Point, other: Point) -> bool:
     return (
         point[0] <= other[0]
-        and point[2] <= other[2]
         and point[1] <= other[1]
+        and point[2] <= other[2]
         and point[3] <= other[3]
         and point[4] <= other[4]
     )
