@@ -94,14 +94,14 @@ class Storage:
         self._fs: Any
         # Of checkpoints. A worker has the variables for its service's storage, and uses a local folder for the restore self-test.
         self._upload = upload_options(url, os.environ) if _kind(url) else {}
-        if "fixed_key_metadata" in self._upload:
-            # gcsfs sends only those properties of a new file that its own table names, and the class is not one of them.
-            core = importlib.import_module("gcsfs.core")
-            core.SUPPORTED_FIXED_KEY_METADATA[GS_CLASS] = "storageClass"
         options: dict[str, Any] = {"use_listings_cache": False}
         if url.startswith(("s3://", "s3a://")):
             options |= {"config_kwargs": S3_TIMEOUTS}
         self._fs, root = fsspec.core.url_to_fs(url, **options)
+        if "fixed_key_metadata" in self._upload:
+            # gcsfs sends only those properties of a new file that its own table names, and the class is not one of them.
+            core = importlib.import_module("gcsfs.core")
+            core.SUPPORTED_FIXED_KEY_METADATA[GS_CLASS] = "storageClass"
         self._root = str(root).rstrip("/")
         protocols = self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,)
         self.is_local = "file" in protocols
