@@ -135,6 +135,12 @@ def test_pages_of_a_service_without_jobs_are_shown(page: Page, empty_site: Site)
     expect(source).to_have_value(re.compile("trainable: own.work:fit"))
     expect(source).to_have_value(re.compile("metric: mae"))
     expect(source).to_have_value(re.compile("depth:"))
+    # The newest job is copied with both of its objectives.
+    both = [{"metric": "mae", "mode": "min", "target": None}, {"metric": "ms", "mode": "min", "target": None}]
+    newest = {"name": "mine", "trainable": "own.work:fit", "objective": both[0], "objectives": both}
+    page.route(re.compile("jobs.limit=1$"), lambda route: route.fulfill(json={"items": [newest]}))
+    page.reload()
+    expect(source).to_have_value(re.compile(r"objectives:\n +- \{?metric: mae, mode: min\}?\n.*ms"))
 
 
 def test_few_bad_curves_do_not_set_the_scale_of_the_chart(page: Page, finished: Finished) -> None:

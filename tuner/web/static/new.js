@@ -25,7 +25,7 @@ function yaml() {
 }
 
 /** Copy a job from the API without the fields that are null. */
-const said = (part) => part === null || typeof part !== "object" ? part : Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null));
+const said = (part) => Array.isArray(part) ? part.map(said) : part === null || typeof part !== "object" ? part : Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null));
 
 /** Return what a job tunes: its trainable, or its command. */
 const entry = (job) => job?.trainable ?? job?.command;
@@ -43,8 +43,9 @@ export async function newPage(main) {
 }
 
 /** Create a job with the objective and the search space that a trainable suggests, if it does. */
-function suggested(job, found) {
-  return { ...job, ...(found?.objective ? { objective: found.objective } : {}), ...(found?.search_space ? { search_space: found.search_space } : {}) };
+function suggested({ objectives, ...job }, found) {
+  const aim = found?.objective ? { objective: found.objective } : objectives ? { objectives } : {};
+  return { ...job, ...aim, ...(found?.search_space ? { search_space: found.search_space } : {}) };
 }
 
 class Form {
@@ -106,7 +107,7 @@ class Form {
     const usable = this.known.filter((one) => !one.error), { job } = this.read();
     if (usable.length === 0) return;
     if (usable.some((one) => one.trainable === last?.trainable))
-      return this.write(said(Object.fromEntries(["name", "trainable", "kind", "objective", "search_space", "fidelity", "budget", "tags"].map((part) => [part, said(last[part])]))));
+      return this.write(said(Object.fromEntries(["name", "trainable", "kind", last.objectives ? "objectives" : "objective", "search_space", "fidelity", "budget", "tags"].map((part) => [part, said(last[part])]))));
     const [first] = usable;
     this.write(suggested({ ...job, name: first.trainable.split(/[.:]/).at(-2), trainable: first.trainable }, first));
   }
