@@ -47,9 +47,9 @@ def main() -> None:
         def count(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
             statements[" ".join(statement.split())] += 1
 
-        def count_prepared(self: Prepared, *arguments: Any) -> Any:
+        def count_prepared(self: Prepared, *arguments: Any, **options: Any) -> Any:
             prepared[self] += 1
-            return execute(self, *arguments)
+            return execute(self, *arguments, **options)
 
         event.listen(service.database.engine, "before_cursor_execute", count)
         began = time.process_time()
