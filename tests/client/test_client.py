@@ -110,6 +110,18 @@ def test_retries_stop_after_the_maximum_number_of_tries(
     assert caught.value.status == (503 if isinstance(trouble, httpx2.Response) else 0)
 
 
+@pytest.mark.parametrize("starts", [True, False])
+def test_safe_call_waits_a_minute_for_the_cluster_to_start(starts: bool, slept: list[float]) -> None:
+    starting = problem(503, type="urn:tuner:problem:cluster-starting")
+    server = Server(*([starting] * 10), httpx2.Response(200, json=TRAINABLES) if starts else starting)
+    if starts:
+        assert server.client().trainables().items == []
+    else:
+        with pytest.raises(ApiError):
+            server.client().trainables()
+        assert 60 <= sum(slept) < 65
+
+
 @pytest.mark.parametrize(
     "name", ["..", ".", "../../budgets/team", "a/b", "%2e%2e", "a?b#c", "\\\\host\\share", "a\x00b"]
 )

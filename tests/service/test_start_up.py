@@ -22,6 +22,7 @@ from tests.service.passes import launch_of
 from tests.service.ray_head import Head, HeadAnswers
 from tuner.cli.main import app
 from tuner.cli.server import HomeLock
+from tuner.client.http import PROBLEM, STARTING
 from tuner.cluster.nodes import Node
 from tuner.cluster.versions import RayUnfit
 from tuner.domain.errors import Unavailable
@@ -107,6 +108,16 @@ def test_cluster_of_another_version_refuses_jobs_with_what_to_do(
 def test_unreachable_cluster_is_not_reported_as_incompatible(service: FakeService) -> None:
     cluster = RayCluster(replace(service.settings, ray_address="http://127.0.0.1:9"))
     assert fault_of_cluster(cluster) is None
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/plans"])
+def test_job_sent_while_the_local_cluster_starts_is_answered_with_a_code_that_clients_wait_for(
+    service: FakeService, path: str
+) -> None:
+    starting = replace(service, cluster=RayCluster(service.settings))  # type: ignore[arg-type]
+    answer = fakes.client_of(starting).post(path, json=fakes.body())
+    assert (answer.status_code, answer.json()["type"]) == (503, PROBLEM + STARTING)
+    assert answer.headers["Retry-After"]
 
 
 def test_jobs_wait_while_the_cluster_has_another_version(service: FakeService, client: TestClient) -> None:

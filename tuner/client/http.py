@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from difflib import get_close_matches
+from itertools import count
 from typing import Any, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote
 
@@ -61,6 +62,8 @@ PROBLEM = "urn:tuner:problem:"  # precedes the code in the type of a problem
 STRANGE = "strange-answer"  # the code if an answer is not one of this service
 TRIES = 4  # of a request that may be repeated
 LONGEST_WAIT_S = 30.0  # limit for `Retry-After`
+STARTING = "cluster-starting"  # the code while the service starts its Ray cluster
+STARTING_S = 60.0  # how long a request waits for that cluster
 
 
 class ApiError(Exception):
@@ -203,7 +206,8 @@ class Http(ABC):
         """Send a request, and return the successful response.
 
         Connection errors and the statuses 429 and 503 are retried if the request is safe to repeat. The waits are 0.25 s, 0.5 s and so
-        on, or the response's `Retry-After` if that is longer.
+        on, or the response's `Retry-After` if that is longer. While the service starts its Ray cluster, such a request is repeated for
+        STARTING_S.
 
         Args:
             method: The HTTP method.
@@ -217,12 +221,13 @@ class Http(ABC):
         Raises:
             ApiError: The last try failed, the service refused with another status, or the request cannot be sent (status 422).
         """
-        tries = TRIES if (repeat or method == "GET") and limit_s is None else 1
+        repeat = (repeat or method == "GET") and limit_s is None
         options: dict[str, Any] = {} if limit_s is None else {"timeout": limit_s}
         options["params"] = {name: value for name, value in (query or {}).items() if value is not None}
-        in_doubt = False
-        for attempt in range(tries):
-            wait_s = 0.25 * 2**attempt
+        in_doubt, waited_s = False, 0.0
+        for attempt in count(1):
+            wait_s = 0.25 * 2 ** min(attempt - 1, TRIES)
+            is_last = not repeat or attempt >= TRIES
             try:
                 response = await self.request(method, path, **options, **_content(body, headers))
             except (TypeError, ValueError) as error:
@@ -230,16 +235,20 @@ class Http(ABC):
                 raise ApiError(problem, path=path) from error
             except httpx2.HTTPError as error:
                 in_doubt = in_doubt or not isinstance(error, httpx2.ConnectError)
-                if attempt == tries - 1:
+                if is_last:
                     raise unreachable(self.url, error, in_doubt=in_doubt) from error
             else:
                 if response.is_success:
                     return response
-                if response.status_code not in (429, 503) or attempt == tries - 1:
-                    raise ApiError.of(response, in_doubt=in_doubt)
+                refusal = ApiError.of(response, in_doubt=in_doubt)
+                if refusal.code == STARTING:
+                    is_last = not repeat or waited_s >= STARTING_S
+                if response.status_code not in (429, 503) or is_last:
+                    raise refusal
                 in_doubt = in_doubt or response.status_code == 503
                 wait_s = max(wait_s, _retry_after_s(response))
             await self.sleep(wait_s)
+            waited_s += wait_s
         raise AssertionError("the last try returns or raises")
 
 

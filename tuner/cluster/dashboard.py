@@ -17,6 +17,10 @@ class RayUnavailable(Unavailable):
     """The Ray cluster does not answer."""
 
 
+class ClusterStarting(RayUnavailable):
+    """The local Ray cluster is starting."""
+
+
 class Dashboard:
     """A connection to a dashboard.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tuner.cluster.dashboard import Dashboard, RayUnavailable, cluster_token, dashboard_url
+from tuner.cluster.dashboard import ClusterStarting, Dashboard, cluster_token, dashboard_url
 from tuner.cluster.head import Head, LocalHead
 from tuner.cluster.jobs import JobStatus, RayJobs
 from tuner.cluster.local_watch import LocalWatch, Metadata
@@ -183,7 +183,7 @@ class RayCluster:
 
     def _open(self) -> Dashboard:
         if self._dashboard is None:
-            raise RayUnavailable("the local Ray cluster is starting")
+            raise ClusterStarting("this takes up to a minute; if it takes longer, the service's log says why")
         return self._dashboard
 
 
