@@ -14,11 +14,24 @@ DOLLAR = Money(1_000_000)
 
 
 def test_expected_gain_is_the_excess_of_the_best_results_per_dollar() -> None:
-    # Of all results, 0.22 to 0.31 are 5.5 points above the next one, and 0.16 to 0.31 are 8.5 points above it. Of the newer half, which
-    # cost half a dollar, 0.27 to 0.31 are 3 points above the next one, and 0.24 to 0.31 are 4.5 points above it.
-    scores = [n / 100 for n in range(32)]
+    # Of all results, 2.22 to 2.31 are 5.5 points above the next one, and 2.16 to 2.31 are 8.5 points above it. Of the newer half, which
+    # cost half a dollar, 2.27 to 2.31 are 3 points above the next one, and 2.24 to 2.31 are 4.5 points above it.
+    scores = [2 + n / 100 for n in range(32)]
     assert points_per_usd(scores, DOLLAR) == pytest.approx((5.5 + 8.5 + 6 + 9) / 4)
     assert points_per_usd(scores, Money(5_000_000)) == pytest.approx((5.5 + 8.5 + 6 + 9) / 20)
+
+
+@pytest.mark.parametrize("top", [1.0, 0.0], ids=["accuracy", "loss"])
+def test_expected_gain_is_cut_off_at_what_the_metric_can_reach(top: float) -> None:
+    far, near, reached = (
+        points_per_usd([top - below - n / 100 for n in range(32)], DOLLAR) for below in (0.4, 0.01, 0.0)
+    )
+    assert far == pytest.approx((5.5 + 8.5 + 3 * 2 + 4.5 * 2) / 4, rel=0.02)
+    assert near == pytest.approx(
+        (1 + 1 + 2 + 2) / 2 / 4, rel=0.1
+    )  # somewhat less than half of the one point that is left
+    assert near < 0.75
+    assert reached == 0.0
 
 
 def test_expected_gain_is_unknown_with_few_trials_or_without_cost() -> None:

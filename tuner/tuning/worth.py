@@ -8,6 +8,9 @@ dollar is that excess divided by this money. It includes everything that is paid
 The estimate is the mean of four: from all trials and from their newer half, with half of the money, each with two tails. The newer half
 says what the sampler proposes now. Alone it would count every gain twice if the sampler did not improve.
 
+A result cannot exceed what the metric can reach. If no result has left [0, 1], as with an accuracy, the tail ends at 1. If no loss was
+negative, it ends at 0. The expected excess is then that of an exponential tail that is cut off there.
+
 A job stops if this gain is worth less than a dollar. This is the stopping rule of Pandora's box with equal boxes: stop when the best
 result exceeds the Gittins index of the next trial, which is the result at which its expected improvement equals its cost (Xie et al.,
 arXiv:2507.12453). How well the forecast is calibrated is measured by `benchmarks/worth.py`.
@@ -38,10 +41,10 @@ def points_per_usd(scores: Sequence[float], spent: Money) -> float | None:
     """
     if len(scores) < FEWEST or not spent.micro_usd:
         return None
-    newer = scores[len(scores) // 2 :]
+    newer, reach = scores[len(scores) // 2 :], _reach(scores)
     try:
         gains = [
-            _excess(results, tail) / (spent.usd * len(results) / len(scores))
+            _cut_off(_excess(results, tail), reach) / (spent.usd * len(results) / len(scores))
             for results in (sorted(scores, reverse=True), sorted(newer, reverse=True))
             for tail in TAILS
         ]
@@ -55,6 +58,22 @@ def _excess(results: Sequence[float], tail: float) -> float:
     """Return the mean excess of the best results, a share `tail` of them, over the next best one. The results are ordered."""
     count = max(TAIL_FEWEST, round(tail * len(results)))
     return fmean(results[:count]) - results[count]
+
+
+def _reach(scores: Sequence[float]) -> float:
+    """Return how far the best score is from the highest one that the metric can probably reach."""
+    best = max(scores)
+    if best <= 0:
+        return -best
+    return 1 - best if best <= 1 and min(scores) >= 0 else math.inf
+
+
+def _cut_off(excess: float, reach: float) -> float:
+    """Return the mean of an exponential distribution of this mean, given that its values are at most `reach`."""
+    ratio = reach / excess if excess else math.inf
+    if ratio < 1e-6:
+        return reach / 2
+    return excess if ratio > 50 else excess - reach / math.expm1(ratio)
 
 
 def ending(state: State) -> Ending | None:
