@@ -5,8 +5,8 @@ training thread since the line before. The cost of a search is the sum of these 
 methods, whatever else the machine does meanwhile, and restored checkpoints and repeated setup are paid by the method that needs them. Imports, what the
 frameworks themselves use, and idle workers are not in this cost. `worker_s` in the results has the wall time of both workers.
 
-The service has a budget in worker seconds, so each budget is a run of its own. Peers do not know their budget: they run once, to a fifth more
-than the largest, and are compared at what the service's run has cost.
+The service has a budget in worker seconds, to which the first start of both workers is added. So each budget is a run of its own. Peers do not
+know their budget: they run once, to a fifth more than the largest, and are compared at what the service's run has cost.
 """
 
 import argparse
@@ -295,6 +295,19 @@ def run_peer(search: Search, trainings: float) -> Result:
 
 
 def run_service(served: Any, search: Search, trainings: float, usd: float) -> Result:
+    seconds, bill = of_service(served, search, search.steps, {"usd": round(usd, 6)})
+    return result_of(search, trainings, seconds, bill)
+
+
+def start_usd(served: Any, search: Search) -> float:
+    """Return what the first starts of the workers cost, in dollars. Each worker trains for one step."""
+    return of_service(served, search, 1, {"usd": 1.0, "trials": WORKERS})[1]["setup"]
+
+
+def of_service(
+    served: Any, search: Search, steps: int, budget: Mapping[str, float]
+) -> tuple[float, dict[str, float]]:
+    """Run a job, and return its seconds and its bill by kind, in dollars."""
     from datetime import datetime
 
     job = served.submit(
@@ -303,16 +316,15 @@ def run_service(served: Any, search: Search, trainings: float, usd: float) -> Re
         objective=search.module.OBJECTIVE,
         search_space=search.module.SEARCH_SPACE,
         constants={"trainable": search.trainable, "log": str(search.log.absolute())},
-        fidelity={"min": 1, "max": search.steps},
-        budget={"usd": round(usd, 6)},
+        fidelity={"min": 1, "max": steps},
+        budget=budget,
         algorithm={"seed": search.seed},
         resources={"max_concurrent_trials": WORKERS},
     )
     ended = served.client.wait(job.id)
     assert ended.state == "succeeded", ended.detail
     took = datetime.fromisoformat(ended.ended_at) - datetime.fromisoformat(ended.started_at)
-    bill = served.client.bill(job.id)
-    return result_of(search, trainings, took.total_seconds(), bill.by_kind)
+    return took.total_seconds(), dict(served.client.bill(job.id).by_kind)
 
 
 # Report
@@ -427,6 +439,12 @@ def run_missing(args: argparse.Namespace, results: list[Result]) -> None:
                 served.start()
             for trainable in args.trainables:
                 cpu_s, wall_s = measured(trainable, Path(root) / trainable)
+                first = Path(root) / f"{trainable}-start"
+                first.mkdir()
+                service = "service" in args.methods
+                start = (
+                    start_usd(served, Search(trainable, "service", 0, 0.0, str(first))) if service else 0.0
+                )
                 done = {result.key for result in results}
                 for seed, (method, trainings) in product(range(args.seeds), wanted(args)):
                     if (trainable, method, seed, trainings) in done:
@@ -434,13 +452,11 @@ def run_missing(args: argparse.Namespace, results: list[Result]) -> None:
                     folder = Path(root) / str(len(results))  # short, because Ray has its sockets in it
                     folder.mkdir()
                     search = Search(trainable, method, seed, MARGIN * trainings * cpu_s, str(folder))
-                    usd = trainings * wall_s / 3600 * args.usd_per_hour
-                    of_service = method == "service"
-                    keep(
-                        run_service(served, search, trainings, usd)
-                        if of_service
-                        else run_peer(search, trainings)
-                    )
+                    usd = start + trainings * wall_s / 3600 * args.usd_per_hour
+                    if method == "service":
+                        keep(run_service(served, search, trainings, usd))
+                    else:
+                        keep(run_peer(search, trainings))
         finally:
             if "service" in args.methods:
                 served.stop()
