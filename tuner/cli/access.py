@@ -145,10 +145,8 @@ def _whoami(identity: WhoAmI) -> RenderableType:
 
 
 def _projects(items: Sequence[Project]) -> RenderableType:
-    table = tables.plain("project", "since")
-    for project in items:
-        table.add_row(project.name, escape.moment(project.created_at))
-    return table
+    columns = {"project": lambda row: row.name, "since": lambda row: escape.moment(row.created_at)}
+    return tables.rows(items, columns)
 
 
 def _users(items: Sequence[User]) -> RenderableType:

@@ -45,23 +45,23 @@ def curves(
 
 
 def _shown_curve(answer: Curves) -> RenderableType:
-    values = [value for trial in answer.trials for value in trial.metric if value is not None]
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    curve = f"curve of {answer.metric}"
-    table = tables.plain("trial", "state", "steps", "best", "paid", "promoted at", "preempted at", curve)
-    for listed_trial in answer.trials:
-        table.add_row(
-            listed_trial.id,
-            listed_trial.state,
-            str(listed_trial.steps[-1]) if listed_trial.steps else "0",
-            number(listed_trial.best_metric),
-            usd(listed_trial.total_usd),
-            _steps(listed_trial.promotions_at),
-            _steps(listed_trial.preemptions_at),
-            spark(listed_trial.metric, low, high),
-        )
     if not answer.trials:
         return Text("no trials")
+    values = [value for trial in answer.trials for value in trial.metric if value is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    table = tables.rows(
+        answer.trials,
+        {
+            "trial": lambda trial: trial.id,
+            "state": lambda trial: trial.state,
+            "steps": lambda trial: trial.steps[-1] if trial.steps else 0,
+            "best": lambda trial: number(trial.best_metric),
+            "paid": lambda trial: usd(trial.total_usd),
+            "promoted at": lambda trial: _steps(trial.promotions_at),
+            "preempted at": lambda trial: _steps(trial.preemptions_at),
+            f"curve of {answer.metric}": lambda trial: spark(trial.metric, low, high),
+        },
+    )
     return Group(table, Text(f"Reported metrics: {', '.join(answer.metrics)}"))
 
 
@@ -183,10 +183,8 @@ def artifacts(
 
 def _artifacts(answer: ArtifactList) -> RenderableType:
     table = tables.plain("file", "step", "bytes", "stored at")
-    for artifact in answer.items:
-        table.add_row(
-            Text(artifact.name), str(artifact.step), str(artifact.bytes), escape.moment(artifact.at)
-        )
+    for file in answer.items:
+        table.add_row(Text(file.name), str(file.step), str(file.bytes), escape.moment(file.at))
     return table if answer.items else Text("no artifacts")
 
 

@@ -84,12 +84,19 @@ def _as_table(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:
         print(line, flush=True)
     if changes:
         return
-    table = tables.plain("node", "id", "market", "kind", "price an hour", "CPUs", "GPUs", "state")
-    for n in nodes:
-        price = f"${n.usd_per_hour:.4f}"
-        table.add_row(
-            n.name, n.node_id[:12], n.market, n.instance_type, price, str(n.cpus), str(n.gpus), n.state
-        )
+    table = tables.rows(
+        nodes,
+        {
+            "node": lambda node: node.name,
+            "id": lambda node: node.node_id[:12],
+            "market": lambda node: node.market,
+            "kind": lambda node: node.instance_type,
+            "price an hour": lambda node: f"${node.usd_per_hour:.4f}",
+            "CPUs": lambda node: node.cpus,
+            "GPUs": lambda node: node.gpus,
+            "state": lambda node: node.state,
+        },
+    )
     typer.echo(tables.text(table, Style.TABLE), nl=False)
     print(
         "Press Ctrl-C to stop the cluster. In another terminal: tuner serve, tuner preempt spot-1", flush=True

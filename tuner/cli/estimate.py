@@ -194,39 +194,39 @@ def _run(answer: show.RunEstimate) -> Iterator[RenderableType]:
     )
     if answer.memory_gib is not None:
         yield Text(f"GPU memory as described: {answer.memory_gib.total:.1f} GiB")
+    yield from _notes(answer)
+
+
+def _notes(answer: show.RunEstimate | show.ServingEstimate) -> Iterator[RenderableType]:
     yield from (Text(f"! {warning}", style="bold") for warning in answer.warnings)
-    yield from (Text(f"left out, {exclusion.count}: {exclusion.reason}") for exclusion in answer.left_out)
-    yield from (
-        Text(f"assumed, {assumption.name}: {assumption.value} ({assumption.why})")
-        for assumption in answer.assumptions
-    )
+    yield from (Text(f"left out, {excluded.count}: {excluded.reason}") for excluded in answer.left_out)
+    yield from (Text(f"assumed, {each.name}: {each.value} ({each.why})") for each in answer.assumptions)
 
 
 def _candidates(rows: Sequence[show.Candidate]) -> Table:
-    table = tables.plain(
-        "machine", "where", "market", "GPUs", "speed", "hours", "dollars", "from", "to", "per $", ""
+    return tables.rows(
+        rows,
+        {
+            "machine": lambda row: row.instance_type,
+            "where": _where,
+            "market": lambda row: row.market,
+            "GPUs": lambda row: f"{row.gpus} of {row.accelerators:g} {row.accelerator}",
+            "speed": lambda row: row.basis,
+            "hours": lambda row: number(row.hours),
+            "dollars": lambda row: usd(row.usd),
+            "from": lambda row: usd(row.usd_range[0]),
+            "to": lambda row: usd(row.usd_range[1]),
+            "per $": lambda row: number(row.per_dollar),
+            "": lambda row: ", ".join([*(row.fit.changes if row.fit else []), *_late(row)]),
+        },
     )
-    for candidate in rows:
-        where = (
-            f"{candidate.region} ({len(candidate.zones)} zones)"
-            if len(candidate.zones) > 1
-            else candidate.region
-        )
-        notes = [*(candidate.fit.changes if candidate.fit else []), *_late(candidate)]
-        table.add_row(
-            candidate.instance_type,
-            "".join(candidate.zones) if len(candidate.zones) == 1 else where,
-            candidate.market,
-            f"{candidate.gpus} of {candidate.accelerators:g} {candidate.accelerator}",
-            candidate.basis,
-            number(candidate.hours),
-            usd(candidate.usd),
-            usd(candidate.usd_range[0]),
-            usd(candidate.usd_range[1]),
-            number(candidate.per_dollar),
-            ", ".join(notes),
-        )
-    return table
+
+
+def _where(candidate: show.Candidate) -> str:
+    zones = candidate.zones
+    if len(zones) == 1:
+        return zones[0]
+    return f"{candidate.region} ({len(zones)} zones)" if zones else candidate.region
 
 
 def _late(candidate: show.Candidate) -> list[str]:
@@ -236,78 +236,73 @@ def _late(candidate: show.Candidate) -> list[str]:
 
 
 def _choices(answer: show.ChoicesEstimate) -> Iterator[RenderableType]:
-    table = tables.plain("choice", "an hour", "hours", "dollars", "")
-    for option in answer.options:
-        late = "late" if option.meets_deadline is False else ""
-        table.add_row(
-            option.name,
-            usd(option.usd_per_hour * option.machines),
-            number(option.hours),
-            usd(option.usd),
-            late,
-        )
-    yield table
+    yield tables.rows(
+        answer.options,
+        {
+            "choice": lambda option: option.name,
+            "an hour": lambda option: usd(option.usd_per_hour * option.machines),
+            "hours": lambda option: number(option.hours),
+            "dollars": lambda option: usd(option.usd),
+            "": lambda option: "late" if option.meets_deadline is False else "",
+        },
+    )
     yield Text(f"cheapest: {answer.cheapest}; in time: {answer.cheapest_in_time or 'none'}")
 
 
 def _scaling(answer: show.ScalingEstimate) -> Iterator[RenderableType]:
-    table = tables.plain("GPUs", "link", "all-reduce ms", "efficiency", "at best", "speedup")
-    for point in answer.points:
-        table.add_row(
-            str(point.gpus),
-            point.link,
-            number(point.allreduce_seconds * 1e3),
-            f"{point.efficiency:.0%}",
-            f"{point.overlapped:.0%}",
-            number(point.speedup),
-        )
-    yield table
+    yield tables.rows(
+        answer.points,
+        {
+            "GPUs": lambda point: point.gpus,
+            "link": lambda point: point.link,
+            "all-reduce ms": lambda point: number(point.allreduce_seconds * 1e3),
+            "efficiency": lambda point: f"{point.efficiency:.0%}",
+            "at best": lambda point: f"{point.overlapped:.0%}",
+            "speedup": lambda point: number(point.speedup),
+        },
+    )
     if answer.machines:
-        yield _machines(answer.machines)
-
-
-def _machines(rows: Sequence[show.Machines]) -> Table:
-    table = tables.plain("GPUs", "machines", "where", "hours", "dollars", "$ for an hour less", "pays")
-    for scaled_machines in rows:
-        table.add_row(
-            str(scaled_machines.gpus),
-            f"{scaled_machines.machines} x {scaled_machines.instance_type}",
-            scaled_machines.region,
-            number(scaled_machines.hours),
-            usd(scaled_machines.usd),
-            usd(scaled_machines.usd_per_hour_saved),
-            scaled_machines.pays,
+        yield tables.rows(
+            answer.machines,
+            {
+                "GPUs": lambda row: row.gpus,
+                "machines": lambda row: f"{row.machines} x {row.instance_type}",
+                "where": lambda row: row.region,
+                "hours": lambda row: number(row.hours),
+                "dollars": lambda row: usd(row.usd),
+                "$ for an hour less": lambda row: usd(row.usd_per_hour_saved),
+                "pays": lambda row: row.pays,
+            },
         )
-    return table
 
 
 def _compute(answer: show.ComputeEstimate) -> Iterator[RenderableType]:
-    table = tables.plain("law", "parameters", "tokens", "tokens/parameter", "loss")
-    for optimum in answer.optima:
-        table.add_row(
-            optimum.law,
-            f"{optimum.parameters:.3g}",
-            f"{optimum.tokens:.3g}",
-            number(optimum.tokens_per_parameter),
-            number(optimum.loss),
-        )
     yield Text(f"{answer.flops:.3g} FLOPs")
-    yield table
+    yield tables.rows(
+        answer.optima,
+        {
+            "law": lambda optimum: optimum.law,
+            "parameters": lambda optimum: f"{optimum.parameters:.3g}",
+            "tokens": lambda optimum: f"{optimum.tokens:.3g}",
+            "tokens/parameter": lambda optimum: number(optimum.tokens_per_parameter),
+            "loss": lambda optimum: number(optimum.loss),
+        },
+    )
     yield from (Text(f"! {caveat}") for caveat in answer.caveats)
 
 
 def _yearly(rows: Sequence[show.Yearly]) -> Table:
-    table = tables.plain("training", "a run", "runs a year", "a month", "a year", "saved a year")
-    for yearly_cost in rows:
-        table.add_row(
-            yearly_cost.name,
-            usd(yearly_cost.usd_per_run),
-            number(yearly_cost.runs_per_year),
-            usd(yearly_cost.usd_per_month),
-            usd(yearly_cost.usd_per_year),
-            usd(yearly_cost.saving_usd_per_year),
-        )
-    return table
+    return tables.rows(
+        rows,
+        {
+            "training": lambda row: row.name,
+            "a run": lambda row: usd(row.usd_per_run),
+            "runs a year": lambda row: number(row.runs_per_year),
+            "a month": lambda row: usd(row.usd_per_month),
+            "a year": lambda row: usd(row.usd_per_year),
+            "saved a year": lambda row: usd(row.saving_usd_per_year),
+        },
+    )
 
 
 def _ownership(answer: show.OwnershipEstimate) -> RenderableType:
@@ -321,40 +316,27 @@ def _ownership(answer: show.OwnershipEstimate) -> RenderableType:
 
 
 def _serving(answer: show.ServingEstimate) -> Iterator[RenderableType]:
-    table = tables.plain(
-        "machine",
-        "where",
-        "market",
-        "an hour",
-        "replicas",
-        "real time",
-        "batch",
-        "to zero",
-        "below 1/s",
-        "a month",
+    def to_zero(row: show.ServingCandidate) -> str:
+        price = row.scale_to_zero_usd_per_million
+        return "" if price is None else usd(price)
+
+    yield tables.rows(
+        answer.candidates,
+        {
+            "machine": lambda row: row.instance_type,
+            "where": lambda row: row.region,
+            "market": lambda row: row.market,
+            "an hour": lambda row: usd(row.usd_per_hour),
+            "replicas": lambda row: row.replicas,
+            "real time": lambda row: usd(row.real_time_usd_per_million),
+            "batch": lambda row: usd(row.batch_usd_per_million),
+            "to zero": to_zero,
+            "below 1/s": lambda row: number(row.break_even_per_second),
+            "a month": lambda row: usd(row.usd_per_month),
+        },
     )
-    for candidate in answer.candidates:
-        to_zero = candidate.scale_to_zero_usd_per_million
-        table.add_row(
-            candidate.instance_type,
-            str(candidate.region),
-            candidate.market,
-            usd(candidate.usd_per_hour),
-            str(candidate.replicas),
-            usd(candidate.real_time_usd_per_million),
-            usd(candidate.batch_usd_per_million),
-            "" if to_zero is None else usd(to_zero),
-            number(candidate.break_even_per_second),
-            usd(candidate.usd_per_month),
-        )
-    yield table
     yield Text(f"{len(answer.candidates)} of {answer.count}, in dollars per million predictions")
     yield Text(
         f"a new replica answers after {answer.cold_start_seconds:g} s; scaling to zero costs less below the rate in the table"
     )
-    yield from (Text(f"! {warning}", style="bold") for warning in answer.warnings)
-    yield from (Text(f"left out, {excluded.count}: {excluded.reason}") for excluded in answer.left_out)
-    yield from (
-        Text(f"assumed, {assumption.name}: {assumption.value} ({assumption.why})")
-        for assumption in answer.assumptions
-    )
+    yield from _notes(answer)

@@ -17,7 +17,9 @@ from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
-    from tuner.schemas.exports import Export, ExportVariant
+    from collections.abc import Callable
+
+    from tuner.schemas.exports import Export, ExportVariant, ServingPrice, VariantLatency
 
 
 def export(
@@ -90,36 +92,28 @@ def _shown(answer: Export) -> RenderableType:
 
 
 def _table(answer: Export, variants: Sequence[ExportVariant]) -> RenderableType:
-    table = tables.plain(
-        "format",
-        answer.metric_name,
-        "bytes",
-        "load ms",
-        "p50 ms",
-        "p99 ms",
-        "1/s",
-        "1/s of 64",
-        "real time",
-        "batch",
-        "front",
+    def latency(variant: ExportVariant, batch: int) -> VariantLatency:
+        return next(each for each in variant.latency if each.batch == batch)
+
+    def cheapest(variant: ExportVariant, price: Callable[[ServingPrice], float]) -> str:
+        return usd(price(variant.serving[0])) if variant.serving else ""
+
+    return tables.rows(
+        variants,
+        {
+            "format": lambda variant: variant.format,
+            answer.metric_name: lambda variant: "" if variant.metric is None else number(variant.metric),
+            "bytes": lambda variant: variant.bytes,
+            "load ms": lambda variant: number(round(variant.load_ms or 0, 1)),
+            "p50 ms": lambda variant: number(round(latency(variant, 1).p50_ms, 3)),
+            "p99 ms": lambda variant: number(round(latency(variant, 1).p99_ms, 3)),
+            "1/s": lambda variant: number(round(latency(variant, 1).per_second)),
+            "1/s of 64": lambda variant: number(round(latency(variant, 64).per_second)),
+            "real time": lambda variant: cheapest(variant, lambda price: price.real_time_usd_per_million),
+            "batch": lambda variant: cheapest(variant, lambda price: price.batch_usd_per_million),
+            "front": lambda variant: "*" if variant.format in answer.pareto else "",
+        },
     )
-    for variant in variants:
-        by_batch = {each.batch: each for each in variant.latency}
-        cheapest = variant.serving[0] if variant.serving else None
-        table.add_row(
-            variant.format,
-            "" if variant.metric is None else number(variant.metric),
-            str(variant.bytes),
-            number(round(variant.load_ms or 0, 1)),
-            number(round(by_batch[1].p50_ms, 3)),
-            number(round(by_batch[1].p99_ms, 3)),
-            number(round(by_batch[1].per_second)),
-            number(round(by_batch[64].per_second)),
-            "" if cheapest is None else usd(cheapest.real_time_usd_per_million),
-            "" if cheapest is None else usd(cheapest.batch_usd_per_million),
-            "*" if variant.format in answer.pareto else "",
-        )
-    return table
 
 
 def _legend(answer: Export) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,28 +101,13 @@ def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
 
 
 def _budgets_table(items: Sequence[BudgetAbove]) -> RenderableType:
-    columns = (
-        "budget",
-        "spent",
-        "held",
-        "of",
-        "GPU-hours",
-        "of",
-        "period",
-        "ends",
-        "runs out",
-        "jobs waiting",
-    )
-    table = tables.plain(*columns)
+    columns = ("spent", "held", "of", "GPU-hours", "of", "period", "ends", "runs out", "jobs waiting")
+    table = tables.plain("budget", *columns)
     for budget in items:
-        spend = budget.spend
-        hours = (f"{spend.gpu_hours:g}", escape.number(budget.gpu_hours))
-        when = (
-            budget.period or "-",
-            escape.moment(budget.period_end),
-            escape.moment(budget.forecast.runs_out_at),
-        )
+        spend, period_end, runs_out = budget.spend, budget.period_end, budget.forecast.runs_out_at
         money = (escape.usd(spend.usd), escape.usd(spend.held_usd), escape.usd(budget.usd))
+        hours = (f"{spend.gpu_hours:g}", escape.number(budget.gpu_hours))
+        when = (budget.period or "-", escape.moment(period_end), escape.moment(runs_out))
         table.add_row(budget.name, *money, *hours, *when, str(len(budget.waiting_jobs)))
     return table if items else Text("no budgets")
 
@@ -228,24 +213,30 @@ def spend(
 
 
 def _spend(answer: SpendAnswer) -> Table:
-    figures = (
-        "spent",
-        "GPU-hours",
-        "jobs",
-        "trials",
-        "completed",
-        "for each",
-        "preempted",
-        "retried",
-        "lost",
-        "storage",
-    )
-    table = tables.plain(*answer.group_by, *figures)
+    table = tables.plain(*answer.group_by, *FIGURES)
     for group in answer.items:
         table.add_row(*(group.keys[name] or "-" for name in answer.group_by), *_cells(group))
     if answer.group_by:
         table.add_row("total", *[""] * (len(answer.group_by) - 1), *_cells(answer.total), style="bold")
     return table
+
+
+FIGURES: dict[str, Callable[[SpendFigures], object]] = {
+    "spent": lambda spend: escape.usd(spend.usd),
+    "GPU-hours": lambda spend: f"{spend.gpu_hours:g}",
+    "jobs": lambda spend: spend.jobs,
+    "trials": lambda spend: spend.trials,
+    "completed": lambda spend: spend.completed_trials,
+    "for each": lambda spend: escape.usd(spend.usd_per_completed_trial),
+    "preempted": lambda spend: spend.preemptions,
+    "retried": lambda spend: spend.retries,
+    "lost": lambda spend: escape.usd(spend.lost_usd),
+    "storage": lambda spend: escape.usd(spend.storage_usd),
+}
+
+
+def _cells(spend: SpendFigures) -> list[str]:
+    return [str(cell(spend)) for cell in FIGURES.values()]
 
 
 def _with_idle(answer: SpendAnswer) -> RenderableType:
@@ -293,31 +284,17 @@ def _idle(answer: SpendAnswer, cluster: ClusterCost) -> str:
 
 
 def _machines(cluster: ClusterCost) -> Table:
-    table = tables.plain("machine", "market", "hours", "idle hours", "cost", "cost idle")
-    for machine_kind in cluster.kinds:
-        hours = f"{machine_kind.node_hours:g}", f"{machine_kind.idle_hours:g}"
-        table.add_row(
-            machine_kind.instance_type or "-",
-            machine_kind.market,
-            *hours,
-            escape.usd(machine_kind.usd),
-            escape.usd(machine_kind.idle_usd),
-        )
-    return table
-
-
-def _cells(spend: SpendFigures) -> list[str]:
-    counts = (spend.jobs, spend.trials, spend.completed_trials)
-    return [
-        escape.usd(spend.usd),
-        f"{spend.gpu_hours:g}",
-        *map(str, counts),
-        escape.usd(spend.usd_per_completed_trial),
-        str(spend.preemptions),
-        str(spend.retries),
-        escape.usd(spend.lost_usd),
-        escape.usd(spend.storage_usd),
-    ]
+    return tables.rows(
+        cluster.kinds,
+        {
+            "machine": lambda kind: kind.instance_type or "-",
+            "market": lambda kind: kind.market,
+            "hours": lambda kind: f"{kind.node_hours:g}",
+            "idle hours": lambda kind: f"{kind.idle_hours:g}",
+            "cost": lambda kind: escape.usd(kind.usd),
+            "cost idle": lambda kind: escape.usd(kind.idle_usd),
+        },
+    )
 
 
 storage = CommandGroup("storage", help="Show and delete the files that jobs have in the storage.")
@@ -355,18 +332,19 @@ def collect(
 
 
 def _storage(answer: StoredFiles) -> RenderableType:
-    table = tables.plain("job", "name", "state", "bytes", "a month", "keeps", "next deletion", "needed")
-    for job_storage in answer.items:
-        table.add_row(
-            job_storage.job,
-            job_storage.name,
-            job_storage.state,
-            str(job_storage.bytes),
-            escape.usd(job_storage.usd_per_month),
-            job_storage.keeps or "all",
-            escape.moment(job_storage.next_deletion),
-            job_storage.needed_by or "",
-        )
+    table = tables.rows(
+        answer.items,
+        {
+            "job": lambda files: files.job,
+            "name": lambda files: files.name,
+            "state": lambda files: files.state,
+            "bytes": lambda files: files.bytes,
+            "a month": lambda files: escape.usd(files.usd_per_month),
+            "keeps": lambda files: files.keeps or "all",
+            "next deletion": lambda files: escape.moment(files.next_deletion),
+            "needed": lambda files: files.needed_by or "",
+        },
+    )
     table.add_row("total", "", "", str(answer.bytes), escape.usd(answer.usd_per_month), style="bold")
     note = "what the storage costs is not known: set TUNER_STORAGE_USD_PER_GB_MONTH"
     return Group(table, Text(note)) if answer.usd_per_gb_month is None else table

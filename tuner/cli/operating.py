@@ -139,9 +139,8 @@ def show_package(
 def _table(items: Sequence[Package]) -> RenderableType:
     table = tables.plain("package", "name", "files", "bytes", "uploaded")
     for package in items:
-        table.add_row(
-            package.id, package.name, str(package.files), str(package.bytes), moment(package.created_at)
-        )
+        sizes = (str(package.files), str(package.bytes))
+        table.add_row(package.id, package.name, *sizes, moment(package.created_at))
     return table if items else Text("no packages")
 
 

@@ -149,22 +149,19 @@ def _chance(chance: PlanChance) -> str:
 
 
 def _rungs(answer: Plan) -> RenderableType:
-    unit = answer.job["fidelity"]["unit"]
-    table = tables.plain(
-        "to " + unit, "trials", "steps", "a step", "training", "overhead", "dollars", "GPU-hours"
+    return tables.rows(
+        answer.rungs,
+        {
+            f"to {answer.job['fidelity']['unit']}": lambda rung: rung.step,
+            "trials": lambda rung: f"{rung.trials:.3g}",
+            "steps": lambda rung: f"{rung.steps:.4g}",
+            "a step": lambda rung: hours(rung.step_seconds),
+            "training": lambda rung: usd(rung.train_usd),
+            "overhead": lambda rung: usd(rung.overhead_usd),
+            "dollars": lambda rung: usd(rung.usd),
+            "GPU-hours": lambda rung: f"{rung.gpu_hours:.4g}",
+        },
     )
-    for rung in answer.rungs:
-        table.add_row(
-            str(rung.step),
-            f"{rung.trials:.3g}",
-            f"{rung.steps:.4g}",
-            hours(rung.step_seconds),
-            usd(rung.train_usd),
-            usd(rung.overhead_usd),
-            usd(rung.usd),
-            f"{rung.gpu_hours:.4g}",
-        )
-    return table
 
 
 def _alternatives(answer: Plan) -> RenderableType:
@@ -185,18 +182,17 @@ def _alternatives(answer: Plan) -> RenderableType:
 
 
 def _comparisons(answer: Plan) -> RenderableType:
-    table = tables.plain("instead", "dollars", "GPU-hours", "done after", "trials", "what")
-    for comparison in answer.comparisons:
-        name = CORRECT.get(comparison.name, comparison.name.replace("_", " "))
-        table.add_row(
-            name,
-            usd(comparison.usd),
-            f"{comparison.gpu_hours:.4g}",
-            hours(comparison.finish_seconds),
-            str(comparison.trials),
-            comparison.note,
-        )
-    return table
+    return tables.rows(
+        answer.comparisons,
+        {
+            "instead": lambda other: CORRECT.get(other.name, other.name.replace("_", " ")),
+            "dollars": lambda other: usd(other.usd),
+            "GPU-hours": lambda other: f"{other.gpu_hours:.4g}",
+            "done after": lambda other: hours(other.finish_seconds),
+            "trials": lambda other: other.trials,
+            "what": lambda other: other.note,
+        },
+    )
 
 
 def _choices(answer: Plan) -> RenderableType:

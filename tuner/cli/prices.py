@@ -16,7 +16,7 @@ from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
-    from tuner.schemas.prices import CatalogueAge, Prices
+    from tuner.schemas.prices import CatalogueAge, PriceListing, Prices
 
 
 def prices(
@@ -72,38 +72,20 @@ def _update(file: Path) -> CatalogueAge:
 
 
 def _prices(answer: Prices) -> RenderableType:
-    table = tables.plain(
-        "cloud",
-        "region",
-        "instance type",
-        "vCPUs",
-        "GiB",
-        "accelerators",
-        "on demand",
-        "spot",
-        "dates",
+    table = tables.rows(
+        answer.items,
+        {
+            "cloud": lambda row: row.cloud,
+            "region": lambda row: row.zone or row.region,
+            "instance type": lambda row: row.instance_type,
+            "vCPUs": lambda row: f"{row.vcpus:g}",
+            "GiB": lambda row: number(row.memory_gib),
+            "accelerators": _accelerators,
+            "on demand": lambda row: usd(row.on_demand_usd_per_hour),
+            "spot": lambda row: usd(row.spot_usd_per_hour),
+            "dates": _dates,
+        },
     )
-    for listing in answer.items:
-        gpus = f"{listing.accelerators:g} {listing.accelerator} of {number(listing.gpu_memory_gib)} GiB"
-        dates = dict.fromkeys(
-            date
-            for price, date in (
-                (listing.on_demand_usd_per_hour, listing.on_demand_date),
-                (listing.spot_usd_per_hour, listing.spot_date),
-            )
-            if price is not None
-        )
-        table.add_row(
-            listing.cloud,
-            listing.zone or listing.region,
-            listing.instance_type,
-            f"{listing.vcpus:g}",
-            number(listing.memory_gib),
-            gpus if listing.accelerator else "",
-            usd(listing.on_demand_usd_per_hour),
-            usd(listing.spot_usd_per_hour),
-            ", ".join(dates),
-        )
     lines: list[RenderableType] = [table if answer.items else Text("no machine matches all of this")]
     if answer.total > len(answer.items):
         lines.append(Text(f"{len(answer.items)} of {answer.total}: more with --limit"))
@@ -111,6 +93,18 @@ def _prices(answer: Prices) -> RenderableType:
     if answer.warning:
         lines.append(Text(answer.warning, style="bold"))
     return Group(*lines)
+
+
+def _accelerators(row: PriceListing) -> str:
+    if not row.accelerator:
+        return ""
+    return f"{row.accelerators:g} {row.accelerator} of {number(row.gpu_memory_gib)} GiB"
+
+
+def _dates(row: PriceListing) -> str:
+    """Return the dates of the known prices."""
+    prices = ((row.on_demand_usd_per_hour, row.on_demand_date), (row.spot_usd_per_hour, row.spot_date))
+    return ", ".join(dict.fromkeys(date for price, date in prices if price is not None))
 
 
 def _catalogue(answer: CatalogueAge) -> RenderableType:

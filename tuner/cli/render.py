@@ -27,18 +27,19 @@ KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
 
 def jobs(items: Sequence[Job]) -> RenderableType:
-    table = tables.plain("job", "name", "state", "why", "spent", "budget", "trials", "best")
-    for listed_job in items:
-        table.add_row(
-            listed_job.id,
-            listed_job.name,
-            listed_job.state,
-            listed_job.stop_reason or waits(listed_job),
-            usd(listed_job.spend.usd),
-            usd(listed_job.budget["usd"]),
-            str(sum(listed_job.progress.trials.values())),
-            number(listed_job.best_so_far.metric) if listed_job.best_so_far else "-",
-        )
+    table = tables.rows(
+        items,
+        {
+            "job": lambda job: job.id,
+            "name": lambda job: job.name,
+            "state": lambda job: job.state,
+            "why": lambda job: job.stop_reason or waits(job),
+            "spent": lambda job: usd(job.spend.usd),
+            "budget": lambda job: usd(job.budget["usd"]),
+            "trials": lambda job: sum(job.progress.trials.values()),
+            "best": lambda job: number(job.best_so_far.metric) if job.best_so_far else "-",
+        },
+    )
     return table if items else Text("no jobs")
 
 
@@ -110,33 +111,42 @@ def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> Rende
 
 
 def trial(answer: show.TrialDetail) -> RenderableType:
+    metrics = f"best {number(answer.metric)}, latest {number(answer.latest_metric)}"
     lines: list[RenderableType] = [
         Text(f"{answer.id}: {answer.state} {answer.reason}"),
-        Text(
-            f"best {number(answer.metric)}, latest {number(answer.latest_metric)}, {usd(answer.paid_usd)} paid"
-        ),
+        Text(f"{metrics}, {usd(answer.paid_usd)} paid"),
         Text(config(answer.config)),
     ]
     if answer.environment is not None:
         lines.append(Text(f"ran with {_environment(answer.environment)}"))
-    curve = tables.plain("step", "metric", "cost to train", "seconds to train")
-    for point in answer.curve:
-        cells = (number(point.metric), usd(point.cost_to_train_usd), f"{point.duration_seconds:.2f}")
-        curve.add_row(str(point.step), *cells)
-    attempts = tables.plain("attempt", "steps", "machine", "end", "why", "paid")
-    for attempt in answer.attempt_list:
-        place = attempt.machine and f"{attempt.machine.instance_type} {attempt.machine.region or ''}".strip()
-        machine = f"{f'{place} ' if place else ''}{attempt.market} {usd(attempt.usd_per_hour)}/h"
-        attempts.add_row(
-            str(attempt.attempt),
-            f"{attempt.from_step} to {attempt.to_step}",
-            machine,
-            attempt.end or "running",
-            Text(attempt.reason),
-            usd(round(sum(attempt.bill.values()), 6)),
-        )
+    curve = tables.rows(
+        answer.curve,
+        {
+            "step": lambda point: point.step,
+            "metric": lambda point: number(point.metric),
+            "cost to train": lambda point: usd(point.cost_to_train_usd),
+            "seconds to train": lambda point: f"{point.duration_seconds:.2f}",
+        },
+    )
+    attempts = tables.rows(
+        answer.attempt_list,
+        {
+            "attempt": lambda attempt: attempt.attempt,
+            "steps": lambda attempt: f"{attempt.from_step} to {attempt.to_step}",
+            "machine": _machine,
+            "end": lambda attempt: attempt.end or "running",
+            "why": lambda attempt: Text(attempt.reason),
+            "paid": lambda attempt: usd(round(sum(attempt.bill.values()), 6)),
+        },
+    )
     details = [Text(attempt.detail) for attempt in answer.attempt_list if attempt.detail]
     return Group(*lines, curve, attempts, *details)
+
+
+def _machine(attempt: show.Attempt) -> str:
+    machine = attempt.machine
+    place = f"{machine.instance_type} {machine.region or ''}".strip() + " " if machine else ""
+    return f"{place}{attempt.market} {usd(attempt.usd_per_hour)}/h"
 
 
 def _environment(environment: show.Environment) -> str:
@@ -205,18 +215,18 @@ def _spot_savings(answer: show.Bill, saved: float) -> str:
 
 
 def ledger(page: show.LedgerPage) -> RenderableType:
-    table = tables.plain("at", "entry", "kind", "trial", "attempt", "slice", "amount")
-    for ledger_entry in page.items:
-        table.add_row(
-            ledger_entry.at,
-            ledger_entry.entry,
-            ledger_entry.kind or "",
-            ledger_entry.trial,
-            str(ledger_entry.attempt),
-            str(ledger_entry.slice),
-            usd(ledger_entry.usd),
-        )
-    return table
+    return tables.rows(
+        page.items,
+        {
+            "at": lambda entry: entry.at,
+            "entry": lambda entry: entry.entry,
+            "kind": lambda entry: entry.kind or "",
+            "trial": lambda entry: entry.trial,
+            "attempt": lambda entry: entry.attempt,
+            "slice": lambda entry: entry.slice,
+            "amount": lambda entry: usd(entry.usd),
+        },
+    )
 
 
 def trainables(answer: show.Trainables) -> RenderableType:
@@ -236,12 +246,8 @@ def trainable(answer: show.Trainable) -> RenderableType:
 
 def _trainables(items: Sequence[show.Trainable]) -> Table:
     table = tables.plain("trainable", "parameters", "what it is")
-    for listed_trainable in items:
-        table.add_row(
-            listed_trainable.trainable,
-            ", ".join(listed_trainable.search_space or {}),
-            Text(listed_trainable.doc),
-        )
+    for item in items:
+        table.add_row(item.trainable, ", ".join(item.search_space or {}), Text(item.doc))
     return table
 
 

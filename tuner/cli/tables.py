@@ -7,9 +7,9 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -31,6 +31,7 @@ Format = Annotated[
     Style,
     typer.Option("--format", help="Format of tables: for people, for a report, or for a spreadsheet."),
 ]
+T = TypeVar("T")
 WIDE = 100_000  # a width in characters that no line exceeds
 FIGURE = re.compile(r"-?\$?-?[\d,]+(\.\d+)?(e[+-]?\d+)?%?|-|")
 AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")
@@ -53,6 +54,15 @@ def plain(*columns: str) -> Table:
     for column in columns:
         # Without a least width, Rich leaves out a column whose texts have no width, such as a lone emoji modifier.
         table.add_column(column, overflow="fold", min_width=1)
+    return table
+
+
+def rows(items: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> Table:
+    """Return a table with a row for each item. `columns` maps each heading to a function that returns the item's cell."""
+    table = plain(*columns)
+    for item in items:
+        cells = [cell(item) for cell in columns.values()]
+        table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in cells))
     return table
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tuner.cli.escape import config, number, plural, span, usd
+from tuner.cli.escape import number, plural, span, usd
 
 Kind = Literal["best", "promoted", "preempted", "failed", "state"]
 
@@ -193,11 +193,6 @@ def budget_line(limits: Mapping[str, Any]) -> str:
         plural(limits["trials"], "trial") if limits["trials"] is not None else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def config_of(seen: JobState, trial: str) -> str:
-    known = seen.trials.get(trial)
-    return "" if known is None else config(known["config"])
 
 
 def _age(row: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
