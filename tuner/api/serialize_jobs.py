@@ -1,13 +1,11 @@
 """Convert views of jobs, trials and plans to the models of `tuner.schemas`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain import space as sp
 from tuner.domain.budget import Budget
-from tuner.domain.cost import KINDS, CostKind
 from tuner.domain.job import JobSpec, TrialLimits
-from tuner.domain.money import FREE, MS_PER_HOUR, Cost, Money
+from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, rfc3339
 from tuner.domain.usage import Usage
@@ -101,11 +99,11 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         "metrics_pattern": spec.metrics_pattern,
         "package": spec.package,
         "kind": spec.kind,
-        "objective": _fields(spec.objective),
-        "objectives": None if spec.second is None else [_fields(spec.objective), _fields(spec.second)],
+        "objective": fields_of(spec.objective),
+        "objectives": None if spec.second is None else [fields_of(spec.objective), fields_of(spec.second)],
         "search_space": {name: _parameter_to_wire(p) for name, p in spec.space.parameters.items()},
         "constants": dict(spec.constants),
-        "fidelity": _fields(spec.fidelity),
+        "fidelity": fields_of(spec.fidelity),
         "budget": {
             "usd": None if budget.usd is None else budget.usd.usd,
             "gpu_hours": None if budget.gpu_ms is None else budget.gpu_ms / MS_PER_HOUR,
@@ -114,19 +112,19 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
             "on_exhausted": budget.on_exhausted,
         },
         "resources": {
-            **_fields(spec.resources),
+            **fields_of(spec.resources),
             "processes_per_node": spec.resources.processes_per_node or "auto",
         },
-        "algorithm": _fields(spec.algorithm),
+        "algorithm": fields_of(spec.algorithm),
         "stop": {"plateau": stop, "worth": worth, "trial": _trial_limits_to_wire(spec.trial_limits)},
-        "confirm": None if spec.confirm is None else _fields(spec.confirm),
+        "confirm": None if spec.confirm is None else fields_of(spec.confirm),
         "start": [
             dict(point.config)
             if point.metric is None
             else {"config": dict(point.config), "metric": point.metric}
             for point in spec.start
         ],
-        "constraints": [_fields(limit) for limit in spec.constraints],
+        "constraints": [fields_of(limit) for limit in spec.constraints],
         "checkpoint": {
             "interval": "auto" if interval is None else seconds(interval),
             "keep": spec.checkpoint.keep,
@@ -141,7 +139,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         "teacher": None
         if spec.teacher is None
         else {"job": spec.teacher.job, "trial": spec.teacher.trial, "step": spec.teacher.step},
-        "window": None if spec.window is None else _fields(spec.window),
+        "window": None if spec.window is None else fields_of(spec.window),
     }
 
 
@@ -168,58 +166,31 @@ def _parameter_to_wire(parameter: sp.Parameter) -> dict[str, Any]:
         case sp.Categorical(choices):
             shown = {"type": "categorical", "choices": list(choices)}
     if parameter.prior is not None:
-        shown["prior"] = _fields(parameter.prior)
+        shown["prior"] = fields_of(parameter.prior)
     return {**shown, "when": when} if when else shown
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name. Unlike `asdict`, it does not convert the values."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 
 def best_of(point: CostedReport) -> job_models.Best:
-    return job_models.Best(**best_fields(point))
-
-
-def best_fields(point: CostedReport) -> dict[str, Any]:
-    return {
-        "trial": point.trial,
-        "step": point.step,
-        "metric": point.value,
-        "config": dict(point.config),
-        "cost_usd": point.cost.usd.usd,
-        "cost_to_train_usd": point.cost.usd.usd,
-        "gpu_hours": hours(point.cost),
-        "duration_seconds": seconds(point.duration_ns),
-        "metrics": dict(point.metrics),
-        "checkpoint": point.checkpoint_uri,
-    }
+    return job_models.Best.model_validate(point)
 
 
 def trial_detail_of(view: TrialView) -> answers_models.TrialDetail:
     attempts = [_attempt(row, used) for row, used in view.attempts]
-    return answers_models.TrialDetail(
-        **trial_of(view.row).model_dump(),
-        inherited=_inherited(view),
-        curve=[
-            answers_models.CurvePoint(
-                step=point.step,
-                metric=point.value,
-                metrics=dict(point.metrics),
-                violation=point.violation,
-                cost_usd=point.cost.usd.usd,
-                cost_to_train_usd=point.cost.usd.usd,
-                gpu_hours=hours(point.cost),
-                duration_seconds=seconds(point.duration_ns),
-                at=rfc3339(point.at),
-            )
-            for point in view.curve
-        ],
-        bill=by_kind(view.bill),
-        attempt_list=attempts,
-        checkpoints=[answers_models.StoredCheckpoint.model_validate(stored) for stored in view.checkpoints],
-        environment=next(
-            (attempt.environment for attempt in reversed(attempts) if attempt.environment), None
-        ),
+    return answers_models.TrialDetail.model_validate(
+        {
+            **trial_of(view.row).model_dump(),
+            "inherited": _inherited(view),
+            "curve": view.curve,
+            "bill": view.bill,
+            "attempt_list": attempts,
+            "checkpoints": view.checkpoints,
+            "environment": next((each.environment for each in reversed(attempts) if each.environment), None),
+        }
     )
 
 
@@ -227,67 +198,27 @@ def trial_of(row: TrialRow) -> answers_models.Trial:
     return answers_models.Trial.model_validate(row)
 
 
-def _inherited(view: TrialView) -> answers_models.Inherited | None:
+def _inherited(view: TrialView) -> dict[str, Any] | None:
     inherited = view.inherited
     if inherited is None:
         return None
     cost = next(point.cost for point in view.curve if point.step == inherited.step)
-    return answers_models.Inherited(
-        job=inherited.job,
-        trial=inherited.trial,
-        step=inherited.step,
-        cost_usd=cost.usd.usd,
-        gpu_hours=hours(cost),
-    )
+    return {"job": inherited.job, "trial": inherited.trial, "step": inherited.step, "cost": cost}
 
 
 def _attempt(row: AttemptRow, used: Usage | None) -> answers_models.Attempt:
-    machine, environment = row.machine, row.environment
-    return answers_models.Attempt(
-        attempt=row.attempt,
-        began_at=rfc3339(row.began_at),
-        ended_at=time_of(row.ended_at),
-        end=row.end,
-        reason=row.reason,
-        detail=row.detail,
-        node=row.node or None,
-        market=row.market,
-        usd_per_hour=row.price.usd_per_hour,
-        machine=None if machine is None else answers_models.Machine.model_validate(machine),
-        from_step=row.from_step,
-        to_step=row.to_step,
-        bill=by_kind(row.costs),
-        usage=None if used is None else _usage(used),
-        environment=None if environment is None else answers_models.Environment.model_validate(environment),
-    )
+    shown = answers_models.Attempt.model_validate(row)
+    shown.usage = None if used is None else _usage(used)
+    return shown
 
 
 def _usage(used: Usage) -> answers_models.AttemptUsage:
-    def in_seconds(ns: int | None) -> float | None:
-        return None if ns is None else seconds(ns)
-
-    return answers_models.AttemptUsage(
-        wall_seconds=in_seconds(used.wall_ns),
-        cpu_seconds=in_seconds(used.cpu_ns),
-        memory_peak_bytes=used.memory_peak_bytes,
-        gpu_samples=used.gpu_samples,
-        gpu_percent_sum=used.gpu_percent,
-        gpu_memory_peak_bytes=used.gpu_memory_peak_bytes,
-        data_wait_seconds=in_seconds(used.data_wait_ns),
-        compute_seconds=in_seconds(used.compute_ns),
-        saves=used.saves,
-        saved_bytes=used.saved_bytes,
-        restored_bytes=used.restored_bytes,
-        artifact_bytes=used.artifact_bytes,
-        data_read_bytes=used.data_read_bytes,
-        data_bucket_bytes=used.data_bucket_bytes,
-        facts=dict(used.facts),
-    )
-
-
-def by_kind(costs: Mapping[CostKind, Cost]) -> dict[str, float]:
-    """Return dollars for all six kinds of cost."""
-    return {kind: costs.get(kind, FREE).usd.usd for kind in KINDS}
+    """Convert the usage. Its times, whose names end with `_ns`, become seconds."""
+    fields = fields_of(used)
+    for name in [name for name in fields if name.endswith("_ns")]:
+        ns = fields.pop(name)
+        fields[name.removesuffix("ns") + "seconds"] = None if ns is None else seconds(ns)
+    return answers_models.AttemptUsage.model_validate(fields)
 
 
 def hours(cost: Cost) -> float:

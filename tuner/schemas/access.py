@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import AliasPath, BaseModel, Field
 
 from tuner.schemas.base import Answer, Body, Time
 
@@ -130,14 +130,14 @@ class Key(Answer):
     `secret` is the whole key. Only the answer that creates the key contains it; it cannot be shown again.
     """
 
-    id: str
-    user: str
-    name: str
+    id: str = Field(validation_alias=AliasPath("row", "id"))
+    user: str = Field(validation_alias=AliasPath("row", "user"))
+    name: str = Field(validation_alias=AliasPath("row", "name"))
     state: str
-    created_at: str
-    expires_at: str
-    revoked_at: str | None
-    replaced_by: str | None
+    created_at: Time = Field(validation_alias=AliasPath("row", "created_at"))
+    expires_at: Time = Field(validation_alias=AliasPath("row", "expires_at"))
+    revoked_at: Time | None = Field(validation_alias=AliasPath("row", "revoked_at"))
+    replaced_by: str | None = Field(validation_alias=AliasPath("row", "replaced_by"))
     secret: str | None = None
 
 

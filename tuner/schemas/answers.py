@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AliasPath, BeforeValidator, Field
 
 from tuner.domain.money import Money
-from tuner.schemas.base import Answer, GpuHours, Time, Usd
+from tuner.schemas.base import Answer, ByKind, GpuHours, Time, Usd
 from tuner.schemas.job import Best
 
 
@@ -261,14 +261,14 @@ class CurvePoint(Answer):
     """
 
     step: int
-    metric: float | None
+    metric: float | None = Field(validation_alias="value")
     metrics: dict[str, Any]
     violation: float | None
-    cost_usd: float
-    cost_to_train_usd: float
-    gpu_hours: float
+    cost_usd: Usd = Field(validation_alias="cost")
+    cost_to_train_usd: Usd = Field(validation_alias="cost")
+    gpu_hours: GpuHours = Field(validation_alias="cost")
     duration_seconds: float
-    at: str
+    at: Time
 
 
 class Machine(Answer):
@@ -349,7 +349,7 @@ class AttemptUsage(Answer):
     cpu_seconds: float | None
     memory_peak_bytes: int | None
     gpu_samples: int | None
-    gpu_percent_sum: int | None
+    gpu_percent_sum: int | None = Field(validation_alias="gpu_percent")
     gpu_memory_peak_bytes: int | None
     data_wait_seconds: float | None
     compute_seconds: float | None
@@ -386,18 +386,18 @@ class Attempt(Answer):
     """
 
     attempt: int
-    began_at: str
-    ended_at: str | None
+    began_at: Time
+    ended_at: Time | None
     end: str | None
     reason: str
     detail: str
-    node: str | None
+    node: Annotated[str | None, BeforeValidator(lambda node: node or None)]
     market: str
-    usd_per_hour: float
+    usd_per_hour: Usd = Field(validation_alias="price")
     machine: Machine | None
     from_step: int
     to_step: int
-    bill: dict[str, float]
+    bill: ByKind = Field(validation_alias="costs")
     usage: AttemptUsage | None = None
     environment: Environment | None = None
 
@@ -408,8 +408,8 @@ class Inherited(Answer):
     job: str
     trial: str
     step: int
-    cost_usd: float
-    gpu_hours: float
+    cost_usd: Usd = Field(validation_alias="cost")
+    gpu_hours: GpuHours = Field(validation_alias="cost")
 
 
 class StoredCheckpoint(Answer):
@@ -427,7 +427,7 @@ class TrialDetail(Trial):
 
     inherited: Inherited | None
     curve: list[CurvePoint]
-    bill: dict[str, float]
+    bill: ByKind
     attempt_list: list[Attempt]
     checkpoints: list[StoredCheckpoint]
     environment: Environment | None = None
@@ -437,9 +437,9 @@ class TrialBill(Answer):
     trial: str
     state: str
     steps: int
-    total_usd: float
-    gpu_hours: float
-    by_kind: dict[str, float]
+    total_usd: Usd
+    gpu_hours: GpuHours
+    by_kind: ByKind
 
 
 class Savings(Answer):
@@ -450,10 +450,10 @@ class Savings(Answer):
     and `against_on_demand_usd` the amount saved against it. The latter is 0 if nothing was bought on a spot market.
     """
 
-    full_fidelity_usd: float | None
-    against_full_fidelity_usd: float | None
-    on_demand_usd: float | None
-    against_on_demand_usd: float | None
+    full_fidelity_usd: Usd | None
+    against_full_fidelity_usd: Usd | None
+    on_demand_usd: Usd | None
+    against_on_demand_usd: Usd | None
 
 
 class Bill(Answer):
@@ -465,13 +465,13 @@ class Bill(Answer):
     """
 
     job: str
-    total_usd: float
-    gpu_hours: float
-    held_usd: float
-    by_kind: dict[str, float]
-    self_test_usd: float
-    exports_usd: float = 0
-    restored_usd: float = 0
+    total_usd: Usd
+    gpu_hours: GpuHours
+    held_usd: Usd
+    by_kind: ByKind
+    self_test_usd: Usd
+    exports_usd: Usd = 0
+    restored_usd: Usd = 0
     trials: list[TrialBill]
     savings: Savings
     completed_trials: int
@@ -530,10 +530,10 @@ class PeerEstimate(Answer):
 
     method: str
     status: str
-    usd: float | None
-    low_usd: float | None
-    high_usd: float | None
-    saved_usd: float | None
+    usd: Usd | None
+    low_usd: Usd | None = Field(validation_alias="low")
+    high_usd: Usd | None = Field(validation_alias="high")
+    saved_usd: Usd | None
     estimate: bool
     is_biased_low: bool
     note: str
@@ -549,8 +549,8 @@ class JobReport(Answer):
     job: str
     metric: str
     mode: str
-    spent_usd: float
-    best_spent_usd: float | None
+    spent_usd: Usd
+    best_spent_usd: Usd | None
     best: Best | None
     best_curve: list[SpentPoint]
     trials: int

@@ -1,10 +1,12 @@
 """Base classes of all request and answer models, the types of amounts and times in answers, and the model of errors (RFC 9457)."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
+from tuner.domain.cost import KINDS
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.time import rfc3339
 
@@ -48,12 +50,20 @@ def _hours(amount: object) -> object:
     return round(amount.gpu_hours, 9) if isinstance(amount, Cost) else amount
 
 
+def _by_kind(costs: object) -> object:
+    if not isinstance(costs, Mapping):
+        return costs
+    return {**dict.fromkeys(KINDS, 0.0), **{kind: _dollars(cost) for kind, cost in costs.items()}}
+
+
 Usd = Annotated[float, BeforeValidator(_dollars)]
 """Dollars. Accepts Money, the dollars of a Cost, and the dollars per hour of a Price."""
 Six = Annotated[float, AfterValidator(lambda value: round(value, 6))]
 """A number with at most six decimals."""
 GpuHours = Annotated[float, BeforeValidator(_hours)]
 """GPU-hours. Accepts a Cost."""
+ByKind = Annotated[dict[str, float], BeforeValidator(_by_kind)]
+"""Dollars for all kinds of cost. Accepts costs by kind; kinds that are missing are 0."""
 Time = Annotated[str, BeforeValidator(lambda at: rfc3339(at) if isinstance(at, int) else at)]
 """Time in RFC 3339. Accepts an Instant."""
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tuner.schemas.base import Answer, Usd
+from tuner.schemas.base import Answer, Six, Usd
 from tuner.schemas.job import Best
 
 
@@ -14,9 +14,9 @@ class PricedBest(Best):
     `as_run_seconds` are the recorded figures.
     """
 
-    cost_low_usd: float
-    cost_high_usd: float
-    as_run_usd: float
+    cost_low_usd: Usd
+    cost_high_usd: Usd
+    as_run_usd: Usd
     as_run_seconds: float
 
 
@@ -38,11 +38,11 @@ class Pricing(Answer):
     usd_per_hour: float
     trial_usd_per_hour: float
     price_source: str
-    relative_time: float
-    relative_time_low: float
-    relative_time_high: float
+    relative_time: Six
+    relative_time_low: Six
+    relative_time_high: Six
     speed_source: str
-    interruption_overhead: float | None
+    interruption_overhead: Six | None
     notes: list[str]
 
 

@@ -102,10 +102,10 @@ class Export(Answer):
     code: str | None
     detail: str
     formats: list[str]
-    max_cost_usd: float
+    max_cost_usd: Usd
     max_drop: float | None
-    cost_usd: float
-    held_usd: float
+    cost_usd: Usd
+    held_usd: Usd
     metric_name: str
     mode: str
     metric: float | None

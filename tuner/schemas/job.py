@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from tuner.schemas.base import Answer, Body, Request
+from tuner.schemas.base import Answer, Body, GpuHours, Request, Usd
 
 Value = bool | int | float | str | None
 When = dict[str, list[Value]]
@@ -364,14 +364,14 @@ class Best(Answer):
 
     trial: str
     step: int
-    metric: float | None
+    metric: float | None = Field(validation_alias="value")
     config: dict[str, Any]
-    cost_usd: float
-    cost_to_train_usd: float
-    gpu_hours: float
+    cost_usd: Usd = Field(validation_alias="cost")
+    cost_to_train_usd: Usd = Field(validation_alias="cost")
+    gpu_hours: GpuHours = Field(validation_alias="cost")
     duration_seconds: float
     metrics: dict[str, Any]
-    checkpoint: str | None
+    checkpoint: str | None = Field(validation_alias="checkpoint_uri")
 
 
 class Links(Answer):

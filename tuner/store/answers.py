@@ -13,7 +13,7 @@ from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Mode
 from tuner.domain.space import Config
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
 from tuner.ledger.readable import entries
 from tuner.store import jobs
@@ -43,6 +43,10 @@ class CostedReport:
     config: Config = field(default_factory=dict)
     checkpoint_uri: str | None = None
     violation: float | None = 0.0  #: See `ReportRow`. The report is feasible if it is 0.
+
+    @property
+    def duration_seconds(self) -> float:
+        return round(self.duration_ns / NS, 6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@
 import csv
 import io
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from tuner.api import response_cache
 from tuner.api.deps import Limit, Svc, page_of, read_cursor
-from tuner.api.serialize_jobs import best_of, by_kind, hours, trial_detail_of, usd_of
+from tuner.api.serialize_jobs import fields_of, trial_detail_of
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import RESTORED, SELF_TEST
 from tuner.domain.money import Cost
@@ -166,66 +166,56 @@ def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:
 
 
 def _bill(view: BillView) -> show.Bill:
-    spent, full, on_demand = view.account.posted, view.full_fidelity, view.on_demand
-    return show.Bill(
-        job=view.job.id,
-        total_usd=spent.usd.usd,
-        gpu_hours=hours(spent),
-        held_usd=view.account.held.usd.usd,
-        by_kind=by_kind(view.by_kind),
-        self_test_usd=total(view.by_trial.get(SELF_TEST, {})).usd.usd,
-        exports_usd=view.exports.usd,
-        restored_usd=total(view.by_trial.get(RESTORED, {})).usd.usd,
-        trials=[_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
-        savings=show.Savings(
-            full_fidelity_usd=usd_of(full),
-            against_full_fidelity_usd=None if full is None else (full - view.search).usd,
-            on_demand_usd=usd_of(on_demand),
-            against_on_demand_usd=None if on_demand is None else (on_demand - view.search).usd,
-        ),
-        completed_trials=view.completed,
-        cost_per_completed_trial_usd=round(view.search.usd / view.completed, 6) if view.completed else None,
-        preemptions=view.preemptions,
+    spent, search = view.account.posted, view.search
+    full, on_demand = view.full_fidelity, view.on_demand
+    savings = {
+        "full_fidelity_usd": full,
+        "against_full_fidelity_usd": None if full is None else full - search,
+        "on_demand_usd": on_demand,
+        "against_on_demand_usd": None if on_demand is None else on_demand - search,
+    }
+    return show.Bill.model_validate(
+        {
+            "job": view.job.id,
+            "total_usd": spent,
+            "gpu_hours": spent,
+            "held_usd": view.account.held,
+            "by_kind": view.by_kind,
+            "self_test_usd": total(view.by_trial.get(SELF_TEST, {})),
+            "exports_usd": view.exports,
+            "restored_usd": total(view.by_trial.get(RESTORED, {})),
+            "trials": [_trial_bill(row, view.by_trial.get(row.trial, {})) for row in view.trials],
+            "savings": savings,
+            "completed_trials": view.completed,
+            "cost_per_completed_trial_usd": round(search.usd / view.completed, 6) if view.completed else None,
+            "preemptions": view.preemptions,
+        }
     )
 
 
-def _trial_bill(row: answers.TrialRow, kinds: Mapping[CostKind, Cost]) -> show.TrialBill:
+def _trial_bill(row: answers.TrialRow, kinds: Mapping[CostKind, Cost]) -> dict[str, Any]:
     cost = total(kinds)
-    return show.TrialBill(
-        trial=row.trial,
-        state=row.state,
-        steps=row.steps,
-        total_usd=cost.usd.usd,
-        gpu_hours=hours(cost),
-        by_kind=by_kind(kinds),
-    )
+    shown = {"trial": row.trial, "state": row.state, "steps": row.steps}
+    return {**shown, "total_usd": cost, "gpu_hours": cost, "by_kind": kinds}
 
 
 def _report(view: ReportView) -> show.JobReport:
     objective = view.job.spec.objective
-    return show.JobReport(
-        job=view.job.id,
-        metric=objective.metric,
-        mode=objective.mode,
-        spent_usd=view.spent.usd,
-        best_spent_usd=usd_of(view.best_spent),
-        best=None if view.best is None else best_of(view.best),
-        best_curve=[show.SpentPoint.model_validate(improvement) for improvement in view.curve],
-        trials=view.trials,
-        estimates=[
-            show.PeerEstimate(
-                method=estimate.method,
-                status=estimate.status,
-                usd=usd_of(estimate.usd),
-                low_usd=usd_of(estimate.low),
-                high_usd=usd_of(estimate.high),
-                saved_usd=usd_of(view.saved(estimate)),
-                estimate=True,
-                is_biased_low=estimate.is_biased_low,
-                note=estimate.note,
-            )
-            for estimate in view.estimates
-        ],
+    return show.JobReport.model_validate(
+        {
+            "job": view.job.id,
+            "metric": objective.metric,
+            "mode": objective.mode,
+            "spent_usd": view.spent,
+            "best_spent_usd": view.best_spent,
+            "best": view.best,
+            "best_curve": view.curve,
+            "trials": view.trials,
+            "estimates": [
+                {**fields_of(estimate), "saved_usd": view.saved(estimate), "estimate": True}
+                for estimate in view.estimates
+            ],
+        }
     )
 
 

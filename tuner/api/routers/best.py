@@ -1,13 +1,12 @@
 """Routes for the best configuration under a budget, and for what more money would buy."""
 
-from fractions import Fraction
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tuner.api import response_cache
 from tuner.api.deps import Svc
-from tuner.api.serialize_jobs import best_fields, hours, seconds
+from tuner.api.serialize_jobs import best_of, seconds
 from tuner.domain.errors import Invalid
 from tuner.domain.money import MS_PER_HOUR, Money
 from tuner.domain.time import parse_duration_ns
@@ -102,15 +101,15 @@ def _priced_fields(priced: PricedPoint) -> dict[str, Any]:
     point, there = priced.point, priced.elsewhere
     low, high = (priced.cost, priced.cost) if there is None else (there.low, there.high)
     return {
-        **best_fields(point),
-        "cost_usd": priced.cost.usd.usd,
-        "cost_to_train_usd": priced.cost.usd.usd,
-        "gpu_hours": hours(priced.cost),
+        **best_of(point).model_dump(),
+        "cost_usd": priced.cost,
+        "cost_to_train_usd": priced.cost,
+        "gpu_hours": priced.cost,
         "duration_seconds": seconds(priced.duration_ns),
-        "cost_low_usd": low.usd.usd,
-        "cost_high_usd": high.usd.usd,
-        "as_run_usd": point.cost.usd.usd,
-        "as_run_seconds": seconds(point.duration_ns),
+        "cost_low_usd": low,
+        "cost_high_usd": high,
+        "as_run_usd": point.cost,
+        "as_run_seconds": point.duration_seconds,
     }
 
 
@@ -118,6 +117,7 @@ def _pricing(pricing: MachinePricing | None) -> show.Pricing | None:
     if pricing is None:
         return None
     machine, repricing = pricing.machine, pricing.repricing
+    time = repricing.time
     return show.Pricing(
         instance_type=machine.instance_type,
         market=machine.market,
@@ -125,11 +125,11 @@ def _pricing(pricing: MachinePricing | None) -> show.Pricing | None:
         usd_per_hour=machine.price.usd_per_hour,
         trial_usd_per_hour=repricing.rate.price.usd_per_hour,
         price_source=machine.source,
-        relative_time=_six(repricing.time.expected),
-        relative_time_low=_six(repricing.time.low),
-        relative_time_high=_six(repricing.time.high),
-        speed_source=repricing.time.source,
-        interruption_overhead=None if repricing.overhead is None else _six(repricing.overhead),
+        relative_time=float(time.expected),
+        relative_time_low=float(time.low),
+        relative_time_high=float(time.high),
+        speed_source=time.source,
+        interruption_overhead=None if repricing.overhead is None else float(repricing.overhead),
         notes=list(pricing.notes),
     )
 
@@ -161,7 +161,3 @@ def _forecast(view: BestView) -> show.Forecast | None:
         interval=0.8,
         as_of_event=forecast.as_of,
     )
-
-
-def _six(number: Fraction) -> float:
-    return round(float(number), 6)

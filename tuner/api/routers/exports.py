@@ -1,15 +1,16 @@
 """Routes that export a trained model, and download its files."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from tuner.api.deps import Svc
 from tuner.api.ranges import ranged
+from tuner.api.serialize_jobs import fields_of
 from tuner.domain.errors import Invalid
 from tuner.domain.money import MICRO, Money
-from tuner.domain.time import NS, parse_duration_ns, rfc3339
+from tuner.domain.time import NS, parse_duration_ns
 from tuner.schemas import exports as show
 from tuner.service import exports
 from tuner.service.exports import ExportSpec, ExportView, ServingQuery, VariantView
@@ -86,37 +87,27 @@ def get_variant(
 
 def _export(view: ExportView, serving: ServingQuery) -> show.Export:
     row = view.row
-    return show.Export(
-        id=row.id,
-        job=row.job,
-        trial=row.trial,
-        step=row.step,
-        state=row.state,
-        code=row.code,
-        detail=row.detail,
-        formats=list(row.spec.formats),
-        max_cost_usd=row.spec.max_cost.usd,
-        max_drop=row.spec.max_drop,
-        cost_usd=view.cost.usd.usd,
-        held_usd=view.held.usd.usd,
-        metric_name=view.metric_name,
-        mode=view.mode,
-        metric=row.result.get("metric"),
-        threads=row.result.get("threads"),
-        instance_type=None if row.offer is None else row.offer.instance_type,
-        requests_per_second=serving.per_second,
-        start_seconds=serving.start_s,
-        variants=[_variant(variant_view) for variant_view in view.variants],
-        pareto=list(view.pareto_front),
-        created_at=rfc3339(row.created_at),
-        started_at=None if row.started_at is None else rfc3339(row.started_at),
-        ended_at=None if row.ended_at is None else rfc3339(row.ended_at),
+    same = ("id", "job", "trial", "step", "state", "code", "detail", "created_at", "started_at", "ended_at")
+    return show.Export.model_validate(
+        {
+            **{name: getattr(row, name) for name in same},
+            "formats": row.spec.formats,
+            "max_cost_usd": row.spec.max_cost,
+            "max_drop": row.spec.max_drop,
+            "cost_usd": view.cost,
+            "held_usd": view.held,
+            "metric_name": view.metric_name,
+            "mode": view.mode,
+            "metric": row.result.get("metric"),
+            "threads": row.result.get("threads"),
+            "instance_type": None if row.offer is None else row.offer.instance_type,
+            "requests_per_second": serving.per_second,
+            "start_seconds": serving.start_s,
+            "variants": [_variant(variant_view) for variant_view in view.variants],
+            "pareto": view.pareto_front,
+        }
     )
 
 
-def _variant(view: VariantView) -> show.ExportVariant:
-    variant = view.variant
-    plain = {name: value for name, value in variant.plain().items() if name != "latency"}
-    latency = [show.VariantLatency.model_validate(each) for each in variant.latency]
-    serving = [show.ServingPrice.model_validate(each) for each in view.serving]
-    return show.ExportVariant(**plain, latency=latency, serving=serving)
+def _variant(view: VariantView) -> dict[str, Any]:
+    return {**fields_of(view.variant), "serving": view.serving}

@@ -108,8 +108,7 @@ def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wir
     """List keys, newest first. Admins see all keys of the project, other users their own. No answer contains a whole key."""
     place = read_cursor(cursor, int, str)
     views = access.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
-    page = page_of(views, limit, lambda view: (view.row.created_at, view.row.id))
-    return wire.KeyPage(items=[_key(view) for view in page["items"]], next_cursor=page["next_cursor"])
+    return wire.KeyPage.model_validate(page_of(views, limit, lambda view: (view.row.created_at, view.row.id)))
 
 
 @router.post("/keys", status_code=201)
@@ -140,22 +139,7 @@ def delete_key(key: str, service: Svc) -> None:
 
 def _once(view: access.KeyView, response: Response) -> wire.Key:
     response.headers["Cache-Control"] = "no-store"
-    return _key(view)
-
-
-def _key(view: access.KeyView) -> wire.Key:
-    row = view.row
-    return wire.Key(
-        id=row.id,
-        user=row.user,
-        name=row.name,
-        state=view.state,
-        created_at=rfc3339(row.created_at),
-        expires_at=rfc3339(row.expires_at),
-        revoked_at=None if row.revoked_at is None else rfc3339(row.revoked_at),
-        replaced_by=row.replaced_by,
-        secret=view.secret,
-    )
+    return wire.Key.model_validate(view)
 
 
 def _duration_ns(pointer: str, text: str) -> int:
