@@ -7,7 +7,7 @@ from pathlib import Path
 from fastapi import Depends, FastAPI
 
 from tuner import __version__
-from tuner.api import access, auth, document, page, problems, ray_dashboard
+from tuner.api import access, auth, dashboards, document, page, problems
 from tuner.api.auth import Callers
 from tuner.api.event_stream import EventBroadcaster
 from tuner.api.limits import ConcurrencyLimit, RateLimit, RequestLimits
@@ -95,11 +95,7 @@ def create_app(
         # Include each router in the app itself: nested routers would be matched again at each level.
         app.include_router(part.router, prefix="/v1", dependencies=rules, responses=RESPONSES)
     app.include_router(health.router)
-    if (dashboard := optuna_dashboard(service.settings)) is not None:
-        from tuner.api import dashboards  # imported here because it needs an optional dependency
-
-        dashboards.install(app, dashboard)
-    ray_dashboard.install(app)
+    dashboards.install(app, optuna_dashboard(service.settings))
     if page_files is not None:
         page.install(app, page_files)
     app.add_middleware(RequestLimits)

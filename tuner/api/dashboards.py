@@ -1,55 +1,124 @@
-"""optuna-dashboard at `/optuna`, read-only and behind the key."""
+"""The dashboards of Optuna, at `/optuna`, and of Ray, at `/ray`: for reading, behind a key or a session cookie.
+
+A dashboard shows the jobs of all projects. If there are several projects, only the operator may see it.
+"""
 
 import logging
 from functools import partial
 from typing import Any, cast
 
-from a2wsgi import WSGIMiddleware
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.api.behind_key import PLAIN, POLICY, refusal
+from tuner.api import auth
 from tuner.api.problems import answer
-from tuner.domain.errors import NotFound
+from tuner.domain.access import Actor
+from tuner.domain.errors import Forbidden, NotFound, Unauthorized, Unavailable
+from tuner.service import access, ray_dashboard
 from tuner.service.bootstrap import Service
-from tuner.service.ray_dashboard import OPTUNA, OptunaDashboard, optuna_study
+from tuner.service.ray_dashboard import OPTUNA, RAY, OptunaDashboard, optuna_study
 
 log = logging.getLogger("tuner.api")
 
+READING = ("GET", "HEAD")
+POLICY = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none';"
+    " style-src 'self' data: 'unsafe-inline'; script-src 'self' 'unsafe-eval'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+PLAIN = {**POLICY, "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+LOCKED = """<!doctype html><html lang="en"><title>The key is missing</title><h1>The key is missing</h1>
+<p>Open this dashboard from a job on <a href="/">the page</a>, which has the key: it lets this browser in for eight hours.
+Scripts send the header <code>Authorization: Bearer KEY</code>.</p></html>"""
 THREADS = 4
 
 
-def install(app: FastAPI, dashboard: OptunaDashboard) -> None:
-    app.mount(OPTUNA, Mounted(app, dashboard))
+async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response | None:
+    """Return the answer that refuses a request to a dashboard, or None if the caller may read it.
+
+    `not_reading` is the detail of the answer to methods other than GET and HEAD.
+    """
+    if request.method not in READING:
+        return answer(405, "Not here", not_reading)
+    service: Service = app.state.service
+    try:
+        actor = await _who(app, service, request)
+        if not actor.is_operator:
+            seen = partial(access.refuse_others_than_operator, service, actor, "this dashboard shows")
+            await run_in_threadpool(seen)
+    except Unauthorized as error:
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(LOCKED, 401, headers=PLAIN)
+        return answer(401, error.title(), error.detail, kind="unauthorized")
+    except Forbidden as error:
+        return answer(403, error.title(), error.detail, kind="forbidden")
+    except Unavailable as error:
+        return answer(503, error.title(), error.detail, kind="unavailable")
+    return None
 
 
-class Mounted:
-    """ASGI application that serves optuna-dashboard: its page at all page paths, and its API at all other paths."""
+async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
+    """Return the actor that the request's bearer key or session cookie belongs to. Raise Unauthorized if neither is valid."""
+    secret: str = app.state.api_key
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        if access.is_operators(given, secret):
+            return access.operator(service, None)
+        return await run_in_threadpool(access.user_of, service, given)
+    key = auth.key_of(request.cookies.get(auth.COOKIE, ""), secret, service.now())
+    if key is None:
+        raise Unauthorized(
+            "POST /v1/session lets a browser in; scripts send the header Authorization: Bearer KEY"
+        )
+    return access.operator(service, None) if not key else await run_in_threadpool(access.known, service, key)
 
-    def __init__(self, app: FastAPI, dashboard: OptunaDashboard) -> None:
-        self._app, self._dashboard = app, dashboard
-        self._data: Any = None
+
+class _Dashboard:
+    """ASGI application that answers the requests that `refusal` does not refuse."""
+
+    not_reading: str  #: The detail of the answer to methods other than GET and HEAD.
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         request = Request(scope)
-        refused = await refusal(self._app, request, "the Optuna dashboard is a copy, for reading alone")
+        refused = await refusal(self._app, request, self.not_reading)
         if refused is not None:
             await refused(scope, receive, send)
             return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        await self._serve(request, path, receive, send)
+
+    async def _serve(self, request: Request, path: str, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+
+class Mounted(_Dashboard):
+    """Serves optuna-dashboard: its page at all page paths, and its API at all other paths."""
+
+    not_reading = "the Optuna dashboard is a copy, for reading alone"
+
+    def __init__(self, app: FastAPI, dashboard: OptunaDashboard) -> None:
+        super().__init__(app)
+        self._dashboard = dashboard
+        self._data: Any = None
+
+    async def _serve(self, request: Request, path: str, receive: Receive, send: Send) -> None:
         try:
-            answered = await self._answer(request)
+            answered = await self._answer(path.rstrip("/"))
         except Exception as error:
             log.warning("the Optuna dashboard does not answer: %s", str(error).partition("\n")[0][:500])
             answered = answer(503, "Unavailable", "the storage of the Optuna dashboard does not answer")
-        await answered(scope, receive, send)
+        await answered(request.scope, receive, send)
 
-    async def _answer(self, request: Request) -> ASGIApp:
-        path = request.scope["path"].removeprefix(request.scope.get("root_path", "")).rstrip("/")
+    async def _answer(self, path: str) -> ASGIApp:
         if path == "/static/bundle.js":
             script = await run_in_threadpool(lambda: self._dashboard.script)
             headers = {**POLICY, "Content-Encoding": "gzip", "Cache-Control": "private, max-age=86400"}
@@ -61,11 +130,11 @@ class Mounted:
         if path == "":
             return RedirectResponse(f"{OPTUNA}/dashboard")
         if self._data is None:
-            self._data = WSGIMiddleware(await run_in_threadpool(self._wsgi), workers=THREADS)
-        return cast(ASGIApp, self._data)
+            from a2wsgi import WSGIMiddleware  # an optional dependency
 
-    def _wsgi(self) -> Any:
-        return self._dashboard.wsgi
+            wsgi: Any = await run_in_threadpool(lambda: self._dashboard.wsgi)
+            self._data = WSGIMiddleware(wsgi, workers=THREADS)
+        return cast(ASGIApp, self._data)
 
     def _to_study(self, job: str) -> Response:
         service: Service = self._app.state.service
@@ -77,3 +146,60 @@ class Mounted:
             text = "<!doctype html><html lang=en><title>Not yet</title><p>Nothing of this job is mirrored to Optuna yet.</html>"
             return HTMLResponse(text, 404, headers=PLAIN)
         return RedirectResponse(f"{OPTUNA}/dashboard/studies/{study}", headers={"Cache-Control": "no-store"})
+
+
+# The dashboard's own page also needs fonts, and the workers of its editor.
+PAGE = {
+    **POLICY,
+    "Content-Security-Policy": POLICY["Content-Security-Policy"]
+    + "; font-src 'self' data:; worker-src 'self' blob:; frame-src 'self'",
+}
+# Logs and tables contain text that jobs wrote, which a browser must not render as a page.
+DATA = {
+    **PLAIN,
+    "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
+}
+
+
+class Proxied(_Dashboard):
+    """Forwards requests to Ray's dashboard, if `tuner.service.ray_dashboard` allows them.
+
+    The service adds Ray's token to them and never sends it to the browser. Cookies, keys and connection headers are forwarded in neither
+    direction.
+    """
+
+    not_reading = "Ray's dashboard is shown for reading alone"
+
+    async def _serve(self, request: Request, path: str, receive: Receive, send: Send) -> None:
+        began = False
+
+        async def begun(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        service: Service = self._app.state.service
+        query = request.scope["query_string"].decode("latin-1")
+        try:
+            async with ray_dashboard.open_page(
+                service.cluster, request.method, path, query, request.headers
+            ) as answered:
+                headers = {**answered.headers, **(PAGE if ray_dashboard.is_page(path) else DATA)}
+                await StreamingResponse(answered.body, answered.status, headers)(
+                    request.scope, receive, begun
+                )
+        except NotFound as error:
+            await answer(404, error.title(), error.detail)(request.scope, receive, send)
+        except Unavailable as error:
+            log.warning("Ray's dashboard is not available: %s", error.detail)
+            # the connection then breaks, so that no client mistakes the partial answer for a whole one
+            if began:
+                return
+            await answer(503, error.title(), error.detail)(request.scope, receive, send)
+
+
+def install(app: FastAPI, optuna: OptunaDashboard | None) -> None:
+    """Serve the dashboards. `optuna` is None if there is none."""
+    if optuna is not None:
+        app.mount(OPTUNA, Mounted(app, optuna))
+    app.mount(RAY, Proxied(app))
