@@ -66,11 +66,10 @@ def preempt(
 ) -> None:
     """Preempt a node of the local cluster as a cloud preempts a spot machine. With TUNER_RAY_ADDRESS, send a preemption notice
     to a node of that cluster."""
-    from tuner.service import joined_cluster, local_cluster
+    from tuner.service import local_cluster
 
-    notice_ns, settings = duration_ns(notice, "--notice"), Settings.from_env()
-    taking = joined_cluster if settings.ray_address else local_cluster
-    taking.preempt(settings, node, notice_ns=notice_ns, say=typer.echo)
+    notice_ns = duration_ns(notice, "--notice")
+    local_cluster.preempt(Settings.from_env(), node, notice_ns=notice_ns, say=typer.echo)
 
 
 def _as_json(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:

@@ -1,6 +1,10 @@
-"""Run a cluster of several nodes on this machine, and preempt one of its nodes."""
+"""Run a cluster of several nodes on this machine, and preempt a node of it or of a cluster that tuner did not start."""
 
+import contextlib
+import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,16 +14,21 @@ import psutil
 from tuner.cluster import preemption
 from tuner.cluster.cluster_file import ClusterFile
 from tuner.cluster.cluster_file import KeptNode as KeptNode
+from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
 from tuner.cluster.head import LocalHead
+from tuner.cluster.jobs import RayJobs
 from tuner.cluster.local_cluster import TURN_S, LocalCluster
 from tuner.cluster.local_node import NodeSpec
 from tuner.cluster.local_watch import Metadata
-from tuner.cluster.nodes import Market
-from tuner.domain.errors import Conflict, NotFound
+from tuner.cluster.nodes import Market, Node, nodes
+from tuner.domain.errors import Conflict, NotFound, Unavailable
 from tuner.domain.time import NS
+from tuner.service.bootstrap import system_now
+from tuner.service.cluster import import_path
 from tuner.settings import Settings
 
 INSTANCE_TYPE = "local"
+LOOK_S = 0.2  # between looks at the job that drains a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,9 @@ def keep(
         )
     settings.make_home()
     metadata = Metadata(settings.cloud, settings.metadata_url)
-    nodes = specs(settings, plan)
-    cluster = LocalCluster(settings.home, nodes, metadata, replace_after_s=plan.replace_after_s)
+    cluster = LocalCluster(
+        settings.home, specs(settings, plan), metadata, replace_after_s=plan.replace_after_s
+    )
     with cluster.kept():
         tell(cluster.kept_nodes(), [])
         while not over.wait(TURN_S):
@@ -95,6 +105,17 @@ def _price(settings: Settings, plan: LocalClusterPlan, market: Market) -> Decima
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
+    """Preempt a node of the local cluster. With TUNER_RAY_ADDRESS, announce to that cluster that the operator takes a node away.
+
+    Args:
+        name: The name of the node, or the beginning of its id.
+        notice_ns: The time from the notice until the node is taken away. 0 means without a notice.
+        say: Called with each line of progress.
+    """
+    (_drain if settings.ray_address else _kill)(settings, name, notice_ns=notice_ns, say=say)
+
+
+def _kill(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
     """Send a preemption notice to a node and remove it `notice_ns` later, or at once if that is 0. Block until it is gone.
 
     If this call is interrupted after the notice was sent, the node is killed at once, because a notice cannot be withdrawn.
@@ -104,7 +125,7 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
         Conflict: No local cluster runs, or the node is not alive.
         RayUnavailable: The notice could not be given.
     """
-    node = _find(settings, name)
+    node = _kept(settings, name)
     deadline = preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
     try:
         if deadline is not None:
@@ -115,19 +136,60 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
     say(f"{node.name} is gone ({killed} processes killed)" if killed else f"{node.name} had ended by itself")
 
 
-def _find(settings: Settings, name: str) -> KeptNode:
-    """Find a node by its name or by the beginning of its id."""
+def _kept(settings: Settings, name: str) -> KeptNode:
     kept = ClusterFile(settings.home).read()
     if kept is None:
         raise Conflict(
             f"no `tuner cluster` runs for {settings.home}: start one, or set TUNER_HOME to its home"
         )
-    matching_nodes = [
-        n for n in kept.nodes if n.name == name or (len(name) >= 4 and n.node_id.startswith(name))
-    ]
-    if len(matching_nodes) != 1:
+    matching = [node for node in kept.nodes if _is_named(name, node.name, node.node_id)]
+    if len(matching) != 1:
         there = ", ".join(node.name for node in kept.nodes)
         raise NotFound(f"there is no node {name!r}; there is {there}")
-    if matching_nodes[0].state != "alive":
-        raise Conflict(f"{matching_nodes[0].name} is {matching_nodes[0].state}")
-    return matching_nodes[0]
+    if matching[0].state != "alive":
+        raise Conflict(f"{matching[0].name} is {matching[0].state}")
+    return matching[0]
+
+
+def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
+    """Drain a node: its trials save checkpoints and continue elsewhere, and Ray places nothing more on it.
+
+    The Ray node ends once nothing runs on it. The operator must take away the machine itself. This call blocks until
+    the node was notified.
+
+    Raises:
+        NotFound: Not exactly one living node has this name.
+        Conflict: `notice_ns` is 0, or the node is the head.
+        Unavailable: The cluster does not answer, or the node could not be notified.
+    """
+    if not notice_ns:
+        raise Conflict("the machine is not ours to take: say with --notice how long it will still be there")
+    deadline = system_now() + notice_ns
+    with contextlib.closing(Dashboard(dashboard_url(settings.ray_address), cluster_token())) as dashboard:
+        node, jobs = _living(dashboard, name), RayJobs(dashboard)
+        if node.is_head:
+            raise Conflict(f"{name} is the head, with which the cluster would end: it cannot be drained")
+        job = f"preempt-{node.id[:12]}-{deadline}"
+        program = f"{sys.executable} -m tuner.cluster.notify_node"
+        env = {"PYTHONPATH": os.pathsep.join(import_path())}
+        jobs.submit(job, f"exec {program} --node-id {node.id} --deadline {deadline}", env=env)
+        while (status := jobs.status(job)) in ("pending", "running"):
+            time.sleep(LOOK_S)
+        if status != "succeeded":
+            output = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
+            raise Unavailable(f"{name} did not take the order: {output.splitlines()[-1]}")
+    say(f"{name} has been told that it goes in {(deadline - system_now()) / NS:.1f} s")
+
+
+def _living(dashboard: Dashboard, name: str) -> Node:
+    there = [node for node in nodes(dashboard) if node.alive]
+    matching = [node for node in there if _is_named(name, node.name, node.id)]
+    if len(matching) != 1:
+        known = ", ".join(f"{node.name} ({node.id[:12]})" for node in there)
+        raise NotFound(f"{len(matching)} living nodes are {name!r}; there is {known}")
+    return matching[0]
+
+
+def _is_named(given: str, name: str, id_: str) -> bool:
+    """Return whether `given` is the name of a node or the beginning of its id."""
+    return given == name or (len(given) >= 4 and id_.startswith(given))
