@@ -145,7 +145,6 @@ class Calls(ABC):
         """Change a job's budget, tags, priority or number of trials at once.
 
         Args:
-            job: A job or its id.
             if_match: The `revision` of the job that the change is based on.
             change: The new values, such as `budget={...}`, `tags={...}`, `priority=1` or `max_concurrent_trials=4`.
 
@@ -175,7 +174,6 @@ class Calls(ABC):
         """Have a configuration tried as soon as a worker is free. A configuration that waits already is not added again.
 
         Args:
-            job: A job or its id.
             config: A value for every active parameter of the search space.
         """
         body = {"config": dict(config)}
@@ -246,7 +244,6 @@ class Calls(ABC):
         """Wait until the job has ended or is paused, and return it.
 
         Args:
-            job: A job or its id.
             timeout_s: Raise TimeoutError after this many seconds. None means no limit.
             until: The states to wait for.
             progress: Whether to show the progress: updated in place in a notebook, as lines on standard error elsewhere. None means
@@ -276,7 +273,6 @@ class Calls(ABC):
         and continue after the last event.
 
         Args:
-            job: A job or its id.
             after: The id of an event. Only later events are yielded.
             on_connection: Called with False when the service does not answer, and with True whenever a connection is established.
             on_silence: Called before `on_connection(False)`, with the time of the last answer.
@@ -333,7 +329,6 @@ class Calls(ABC):
         """Replay the job's recorded events, and return the first difference between what is decided and what is recorded.
 
         Args:
-            job: A job or its id.
             scheduler: Compare the job with the same job under this scheduler instead. The record is not compared then.
             sampler: The same for another sampler.
         """
@@ -356,7 +351,6 @@ class Calls(ABC):
         """Return the learning curves of all trials up to the event `seq`. `events(after=seq)` continues from there.
 
         Args:
-            job: A job or its id.
             metric: Any reported metric. None means the objective's.
         """
         return await self._http.ask(answers.Curves, "GET", path_of(job, "/curves"), query={"metric": metric})
@@ -374,7 +368,6 @@ class Calls(ABC):
         """Return the output that the trial's own code printed.
 
         Args:
-            job: A job or its id.
             trial: The trial's id.
             attempt: The attempt's number. None means the newest attempt that printed anything.
             tail: Return at most this many bytes, from the end.
@@ -395,7 +388,6 @@ class Calls(ABC):
         """Download a trial's checkpoint, and check its files.
 
         Args:
-            job: A job or its id.
             trial: The trial's id. None means the job's best trial, at its best step.
             to: A directory that is empty or does not exist yet.
             step: The step of the checkpoint. None means the one with the best metric.
@@ -423,7 +415,6 @@ class Calls(ABC):
         """Download the files that a trial reported, and check their digests. Files of the same names are replaced.
 
         Args:
-            job: A job or its id.
             trial: The trial's id.
             to: A directory. It is created if it does not exist.
 
@@ -445,7 +436,6 @@ class Calls(ABC):
         """Delete the checkpoints and artifacts of a job that has ended. A resumed job then trains its trials from the beginning.
 
         Args:
-            job: A job or its id.
             retain: The trials whose files are kept: `none`, `best`, `front` or `all`.
 
         Raises:
@@ -533,7 +523,6 @@ class Calls(ABC):
         """Return an export with its figures, and what a million predictions cost.
 
         Args:
-            job: A job or its id.
             export: The export's id.
             requests_per_second: The rate of requests, for serving in real time. None means 10.
             start: How long a machine and a process take to start, such as `10s`, for scaling to zero. None means 10 s.
@@ -549,7 +538,6 @@ class Calls(ABC):
         """Download the file of one variant, check it, and return its path.
 
         Args:
-            job: A job or its id.
             export: The export's id.
             format: The format of the variant, such as `onnx`.
             to: The file to write, or an existing directory.

@@ -47,9 +47,8 @@ def of_job_series(method: "series[Concatenate[AnyJob, P], T]") -> "series[P, T]"
 
 
 def _without_job(body: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `body` the docstring and the signature of the client's call, without the argument `job`."""
+    """Give `body` the name, the docstring and the signature of the client's call, without the argument `job`."""
     functools.update_wrapper(body, original)
-    body.__doc__ = (original.__doc__ or "").replace("            job: A job or its id.\n", "")
     signature = inspect.signature(original)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "job"]
     body.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
