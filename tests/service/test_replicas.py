@@ -20,7 +20,8 @@ from tuner.database.database import Database
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
 from tuner.service.bootstrap import system_now
-from tuner.service.controller import HUNG_NS, Controller
+from tuner.service.cluster import HUNG_NS
+from tuner.service.controller import Controller
 from tuner.service.leading import LEASE_NS
 from tuner.service.reconciler import Reconciler
 from tuner.settings import release

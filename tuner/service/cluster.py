@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from tuner.cluster.local_watch import LocalWatch, Metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import Node, nodes
 from tuner.cluster.versions import RayUnfit, misfit
+from tuner.domain.time import NS, Instant
 from tuner.settings import Settings
 
 # The environment variables of a driver. Ray Tune reads them at import, so they must be set before the process starts.
@@ -188,6 +189,32 @@ class RayCluster:
 
 
 # Parts of the names of variables that hold a secret. "CREDENTIAL" is missing, because AWS_SHARED_CREDENTIALS_FILE names a file.
+SILENT_NS = 4 * NS  # a process without a heartbeat for this long is checked
+HUNG_NS = 90 * NS  # and stopped after this long
+# After the machine has slept or its clock was set, every process seems silent until its next heartbeat. A process is therefore stopped
+# only if it stays silent for this long while this service watches it.
+WATCHED_NS = 10 * NS
+
+
+class SilenceWatch:
+    """The silent processes, and since when this service has seen no heartbeat of each."""
+
+    def __init__(self) -> None:
+        self._silent: dict[str, tuple[object, Instant]] = {}
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all processes but these."""
+        self._silent = {name: seen for name, seen in self._silent.items() if name in names}
+
+    def stays_silent(self, name: str, state: object, now: Instant) -> bool:
+        """Return whether this service has seen the process in the same state, with the same last heartbeat, for `WATCHED_NS`."""
+        before = self._silent.get(name)
+        if before is None or before[0] != state:
+            self._silent[name] = (state, now)
+            return False
+        return now - before[1] >= WATCHED_NS
+
+
 CREDENTIALS = ("SECRET", "TOKEN", "PASSWORD", "API_KEY", "ACCESS_KEY")
 
 

@@ -18,7 +18,7 @@ from tuner.domain.fair_share import Waiting
 from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
-from tuner.service.cluster import import_path
+from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path
 from tuner.service.export_keeper import ExportKeeper
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
@@ -33,11 +33,7 @@ from tuner.worker.environment import code_of
 log = logging.getLogger("tuner.controller")
 
 PASS_S = 0.25
-SILENT_NS = 4 * NS  # a driver without a heartbeat for this long is checked in every pass
-HUNG_NS = 90 * NS  # and stopped after this long
-# After the machine has slept or its clock was set, every driver seems silent until its next heartbeat. A driver is therefore
-# stopped only if it stays silent for this long while the controller watches it.
-WATCHED_NS = 10 * NS
+
 ASK_EVERY_S = 0.5
 # Most drivers checked in one pass. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16
@@ -55,7 +51,7 @@ class Controller(PeriodicService):
         self._service = service
         self._exports = ExportKeeper(service)
         self._asked_at: dict[str, float] = {}
-        self._silent: dict[str, tuple[Launch, Instant]] = {}
+        self._watch = SilenceWatch()
         # Rows and windows of launched and waiting jobs. They are kept because a job's needs never change.
         self._rows: dict[str, JobRow] = {}
         self._windows: dict[str, Window | None] = {}
@@ -194,7 +190,7 @@ class Controller(PeriodicService):
             {launch.submission_id: launch for launch in live if launch.state != "wanted"},
         )
         self._asked_at = {name: self._asked_at.get(name, 0.0) for name in submitted}
-        self._silent = {job: seen for job, seen in self._silent.items() if seen[0].submission_id in submitted}
+        self._watch.keep(submitted)
         is_silent = {name: self._silent_ns(launch) >= SILENT_NS for name, launch in submitted.items()}
         due = [name for name, at in self._asked_at.items() if is_silent[name] or now - at >= ASK_EVERY_S]
         due.sort(key=lambda name: (not is_silent[name], self._asked_at[name]))
@@ -219,12 +215,7 @@ class Controller(PeriodicService):
             self._service.cluster.stop(launch.submission_id)
 
     def _stays_silent(self, launch: Launch) -> bool:
-        """Return whether this controller has seen the launch unchanged, without a heartbeat, for `WATCHED_NS`."""
-        now, before = self._service.now(), self._silent.get(launch.job)
-        if before is None or before[0] != launch:
-            self._silent[launch.job] = (launch, now)
-            return False
-        return now - before[1] >= WATCHED_NS
+        return self._watch.stays_silent(launch.submission_id, launch, self._service.now())
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
         """Return whether the launch is still unchanged in the database.

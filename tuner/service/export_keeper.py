@@ -8,14 +8,11 @@ from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.service.bootstrap import Service
+from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch
 from tuner.service.leading import Term
 from tuner.store import exports
 from tuner.store.exports import ExportRow
 
-SILENT_NS = 4 * NS  # a process without a heartbeat for this long is checked
-HUNG_NS = 90 * NS  # and stopped after this long
-# The machine may have slept, or its clock was set: a process is stopped only if this service watches it stay silent for this long.
-WATCHED_NS = 10 * NS
 OUTLIVES_NS = 2 * NS  # how long the actor of an export can outlive the last heartbeat of its process
 LOST = "the process of the export died, or its cluster was restarted; export again"
 log = logging.getLogger("tuner.controller")
@@ -27,8 +24,7 @@ class ExportKeeper:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._stopped: set[str] = set()  # processes that were stopped because they hung
-        #: The last heartbeat of each silent process, and when this service first saw that there was none after it.
-        self._silent: dict[str, tuple[Instant | None, Instant]] = {}
+        self._watch = SilenceWatch()
 
     def one_pass(self, term: Term) -> None:
         """Look after all exports that have not ended.
@@ -39,8 +35,7 @@ class ExportKeeper:
         """
         with self._service.database.read() as db:
             rows = exports.live(db)
-        names = {row.submission_id for row in rows}
-        self._silent = {name: seen for name, seen in self._silent.items() if name in names}
+        self._watch.keep({row.submission_id for row in rows})
         for row in rows:
             if row.submitted_at is None:
                 self._submit(term, row)
@@ -67,18 +62,12 @@ class ExportKeeper:
             return
         if status not in ("pending", "running"):
             self._settle_dead(term, row)
-        elif self._silent_ns(row) > HUNG_NS and self._stays_silent(row):
+        elif self._silent_ns(row) > HUNG_NS and self._watch.stays_silent(
+            row.submission_id, row.heartbeat_at, self._service.now()
+        ):
             log.warning("%s has sent no heartbeat and is stopped", row.submission_id)
             self._service.cluster.stop(row.submission_id)
             self._stopped.add(row.submission_id)
-
-    def _stays_silent(self, row: ExportRow) -> bool:
-        """Return whether this service has seen no new heartbeat of the process for `WATCHED_NS`."""
-        now, seen = self._service.now(), self._silent.get(row.submission_id)
-        if seen is None or seen[0] != row.heartbeat_at:
-            self._silent[row.submission_id] = row.heartbeat_at, now
-            return False
-        return now - seen[1] >= WATCHED_NS
 
     def _settle_dead(self, term: Term, row: ExportRow) -> None:
         """Settle and fail an export whose process died. What it had used counts as lost, as for a dead driver."""
