@@ -11,6 +11,7 @@ from fastapi import Depends, Query, Request
 
 from tuner.domain.access import Actor
 from tuner.domain.errors import Invalid
+from tuner.domain.time import parse_duration_ns
 from tuner.service.bootstrap import Service
 
 
@@ -58,6 +59,20 @@ def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | Non
     if not isinstance(parts, list) or len(parts) != len(kinds) or not all(map(_fits, parts, kinds)):
         raise Invalid.at("cursor", "is not a cursor of this listing; take next_cursor from the page before")
     return parts
+
+
+def time_and_id(cursor: str | None) -> tuple[int, str] | None:
+    """Return the place of a cursor in a listing by time and id, newest first, or None without a cursor."""
+    place = read_cursor(cursor, int, str)
+    return None if place is None else (place[0], place[1])
+
+
+def duration_ns_of(pointer: str, text: str) -> int:
+    """Return the nanoseconds of a duration such as 90s. Raise Invalid, which names `pointer`, if the text is not a duration."""
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise Invalid.at(pointer, str(error)) from error
 
 
 def _fits(part: Any, kind: type | UnionType) -> bool:

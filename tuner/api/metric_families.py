@@ -16,7 +16,7 @@ from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
 from tuner.service.metrics_snapshot import BudgetUse, MetricsSnapshot, by_kind, spent
-from tuner.service.periodic import ServiceHealth
+from tuner.service.periodic import Counted, ServiceHealth
 
 Values = Mapping[tuple[str, ...], float]
 """The values of a metric by its labels."""
@@ -66,6 +66,10 @@ def _single(
         return {} if number is None else {(): float(number)}
 
     return _labelled(name, (), help_, values)
+
+
+def _counted(name: str, help_: str, what: Counted) -> tuple[Family, Callable[[ServiceHealth], Values]]:
+    return _single(name, help_, lambda health: health.counted(what))
 
 
 def _age(now: Instant, since: Instant | None) -> float | None:
@@ -320,36 +324,28 @@ OF_PROCESS: tuple[tuple[Family, Callable[[ServiceHealth], Values]], ...] = (
         "1 if this service is the leader, which launches and resumes jobs and sends webhooks; otherwise 0",
         lambda v: None if v.leads is None else float(v.leads()),
     ),
-    _single(
-        "tuner_controller_failures_total",
-        "Passes of the controller that failed",
-        lambda v: v.counted("controller_failures"),
+    _counted(
+        "tuner_controller_failures_total", "Passes of the controller that failed", "controller_failures"
     ),
     _single(
         "tuner_reconciler_last_pass_timestamp_seconds",
         "Time of the shared-budget reconciler's last pass as the leader",
         lambda v: _at(v.reconciler_at),
     ),
-    _single(
+    _counted(
         "tuner_reconciler_failures_total",
         "Passes of the shared-budget reconciler that failed",
-        lambda v: v.counted("reconciler_failures"),
+        "reconciler_failures",
     ),
-    _single("tuner_driver_launches_total", "Drivers launched", lambda v: v.counted("launches")),
-    _single(
-        "tuner_driver_launch_failures_total",
-        "Launches that the cluster did not accept",
-        lambda v: v.counted("launch_failures"),
+    _counted("tuner_driver_launches_total", "Drivers launched", "launches"),
+    _counted(
+        "tuner_driver_launch_failures_total", "Launches that the cluster did not accept", "launch_failures"
     ),
-    _single(
-        "tuner_driver_restarts_total",
-        "Drivers that died and were replaced by another one",
-        lambda v: v.counted("driver_restarts"),
+    _counted(
+        "tuner_driver_restarts_total", "Drivers that died and were replaced by another one", "driver_restarts"
     ),
-    _single(
-        "tuner_jobs_given_up_total",
-        "Jobs that failed because their drivers died repeatedly",
-        lambda v: v.counted("jobs_given_up"),
+    _counted(
+        "tuner_jobs_given_up_total", "Jobs that failed because their drivers died repeatedly", "jobs_given_up"
     ),
     _labelled(
         "tuner_webhook_tries_total",
@@ -362,11 +358,7 @@ OF_PROCESS: tuple[tuple[Family, Callable[[ServiceHealth], Values]], ...] = (
         "Accounts that differed from their entries or exceeded their budgets when they were last checked",
         lambda v: len(v.violations),
     ),
-    _single(
-        "tuner_ledger_checks_total",
-        "Accounts recomputed from their entries",
-        lambda v: v.counted("ledger_checks"),
-    ),
+    _counted("tuner_ledger_checks_total", "Accounts recomputed from their entries", "ledger_checks"),
     _single(
         "tuner_ledger_checked_timestamp_seconds",
         "Time at which the last check of all accounts was completed",

@@ -16,11 +16,11 @@ from tuner.service.answers import TrialRow, TrialView
 from tuner.service.best import CostedReport
 from tuner.service.plans import Inputs, JobPlan
 from tuner.service.queue import QueueWait
-from tuner.service.views import JobView, Launch, revision_of
+from tuner.service.views import JobView, Launch, revision_of, rungs_of
 
 
 def job_of(view: JobView) -> job_models.Job:
-    row, account = view.row, view.account
+    row, account = view.row, view.summary.account
     spec, rate = row.spec, row.offer.rate(row.spec.resources)
     shown: dict[str, int] = dict.fromkeys(
         ("pending", "running", "paused", "completed", "stopped", "failed"), 0
@@ -41,7 +41,7 @@ def job_of(view: JobView) -> job_models.Job:
         queue_position=view.wait.position,
         next_opening=time_of(view.wait.next_opening),
         concurrency=row.concurrency,
-        rungs=list(view.rungs),
+        rungs=list(rungs_of(row)),
         price=job_models.NodePrice(
             instance_type=row.offer.instance_type,
             usd_per_hour=row.offer.price.usd_per_hour,
@@ -65,7 +65,7 @@ def job_of(view: JobView) -> job_models.Job:
             optuna_dashboard=view.optuna_dashboard,
             self=f"/v1/jobs/{row.id}",
         ),
-        driver=_driver(view.launch),
+        driver=_driver(view.summary.launch),
         created_at=rfc3339(row.created_at),
         started_at=time_of(row.started_at),
         ended_at=time_of(row.ended_at),

@@ -29,7 +29,6 @@ from tuner.domain.time import Instant, parse_duration_ns, parse_rfc3339, seconds
 from tuner.schemas import job as job_models
 from tuner.schemas import plan as plan_models
 from tuner.schemas.plan import Pilot
-from tuner.service.control import UNSET, BudgetPatch
 from tuner.service.plans import (
     MAX_NS,
     DescribedMachine,
@@ -149,9 +148,9 @@ def _trainable(read: RequestReader, request: job_models.JobRequest) -> str:
     return request.trainable or name_of(request.command or "")
 
 
-def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:
-    """Convert a change of a budget. It contains only the limits that the request names. Raise Invalid if a value cannot be read."""
-    read, sent = RequestReader(), change.model_fields_set
+def budget_patch_of(change: job_models.BudgetChange) -> dict[str, Any]:
+    """Return the fields of the budget that the request names, with their new values. Raise Invalid if a value cannot be read."""
+    read = RequestReader()
     readers: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "usd": ("usd", Money.from_usd),
         "gpu_hours": ("gpu_ms", gpu_ms_of),
@@ -161,10 +160,10 @@ def budget_patch_of(change: job_models.BudgetChange) -> BudgetPatch:
     limits = {
         ours: read.convert(f"/budget/{name}", reader, getattr(change, name))
         for name, (ours, reader) in readers.items()
-        if name in sent
+        if name in change.model_fields_set
     }
     read.check()
-    return BudgetPatch(**limits, on_exhausted=change.on_exhausted or UNSET)
+    return {**limits, "on_exhausted": change.on_exhausted} if change.on_exhausted else limits
 
 
 def pilot_limits_of(given: Pilot) -> PilotLimits:

@@ -191,6 +191,14 @@ def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
     return replace(row, reason=f"the job ended{cause} {began}{again}")
 
 
+def trial_of(db: Connection, job: JobRow, name: str) -> TrialRow:
+    """Return a trial of a job. Raise NotFound if the job has no such trial."""
+    row = answers.trial(db, job.id, job.spec.objective.mode, name) if TRIAL_ID.fullmatch(name) else None
+    if row is None:
+        raise NotFound(f"{job.id} has no trial {name!r}")
+    return row
+
+
 def trial(service: Service, job: str, name: str) -> TrialView:
     """Return a trial with its curve, bill, attempts and checkpoints.
 
@@ -199,12 +207,8 @@ def trial(service: Service, job: str, name: str) -> TrialView:
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        mode = row.spec.objective.mode
-        trial_row = answers.trial(db, job, mode, name) if TRIAL_ID.fullmatch(name) else None
-        if trial_row is None:
-            raise NotFound(f"{job} has no trial {name!r}")
         return TrialView(
-            _with_reason(trial_row, row),
+            _with_reason(trial_of(db, row, name), row),
             answers.curve(db, job, name),
             ledger.posted_by_kind(db, job, name),
             list(evidence.attempts_of(db, job, [name])),

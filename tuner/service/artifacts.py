@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from tuner.checkpoints.artifacts import Artifact, ArtifactDamaged, TrialArtifacts
 from tuner.checkpoints.storage import explained
 from tuner.domain.errors import NotFound, Unavailable
-from tuner.domain.ids import TRIAL_ID
 from tuner.domain.time import Instant
+from tuner.service.answers import trial_of
 from tuner.service.bootstrap import Service
-from tuner.store import answers, jobs, stored_files
+from tuner.store import jobs, stored_files
 
 OTHER = "application/octet-stream"
 # The only content types with which an artifact is sent. User code chooses names and content, so a browser must never take a
@@ -71,9 +71,7 @@ def artifact(service: Service, job: str, trial: str, name: str) -> tuple[Artifac
 
 def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dict[str, Artifact]]:
     with service.database.read() as db:
-        spec = jobs.get(db, job, service.project).spec
-        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, spec.objective.mode, trial) is None:
-            raise NotFound(f"{job} has no trial {trial!r}")
+        trial_of(db, jobs.get(db, job, service.project), trial)
         gone = stored_files.removal_of(db, job, trial)
     stored = TrialArtifacts(service.settings.storage, service.project, job, trial)
     try:

@@ -11,7 +11,7 @@ from tuner.checkpoints.checkpoints import (
 from tuner.checkpoints.storage import explained
 from tuner.database.database import Connection
 from tuner.domain.errors import NotFound, Unavailable
-from tuner.domain.ids import TRIAL_ID
+from tuner.service.answers import trial_of
 from tuner.service.bootstrap import Service
 from tuner.store import answers, jobs
 from tuner.store.answers import DurableCheckpoint
@@ -28,9 +28,6 @@ def open_checkpoint(
     """Return a trial's checkpoint and its files as one tar file.
 
     Args:
-        service: The service.
-        job: The job's id.
-        trial: The trial's id.
         step: The step of the checkpoint. None means the one with the best metric; among equal ones the first.
 
     Raises:
@@ -66,8 +63,7 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
         NotFound: The job has no such trial, or the trial has no such checkpoint.
     """
     spec = row.spec
-    if not TRIAL_ID.fullmatch(trial) or answers.trial(db, row.id, spec.objective.mode, trial) is None:
-        raise NotFound(f"{row.id} has no trial {trial!r}")
+    trial_of(db, row, trial)
     stored = answers.checkpoints_of(db, row.id, trial)
     if not stored:
         raise NotFound(

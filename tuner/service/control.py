@@ -6,7 +6,7 @@ trials wait for the job's next driver if it has none.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tuner.database.database import Connection
@@ -32,25 +32,6 @@ from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
-
-Unset = Literal["unset"]
-UNSET: Unset = "unset"
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetPatch:
-    """Changes to a budget. A field that is `UNSET` keeps its value; None removes the limit."""
-
-    usd: Any = UNSET
-    gpu_ms: Any = UNSET
-    wall_clock_ns: Any = UNSET
-    trials: Any = UNSET
-    on_exhausted: Any = UNSET  #: What to do when the budget is exhausted.
-
-    def applied(self, budget: Budget) -> Budget:
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept = {f.name: getattr(budget, f.name) for f in fields(budget)}
-        return Budget(**{**kept, **{name: value for name, value in given.items() if value is not UNSET}})
 
 
 def pause(service: Service, job: str) -> JobView:
@@ -148,7 +129,7 @@ def patch(
     service: Service,
     job: str,
     *,
-    budget: BudgetPatch | None = None,
+    budget: Mapping[str, Any] | None = None,
     tags: dict[str, str] | None = None,
     priority: int | None = None,
     max_concurrent_trials: int | None = None,
@@ -157,7 +138,7 @@ def patch(
     """Change the budget, tags, priority or width of a job. Either all changes are made or none.
 
     Args:
-        budget: Changes to the budget. A limit may not fall below what the job has already used: money and GPU-hours spent
+        budget: New values of fields of the budget. None removes a limit. A limit may not fall below what the job has already used: money and GPU-hours spent
             and held, trials begun, wall clock run.
         tags: The tags that replace all present ones.
         max_concurrent_trials: How many trials may run at once, if the machines and the project's quota allow it.
@@ -188,7 +169,7 @@ def patch(
         if width is not None:
             _change_width(db, row, width)
         if budget is not None:
-            _change_budget(db, row, budget.applied(row.budget), service.now())
+            _change_budget(db, row, replace(row.budget, **budget), service.now())
         _note(db, service, "job.change", row)
     return job_view(service, job)
 

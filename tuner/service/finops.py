@@ -119,7 +119,6 @@ def monthly_report(service: Service, month: str | None = None, timezone: str = "
     """Return the report of the project for a calendar month of a time zone.
 
     Args:
-        service: The service.
         month: The month, such as `2026-11`. None means the present one.
         timezone: The name of the time zone, such as Europe/Berlin.
 

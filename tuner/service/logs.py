@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.checkpoints.storage import explained
 from tuner.domain.errors import NotFound, Unavailable
-from tuner.domain.ids import TRIAL_ID
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
+from tuner.service.answers import trial_of
 from tuner.service.bootstrap import Service
-from tuner.store import answers, evidence, jobs
+from tuner.store import evidence, jobs
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
@@ -124,9 +124,7 @@ def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: in
 
 def _attempts(service: Service, job: str, trial: str) -> dict[int, AttemptRow]:
     with service.database.read() as db:
-        mode = jobs.get(db, job, service.project).spec.objective.mode
-        if not TRIAL_ID.fullmatch(trial) or answers.trial(db, job, mode, trial) is None:
-            raise NotFound(f"{job} has no trial {trial!r}")
+        trial_of(db, jobs.get(db, job, service.project), trial)
         begun = {row.attempt: row for row, _ in evidence.attempts_of(db, job, [trial])}
     if not begun:
         raise NotFound(f"{trial} has not begun, so it has printed nothing")

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -161,22 +161,12 @@ def _trial(trial: ChangedTrial) -> MirroredTrial:
     If the trial has changed again since, it is shown as running, because its state at that time is not recorded.
     """
     row = trial.row
-    return MirroredTrial(
-        row.trial,
-        row.number,
-        row.config,
-        row.state if trial.is_as_of_then else "running",
-        row.reason,
-        row.value,
-        row.best,
-        row.violation,
-        row.cost,
-        row.attempts,
-        row.preemptions,
-        row.created_at,
-        row.updated_at,
-        [MirroredReport(r.step, r.at, r.value, r.metrics, r.cost, best) for r, best in trial.reports],
-    )
+    same = {
+        field.name: getattr(row, field.name) for field in fields(MirroredTrial) if hasattr(row, field.name)
+    }
+    reports = [MirroredReport(r.step, r.at, r.value, r.metrics, r.cost, best) for r, best in trial.reports]
+    state = row.state if trial.is_as_of_then else "running"
+    return MirroredTrial(**{**same, "id": row.trial, "state": state, "reports": reports})
 
 
 @dataclass

@@ -174,8 +174,6 @@ def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> Ord
     Nothing lists them from then on. The files are removed from the storage within a few minutes.
 
     Args:
-        service: The service.
-        job: The job's id.
         retain: The trials whose files are kept.
 
     Raises:
@@ -248,7 +246,6 @@ def storage(service: Service, job: str | None = None) -> StorageView:
     """Return the files of the project's jobs, as they were last measured.
 
     Args:
-        service: The service.
         job: Return the files of this job alone, also if all of them were deleted.
 
     Raises:

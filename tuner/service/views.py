@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 from tuner.database.codec import encode
 from tuner.database.database import Connection, Database
-from tuner.domain.ledger import Account
 from tuner.domain.trial import TrialState
 from tuner.service.access import shows_all
 from tuner.service.bootstrap import Service
@@ -39,27 +38,9 @@ class JobView:
     optuna_dashboard: str | None
 
     @property
-    def seq(self) -> int:
-        """Return the number of the job's newest event."""
-        return self.summary.seq
-
-    @property
-    def account(self) -> Account:
-        return self.summary.account
-
-    @property
-    def launch(self) -> Launch | None:
-        return self.summary.launch
-
-    @property
-    def rungs(self) -> tuple[int, ...]:
-        """Return the steps at which the job's scheduler compares trials (its rungs)."""
-        return rungs_of(self.row)
-
-    @property
     def budget_used(self) -> float:
         """Return the used fraction of the limit that is closest to being reached, at most 1."""
-        budget, posted = self.row.budget, self.account.posted
+        budget, posted = self.row.budget, self.summary.account.posted
         parts = [0.0]
         if budget.usd is not None:
             parts.append(posted.usd.micro_usd / budget.usd.micro_usd)

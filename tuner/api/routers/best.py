@@ -5,11 +5,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tuner.api import response_cache
-from tuner.api.deps import Svc
+from tuner.api.deps import Svc, duration_ns_of
 from tuner.api.serialize_jobs import best_of, seconds
-from tuner.domain.errors import Invalid
 from tuner.domain.money import MS_PER_HOUR, Money
-from tuner.domain.time import parse_duration_ns
 from tuner.schemas import best as show
 from tuner.service import best
 from tuner.service.best import BestView, CostLimits, MachinePricing, MachineQuery, PricedPoint
@@ -23,10 +21,7 @@ Name = Annotated[str | None, Query(max_length=100)]
 def _limits(
     max_cost_usd: Usd = None, max_gpu_hours: GpuHours = None, max_duration: str | None = None
 ) -> CostLimits:
-    try:
-        duration_ns = None if max_duration is None else parse_duration_ns(max_duration)
-    except ValueError as error:
-        raise Invalid.at("max_duration", str(error)) from error
+    duration_ns = None if max_duration is None else duration_ns_of("max_duration", max_duration)
     return CostLimits(
         None if max_cost_usd is None else Money(int(max_cost_usd * 1_000_000 + 1e-6)),
         None if max_gpu_hours is None else int(max_gpu_hours * MS_PER_HOUR + 1e-6),

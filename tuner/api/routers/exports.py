@@ -5,12 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from tuner.api.deps import Svc
+from tuner.api.deps import Svc, duration_ns_of
 from tuner.api.ranges import ranged
 from tuner.api.serialize_jobs import fields_of
-from tuner.domain.errors import Invalid
 from tuner.domain.money import MICRO, Money
-from tuner.domain.time import NS, parse_duration_ns
+from tuner.domain.time import NS
 from tuner.schemas import exports as show
 from tuner.service import exports
 from tuner.service.exports import ExportSpec, ExportView, ServingQuery, VariantView
@@ -25,11 +24,7 @@ def _serving(
     instance_type: Annotated[str | None, Query(max_length=100)] = None,
 ) -> ServingQuery:
     """Read how predictions are to be served. `start` is how long a machine and a process take to start, for scaling to zero."""
-    try:
-        start_s = parse_duration_ns(start) / NS
-    except ValueError as error:
-        raise Invalid.at("start", str(error)) from error
-    return ServingQuery(requests_per_second, start_s, instance_type)
+    return ServingQuery(requests_per_second, duration_ns_of("start", start) / NS, instance_type)
 
 
 Serving = Annotated[ServingQuery, Depends(_serving)]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Request, Response
 
 from tuner.api import serialize_jobs, translate
-from tuner.api.deps import Limit, Svc, page_of, read_cursor
+from tuner.api.deps import Limit, Svc, page_of, time_and_id
 from tuner.api.document import problems
 from tuner.api.response_cache import AnswerCache, as_json
 from tuner.domain.errors import Invalid
@@ -44,8 +44,7 @@ def list_jobs(
     cursor: str | None = None,
 ) -> Response:
     """List the jobs of the project, newest first. `tag` is `key:value`."""
-    place = read_cursor(cursor, int, str)
-    before = None if place is None else (place[0], place[1])
+    before = time_and_id(cursor)
     views = answers.page_of_jobs(service, state=state, tag=_tag(tag), before=before, limit=limit + 1)
     page = page_of(views, limit, lambda view: (view.row.created_at, view.row.id))
     items = b",".join(_text(request, service, view) for view in page["items"])

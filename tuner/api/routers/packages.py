@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from tuner.api.deps import Limit, Svc, page_of, read_cursor
+from tuner.api.deps import Limit, Svc, page_of, time_and_id
 from tuner.schemas import answers as show
 from tuner.service import packages
 
@@ -45,9 +45,7 @@ async def create_package(
 @router.get("")
 def list_packages(service: Svc, limit: Limit = 50, cursor: str | None = None) -> show.PackagePage:
     """List the packages of the project, newest first."""
-    place = read_cursor(cursor, int, str)
-    before = None if place is None else (place[0], place[1])
-    rows = packages.page(service, before=before, limit=limit + 1)
+    rows = packages.page(service, before=time_and_id(cursor), limit=limit + 1)
     return show.PackagePage.model_validate(page_of(rows, limit, lambda row: (row.created_at, row.sha256)))
 
 

@@ -4,10 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from tuner.api.deps import Limit, Svc, page_of, read_cursor
+from tuner.api.deps import Limit, Svc, duration_ns_of, page_of, read_cursor, time_and_id
 from tuner.domain.access import Actor
-from tuner.domain.errors import Invalid
-from tuner.domain.time import parse_duration_ns, rfc3339
+from tuner.domain.time import rfc3339
 from tuner.schemas import access as wire
 from tuner.schemas.access import AuditPage
 from tuner.service import access, audit_log
@@ -106,8 +105,7 @@ def _member(row: MemberRow, actor: Actor) -> wire.Member:
 @router.get("/keys")
 def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wire.KeyPage:
     """List keys, newest first. Admins see all keys of the project, other users their own. No answer contains a whole key."""
-    place = read_cursor(cursor, int, str)
-    views = access.keys(service, before=None if place is None else (place[0], place[1]), limit=limit + 1)
+    views = access.keys(service, before=time_and_id(cursor), limit=limit + 1)
     return wire.KeyPage.model_validate(page_of(views, limit, lambda view: (view.row.created_at, view.row.id)))
 
 
@@ -116,7 +114,7 @@ def create_key(body: wire.KeyRequest, response: Response, service: Svc) -> wire.
     """Create a key for a member of the project. It gives the member's role. Only this answer contains the whole key; it cannot be shown
     again.
     """
-    view = access.make(service, body.user, body.name, _duration_ns("/expires_in", body.expires_in))
+    view = access.make(service, body.user, body.name, duration_ns_of("/expires_in", body.expires_in))
     return _once(view, response)
 
 
@@ -127,7 +125,7 @@ def rotate_key(
     """Replace a key with a new one. Only this answer contains the whole new key. The old key stays valid for `overlap`. All users may
     rotate their own keys.
     """
-    overlap_ns = _duration_ns("/overlap", (body or wire.RotateRequest()).overlap)
+    overlap_ns = duration_ns_of("/overlap", (body or wire.RotateRequest()).overlap)
     return _once(access.rotate(service, key, overlap_ns), response)
 
 
@@ -140,13 +138,6 @@ def delete_key(key: str, service: Svc) -> None:
 def _once(view: access.KeyView, response: Response) -> wire.Key:
     response.headers["Cache-Control"] = "no-store"
     return wire.Key.model_validate(view)
-
-
-def _duration_ns(pointer: str, text: str) -> int:
-    try:
-        return parse_duration_ns(text)
-    except ValueError as error:
-        raise Invalid.at(pointer, str(error)) from error
 
 
 Word = Annotated[str | None, Query(max_length=300)]
