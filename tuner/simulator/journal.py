@@ -23,7 +23,7 @@ from tuner.domain.usage import Usage
 
 @dataclass
 class Tables:
-    """The recorded tables of one job. The last four fields are indexes over the other fields."""
+    """The recorded tables of one job."""
 
     account: Account
     job: tuple[JobState, StopReason | None, str] = ("running", None, "")
@@ -35,10 +35,7 @@ class Tables:
     reports: dict[tuple[str, int], ReportRow] = field(default_factory=dict)
     checkpoints: dict[tuple[str, int], str] = field(default_factory=dict)
     usages: dict[tuple[str, int], Usage] = field(default_factory=dict)
-    open: dict[str, OpenHold] = field(default_factory=dict)
-    bills: dict[tuple[str, int], dict[CostKind, Cost]] = field(default_factory=dict)
-    newest_attempt: dict[str, AttemptRow] = field(default_factory=dict)
-    newest_checkpoint: dict[str, int] = field(default_factory=dict)
+    bills: dict[tuple[str, int], dict[CostKind, Cost]] = field(default_factory=dict)  #: Sums of `entries`.
 
 
 @dataclass(slots=True)
@@ -71,13 +68,18 @@ class MemoryJournal:
         return list(self.tables.events)
 
     def open_holds(self) -> list[OpenHold]:
-        return list(self.tables.open.values())
+        return [hold for hold, is_open in self.tables.holds.values() if is_open]
 
     def attempts(self) -> list[AttemptRow]:
-        return list(self.tables.newest_attempt.values())
+        """Return the newest attempt of each trial."""
+        rows = sorted(self.tables.attempts.values(), key=lambda row: row.attempt)
+        return list({row.trial: row for row in rows}.values())
 
     def newest_checkpoints(self) -> dict[str, int]:
-        return {trial: step for trial, step in self.tables.newest_checkpoint.items() if step}
+        newest: dict[str, int] = {}
+        for trial, step in self.tables.checkpoints:
+            newest[trial] = max(step, newest.get(trial, 0))
+        return newest
 
     def running_ns(self) -> int:
         return self.ran_ns
@@ -102,9 +104,6 @@ class MemoryTx:
         self._t.events += self.committed.events
         for name, written in self._written.items():
             getattr(self._t, name).update(written)
-        for hold_id, (_, is_open) in self._written.get("holds", {}).items():
-            if not is_open:
-                del self._t.open[hold_id]
         for where in self._forgotten:
             self._t.checkpoints.pop(where, None)
 
@@ -124,7 +123,6 @@ class MemoryTx:
         except BudgetRefused:
             return False
         self._written["holds"][hold.id] = (hold, True)
-        self._written["open"][hold.id] = hold
         where = (hold.trial, hold.attempt, hold.slice)
         self._enter(Entry(entry_id(hold.id, "hold"), "hold", None, *where, hold.cost, hold.placed_at))
         return True
@@ -180,9 +178,6 @@ class MemoryTx:
 
     def put_attempt(self, attempt: AttemptRow) -> None:
         self._written["attempts"][attempt.trial, attempt.attempt] = attempt
-        newest = self._get("newest_attempt", attempt.trial)
-        if newest is None or newest.attempt <= attempt.attempt:
-            self._written["newest_attempt"][attempt.trial] = attempt
         self.committed.attempts.append(attempt)
 
     def put_usage(self, trial: str, attempt: int, usage: Usage) -> None:
@@ -203,19 +198,16 @@ class MemoryTx:
         return dict(self._get("bills", (trial, attempt)) or {})
 
     def put_checkpoint(self, checkpoint: CheckpointRow) -> None:
-        trial, step = checkpoint.trial, checkpoint.step
-        self._written["checkpoints"][trial, step] = checkpoint.uri
-        self._forgotten.discard((trial, step))
-        self._written["newest_checkpoint"][trial] = max(step, self._get("newest_checkpoint", trial) or 0)
+        where = checkpoint.trial, checkpoint.step
+        self._written["checkpoints"][where] = checkpoint.uri
+        self._forgotten.discard(where)
 
     def keep_checkpoints(self, trial: str, *, keep: int) -> None:
         """Do nothing: the simulation uses only the newest checkpoint, which is always kept."""
 
     def forget_checkpoints(self, trial: str, *, after_step: int) -> None:
-        mine = {where for where in {*self._t.checkpoints, *self._written["checkpoints"]} if where[0] == trial}
-        self._forgotten |= {where for where in mine if where[1] > after_step}
-        left = [step for _, step in mine - self._forgotten]
-        self._written["newest_checkpoint"][trial] = max(left, default=0)
+        known = {*self._t.checkpoints, *self._written["checkpoints"]}
+        self._forgotten |= {where for where in known if where[0] == trial and where[1] > after_step}
 
     def put_job(
         self,
