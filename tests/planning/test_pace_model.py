@@ -1,13 +1,13 @@
-"""Paces that depend on parameters, and what a plan infers from a few trials."""
+"""What a plan infers from a few trials, and from step times that depend on parameters."""
 
 import math
 from random import Random
+from statistics import pstdev
 
 import pytest
 
 from tuner.domain.space import Categorical, Config, Float, Int, Space
-from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, of_trials
-from tuner.planning.pace_model import fitted
+from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, fitted, of_trials
 from tuner.planning.paces import DrawnTraining, Paces
 
 SPACE = Space(
@@ -31,23 +31,18 @@ def configs(count: int, seed: int = 0) -> list[Config]:
 
 
 def test_paces_that_depend_on_parameters_are_predicted() -> None:
-    known, unseen = configs(12), configs(20, seed=1)
-    model = fitted(SPACE, known, [pace_ns(config) for config in known])
-    assert model is not None
-    spread = math.sqrt(sum(math.log(pace_ns(c)) ** 2 for c in unseen) / 20 - _mean_log(unseen) ** 2)
-    errors = [math.log(model.drawn_ns(config, Random(0)) / pace_ns(config)) for config in unseen]
-    assert math.sqrt(sum(error * error for error in errors) / 20) < spread / 2
-
-
-def _mean_log(configs: list[Config]) -> float:
-    return sum(math.log(pace_ns(config)) for config in configs) / len(configs)
+    known = [SeenTrial(config, pace_ns(config)) for config in configs(12)]
+    fit = fitted(known, SPACE)
+    assert fit is not None
+    error, _ = fit
+    assert error < pstdev(math.log(trial.step_ns) for trial in known) / 2
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_paces_give_no_model(seed: int) -> None:
     rng = Random(seed)
-    known = configs(12, seed)
-    assert fitted(SPACE, known, [round(1e9 * math.exp(rng.gauss(0, 0.7))) for _ in known]) is None
+    known = [SeenTrial(config, round(1e9 * math.exp(rng.gauss(0, 0.7)))) for config in configs(12, seed)]
+    assert fitted(known, SPACE) is None
 
 
 def seen(configs: list[Config], *, later: float = 1.0, further: int = 3) -> PaceEvidence:
@@ -70,7 +65,7 @@ def test_later_steps_use_the_observed_later_pace() -> None:
     """The first steps, which compile and read data, take twice as long. One continued trial shows this for all."""
     evidence = seen(configs(12), later=0.5)
     assert evidence.later == pytest.approx(0.5)
-    paces = Paces(evidence, SPACE, 27)
+    paces = Paces(evidence, 27)
     for trial in evidence.trials:
         early = trial.early_ns or 0
         assert paces.training_ns(trial, 2) == 2 * early
@@ -85,7 +80,7 @@ def test_doubt_is_larger_if_no_trial_continued() -> None:
 def test_coarse_steps_take_as_long_as_the_steps_they_represent() -> None:
     evidence = seen(configs(12), later=0.5)
     config = configs(1, seed=7)[0]
-    paces = Paces(evidence, SPACE, 40)
+    paces = Paces(evidence, 40)
     fine = DrawnTraining(paces, seed=3, stretch=1.0, coarse=1)
     coarse = DrawnTraining(paces, seed=3, stretch=1.0, coarse=4)
     whole = sum(fine.step_ns(config, step) for step in range(1, 41))

@@ -203,7 +203,7 @@ def test_min_fidelity_skips_a_rung_that_does_not_predict_the_end() -> None:
         curve = ((1, early), (3, late + 0.01 * early), (9, late + 0.1))
         trials.append(SeenTrial(SPACE.sample(rng), NS, curve, 9))
     evidence = of_trials(trials, source="history", delays=Delays())
-    paces = Paces(evidence, SPACE, 9)
+    paces = Paces(evidence, 9)
     assert abs(rank_correlation(paces, 1, 9) or 0) < 0.5
     assert (rank_correlation(paces, 3, 9) or 0) > 0.9
     (choice,) = [
@@ -222,7 +222,7 @@ def test_smoothing_keeps_mean_and_spread() -> None:
 
 def test_drawn_paces_have_the_observed_mean() -> None:
     evidence, rng = seen(40), Random(3)
-    training = DrawnTraining(Paces(evidence, SPACE, 9), seed=1, stretch=1.0, coarse=1)
+    training = DrawnTraining(Paces(evidence, 9), seed=1, stretch=1.0, coarse=1)
     drawn = [training.step_ns(SPACE.sample(rng), 1) for _ in range(600)]
     assert math.fsum(drawn) / len(drawn) == pytest.approx(evidence.step_ns, rel=0.15)
 

@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from tuner.domain.history import transferred
 from tuner.domain.space import Config, Space
 from tuner.domain.time import NS
-from tuner.planning.pace_model import PaceModel, fitted
+from tuner.tuning.samplers.encoding import UnitCube
 
 Source = Literal["pilot", "history", "given", "none"]
 # Assumptions about a job of which nothing is known. They have no source, and every plan that uses them says so.
@@ -30,6 +33,12 @@ EARLY_STEPS = 2  # the first steps are often slower than later ones, because cac
 # uncertainty (natural logarithm) of later steps compared to early ones if no trial shows it
 LATER_SHIFT = 0.3
 CURVES_MIN = 3  # with fewer learning curves, scores are not predicted
+# The ridge regression of step times: its penalties, and the fewest trials for it. It counts if its squared error is below BETTER times that
+# of predicting the mean. With a dozen trials, a smaller improvement may be chance.
+PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)
+TRIALS_MIN = 6
+BETTER = 0.35
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +129,9 @@ def of_trials(
     logs = [math.log(trial.step_ns) for trial in trials]
     spread = stdev(logs) if len(logs) > 1 else SPREAD["given"]
     later, later_doubt = _later(trials)
-    model = None if space is None else pace_model_of(trials, space)
-    off = (
-        _doubt_of_mean(spread, len(logs))
-        if model is None
-        else _doubt_of_mean(model.spread, len(logs)) * math.sqrt(model.parts)
-    )
+    predicted = None if space is None else fitted(trials, space)
+    error, parts = (spread, 1.0) if predicted is None else predicted
+    off = _doubt_of_mean(error, len(logs)) * math.sqrt(parts)
     doubt = min(DOUBT_MAX, math.hypot(DOUBT[source], off, later_doubt))
     ended = sorted(trial.last_step for trial in trials if trial.ended and trial.last_step)
     return PaceEvidence(
@@ -149,15 +155,33 @@ def _resolved(trial: SeenTrial, least_ns: int) -> SeenTrial:
     return replace(trial, step_ns=max(least_ns, trial.step_ns), early_ns=early_ns, later_ns=later_ns)
 
 
-def pace_model_of(trials: Sequence[SeenTrial], space: Space) -> PaceModel | None:
-    """Fit the times of the first steps to the parameters. Return None if the parameters do not predict them, or if the
-    configuration of a trial does not fit the space.
+def fitted(trials: Sequence[SeenTrial], space: Space) -> tuple[float, float] | None:
+    """Fit the times of the first steps to the parameters.
+
+    Step times are mostly products of factors such as width, depth and the inverse of the batch size. So this is a ridge regression of their
+    logarithms on the unit cube, with the penalty that is best by leave-one-out cross-validation.
+
+    Returns:
+        The standard deviation of the logarithm of a step time that is predicted from the other trials, and the effective number of
+        parameters. None if the parameters hardly predict step times, there are too few trials, or one does not fit the space.
     """
     placed = [transferred(space, trial.config) for trial in trials]
-    configs = [config for config in placed if config is not None]
-    if len(configs) < len(trials):
+    cube, count = UnitCube(space), len(trials)
+    points: Floats = np.array([cube.point(config) for config in placed if config is not None])
+    if len(points) < max(count, TRIALS_MIN):
         return None
-    return fitted(space, configs, [trial.early_ns or trial.step_ns for trial in trials])
+    logs = np.log([trial.early_ns or trial.step_ns for trial in trials])
+    centred, wanted = points - points.mean(axis=0), logs - logs.mean()
+    fits: list[tuple[float, float, float]] = []
+    for penalty in PENALTIES:
+        gram = centred.T @ centred + penalty * np.eye(centred.shape[1])
+        hat = centred @ np.linalg.solve(gram, centred.T) + 1 / count
+        # The leave-one-out errors follow from the hat matrix, so nothing is fitted again.
+        left_out = (wanted - hat @ wanted) / np.maximum(1 - np.diag(hat), 1 / count)
+        fits.append((float((left_out**2).mean()), float(left_out.std()), float(np.trace(hat))))
+    error, spread, parts = min(fits)
+    alone = float(((wanted * count / (count - 1)) ** 2).mean())
+    return None if error >= BETTER * alone else (spread, parts)
 
 
 def _doubt_of_mean(spread: float, count: int) -> float:

@@ -1,36 +1,26 @@
 """Step times and learning curves for untried configurations, drawn from the trials that were seen.
 
-A new configuration gets the pace (its step time) and the learning curve of a seen trial. That trial is its nearest neighbour in the unit
-cube, or one drawn at random. A random trial is used more often if neighbours are less similar. Pace and score are then varied by a smoothed
-bootstrap (Silverman 1986, section 6.4). It adds noise that has the correlation of pace and score, and shrinks the result towards the mean,
-so that the spread remains that of the seen trials. If the parameters predict step times (`pace_model.py`), that prediction replaces the
-pace. A curve that was cut short continues with the mean gain of the other curves. If no trial was seen, paces are log-normal around the
-assumed step time, and scores only rank the trials.
+A new configuration gets the pace (its step time) and the learning curve of a seen trial that is drawn at random. Pace and score are then
+varied by a smoothed bootstrap (Silverman 1986, section 6.4): it adds noise and shrinks the result towards the mean, so that the spread
+remains that of the seen trials. A curve that was cut short continues with the mean gain of the other curves. If no trial was seen, paces
+are log-normal around the assumed step time, and scores only rank the trials.
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from random import Random
 from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
-from tuner.domain.history import transferred
-from tuner.domain.space import Config, Space
-from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial, pace_model_of
+from tuner.domain.space import Config
+from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 from tuner.planning.scale import Scale, scale_of
-from tuner.tuning.samplers.encoding import UnitCube
 
-Curve = Sequence[tuple[int, float]]
 Floats = npt.NDArray[np.float64]
-MILESTONES = 24
 DECAY = 0.7  # beyond all seen steps, each doubling of the steps adds this share of what the previous doubling added to the score
-NEIGHBOURS_MIN = 8  # with fewer trials, it is not known whether neighbours are similar
 
 
 class Paces:
@@ -39,16 +29,10 @@ class Paces:
     `steps` is the length of a full training.
     """
 
-    def __init__(self, evidence: PaceEvidence, space: Space, steps: int) -> None:
+    def __init__(self, evidence: PaceEvidence, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
-        self._cube = UnitCube(space)
-        self._curves: dict[int, Curve] = {}
-        self.model = pace_model_of(evidence.trials, space) if evidence.trials else None
-        trials = evidence.curves if evidence.knows_curves else evidence.trials
-        placed = [(trial, transferred(space, trial.config)) for trial in trials]
-        self._near = [trial for trial, config in placed if config is not None]
-        points = [self._cube.point(config) for _, config in placed if config is not None]
-        self._points: Floats = np.array(points).reshape(len(points), self._cube.parameters)
+        self._curves: dict[int, tuple[Floats, Floats]] = {}
+        self.trials = evidence.curves if evidence.knows_curves else evidence.trials  #: Those to draw from.
 
     def training_ns(self, trial: SeenTrial, steps: float) -> float:
         """Return how long the first `steps` steps of a seen trial take."""
@@ -64,35 +48,6 @@ class Paces:
     @property
     def knows_curves(self) -> bool:
         return self.evidence.knows_curves
-
-    def seen_for(self, config: Config, rng: Random) -> SeenTrial | None:
-        """Choose the trial whose pace and learning curve this configuration gets. Return None if no trial was seen."""
-        trials = self.evidence.curves if self.knows_curves else self.evidence.trials
-        if not trials:
-            return None
-        if rng.random() < self.similarity and self._near:
-            squares = ((self._points - self._cube.point(config)) ** 2).sum(axis=1)
-            return self._near[int(np.argmin(squares))]
-        return trials[int(rng.random() * len(trials))]
-
-    @cached_property
-    def similarity(self) -> float:
-        """How similar nearest neighbours are, from 0 to 1: the larger of the correlations of their paces and of their scores.
-
-        It is the probability that a configuration gets the pace and the curve of its nearest neighbour. It is 0 with fewer than
-        NEIGHBOURS_MIN trials.
-        """
-        if len(self._near) < NEIGHBOURS_MIN:
-            return 0.0
-        squares = ((self._points[:, None, :] - self._points[None, :, :]) ** 2).sum(axis=2)
-        np.fill_diagonal(squares, np.inf)
-        nearest = squares.argmin(axis=1)
-        paces = np.log([trial.step_ns for trial in self._near])
-        correlations = [_correlation(paces, paces[nearest])]
-        if all(trial.curve for trial in self._near):
-            scores = np.array([self.place(trial, trial.curve[0][0]) for trial in self._near])
-            correlations.append(_correlation(scores, scores[nearest]))
-        return max(0.0, *correlations)
 
     @cached_property
     def width(self) -> float:
@@ -112,68 +67,52 @@ class Paces:
     def place_spread(self) -> float:
         return float(self._last_places.std()) if self.knows_curves else 0.0
 
-    @cached_property
-    def pace_score_correlation(self) -> float:
-        """The correlation of the logarithm of the pace with the score. It is positive if slower configurations are better."""
-        if not self.knows_curves:
-            return 0.0
-        paces = np.log([trial.step_ns for trial in self.evidence.curves])
-        return max(-1.0, min(1.0, _correlation(paces, self._last_places)))
-
     def moved(self, trial: SeenTrial, noise: float) -> float:
         """Return the offset that is added to this trial's curve for a new configuration."""
-        if not self.knows_curves or not trial.curve:
+        if not self.knows_curves:
             return 0.0
         end = self.place(trial, self.steps)
         return smoothed(end, float(self._last_places.mean()), self.place_spread, noise, self.width) - end
 
-    def place(self, trial: SeenTrial, step: int) -> float:
+    def place(self, trial: SeenTrial, step: float) -> float:
         """Return the score of a seen trial at a step, on the transformed scale (`scale.py`).
 
         Between reports, the score is interpolated on the logarithm of steps. Before the first and after the last report, it changes as the
         mean curve does.
         """
-        curve = self._curve(trial)
-        last, score = curve[-1]
-        if step > last:
-            return score + self._gained(step) - self._gained(last)
-        place = bisect_right(curve, step, key=lambda point: point[0])
-        if place == 0:
-            return curve[0][1] - self._gained(curve[0][0]) + self._gained(step)
-        before, low = curve[place - 1]
-        if before == step:
-            return low
-        after, high = curve[place]
-        return low + (high - low) * math.log(step / before) / math.log(after / before)
+        logs, places = self._curve(trial)
+        log = math.log2(step)
+        inside = min(max(log, logs[0]), logs[-1])
+        return float(np.interp(inside, logs, places)) + self._gained(log) - self._gained(inside)
 
-    def _curve(self, trial: SeenTrial) -> Curve:
+    def _curve(self, trial: SeenTrial) -> tuple[Floats, Floats]:
+        """Return the logarithms to the base 2 of the steps that a trial reported, and its scores on the transformed scale."""
         if id(trial) not in self._curves:
-            self._curves[id(trial)] = [(step, self.scale.place(score)) for step, score in trial.curve]
+            steps, scores = zip(*trial.curve, strict=True)
+            self._curves[id(trial)] = np.log2(steps), np.array([self.scale.place(score) for score in scores])
         return self._curves[id(trial)]
 
-    def _gained(self, step: int) -> float:
-        """Return the mean gain in score from the first milestone to a step."""
-        milestones, heights = self._mean_curve
-        if step <= milestones[-1]:
-            return float(np.interp(math.log(step), np.log(milestones), heights))
-        doublings = math.log2(step / milestones[-1])
-        half = float(np.interp(math.log(milestones[-1] / 2), np.log(milestones), heights))
-        last = (heights[-1] - half) * DECAY
-        return float(heights[-1] + last * (1 - DECAY**doublings) / (1 - DECAY))
+    def _gained(self, log: float) -> float:
+        """Return the mean gain in score from step 1 to the step with this logarithm."""
+        return float(np.interp(log, np.arange(len(self._mean_curve)), self._mean_curve))
 
     @cached_property
-    def _mean_curve(self) -> tuple[list[int], list[float]]:
-        seen = sorted({step for trial in self.evidence.curves for step, _ in trial.curve})
-        milestones = _thinned(seen, MILESTONES)
-        heights = [0.0]
-        for a, b in pairwise(milestones):
-            gains = [
-                _between(self._curve(trial), b) - _between(self._curve(trial), a)
-                for trial in self.evidence.curves
-                if trial.curve[0][0] <= a and trial.curve[-1][0] >= b
+    def _mean_curve(self) -> Floats:
+        """The mean gain in score from step 1 to each power of two, up to at least the last step of a training.
+
+        The gain of a doubling is the mean over the trials that reported before and after it. If there is none, it is a share of the
+        gain of the doubling before.
+        """
+        gains = [0.0]
+        curves = [self._curve(trial) for trial in self.evidence.curves]
+        for log in range(math.ceil(math.log2(max(2, self.steps)))):
+            seen = [
+                np.interp(log + 1, logs, places) - np.interp(log, logs, places)
+                for logs, places in curves
+                if logs[0] <= log and logs[-1] >= log + 1
             ]
-            heights.append(heights[-1] + (float(np.mean(gains)) if gains else 0.0))
-        return milestones, heights
+            gains.append(float(np.mean(seen)) if seen else gains[-1] * DECAY)
+        return np.cumsum(gains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,49 +166,21 @@ class DrawnTraining:
     def _of(self, config: Config) -> DrawnTrial:
         key = str(sorted(config.items()))
         if key not in self._drawn:
-            self._drawn[key] = self._draw(config, Random(f"{self._seed}/{key}"))
+            self._drawn[key] = self._draw(Random(f"{self._seed}/{key}"))
         return self._drawn[key]
 
-    def _draw(self, config: Config, rng: Random) -> DrawnTrial:
+    def _draw(self, rng: Random) -> DrawnTrial:
         paces, evidence = self._paces, self._paces.evidence
-        seen = paces.seen_for(config, rng)
+        seen = rng.choice(paces.trials) if paces.trials else None
         talent, luck, own = rng.gauss(0, 1), rng.gauss(0, 1), rng.gauss(0, 1)
+        moved = 0.0 if seen is None else paces.moved(seen, talent)
         if seen is None:
-            moved, sd = 0.0, evidence.spread
-            ns = evidence.step_ns * math.exp(own * sd - sd * sd / 2)
-        elif paces.model is not None:
-            # The parameters predict the time of the first steps.
-            pace = paces.model.drawn_ns(config, rng) / (seen.early_ns or seen.step_ns)
-            moved, ns = paces.moved(seen, talent), seen.step_ns * pace
+            ns = evidence.step_ns * math.exp(own * evidence.spread - evidence.spread**2 / 2)
         else:
-            together = paces.pace_score_correlation
-            aside = together * talent + math.sqrt(1 - together * together) * own
-            ns = math.exp(
-                smoothed(math.log(seen.step_ns), paces.log_pace, evidence.spread, aside, paces.width)
-            )
-            moved = paces.moved(seen, talent)
+            ns = math.exp(smoothed(math.log(seen.step_ns), paces.log_pace, evidence.spread, own, paces.width))
         return DrawnTrial(max(1, round(ns * self._stretch * self._coarse)), seen, moved, talent, luck)
 
 
 def smoothed(value: float, mean: float, deviation: float, noise: float, width: float) -> float:
     """Return `value` with noise added, shrunk towards the mean so that many such values keep their mean and standard deviation."""
     return mean + (value - mean + width * deviation * noise) / math.sqrt(1 + width * width)
-
-
-def _between(curve: Curve, step: int) -> float:
-    return float(np.interp(math.log(step), [math.log(s) for s, _ in curve], [v for _, v in curve]))
-
-
-def _thinned(steps: Sequence[int], most: int) -> list[int]:
-    """Return at most `most` of the steps, evenly spaced by their logarithms. The first and the last are included."""
-    if len(steps) <= most:
-        return list(steps)
-    low, high = math.log(steps[0]), math.log(steps[-1])
-    wanted = [math.exp(low + (high - low) * i / (most - 1)) for i in range(most)]
-    return sorted({min(steps, key=lambda step: abs(step - want)) for want in wanted})
-
-
-def _correlation(first: Floats, second: Floats) -> float:
-    if first.std() == 0 or second.std() == 0:
-        return 0.0
-    return float(np.corrcoef(first, second)[0, 1])

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean, quantiles, stdev
 
 from tuner.domain.job import JobSpec
 from tuner.domain.money import MS_PER_HOUR, NS_PER_HOUR, Money, Price
@@ -64,7 +64,7 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     simulated = for_planning(
         spec, steps=spec.fidelity.max or evidence.steps, knows_curves=evidence.knows_curves
     )
-    paces = Paces(evidence, spec.space, simulated.fidelity.max or 1)
+    paces = Paces(evidence, simulated.fidelity.max or 1)
     base = Setting(
         simulated, first.offers, first.concurrency, paces, question.slice_ns, life, seed=question.seed
     )
@@ -169,7 +169,7 @@ def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: in
         expected: The expected value. None means the mean.
     """
     ordered, middle = sorted(values), mean(values) if expected is None else expected
-    low, high = _quantile(ordered, 1), _quantile(ordered, 9)
+    low, *_, high = map(round, quantiles(ordered, n=10, method="inclusive"))
     if ordered[0] > 0 and len(ordered) > 1:
         logs = [math.log(value) for value in ordered]
         reach = T_RUNS * stdev(logs)
@@ -177,14 +177,6 @@ def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: in
         high = max(high, round(math.exp(fmean(logs) + reach)))
     ends = (middle, low - low // MARGIN, high + high // MARGIN)
     return Spread(*((end if limit is None else min(end, limit)) / unit for end in ends))
-
-
-def _quantile(ordered: Sequence[int], tenths: int) -> int:
-    """Return a quantile of ascending values, interpolated linearly in whole numbers."""
-    place = tenths * (len(ordered) - 1)
-    below, part = divmod(place, 10)
-    above = ordered[min(below + 1, len(ordered) - 1)]
-    return ordered[below] + (above - ordered[below]) * part // 10
 
 
 def _target(spec: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome]) -> Chance | None:
