@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
@@ -177,7 +178,7 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
     export = begin(client, job)["id"]
     (tmp_path / "work/onnx").mkdir(parents=True)
-    (tmp_path / "work/onnx/model.onnx").write_text("network")
+    (tmp_path / "work/onnx/model.onnx").write_bytes(doubling())
     store.publish(export, 1, 1, tmp_path / "work")
     run(service, job, export, FakeExportActors(DONE))
     for _ in range(2):
@@ -185,5 +186,22 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     older, newer = sorted(held.search_model_versions("name = 'registered'"), key=lambda v: int(v.version))
     assert older.tags == {**version.tags, "stage": "prod"}
     assert newer.tags == {**version.tags, "tuner.export": export, "tuner.format": "onnx"}
-    (file,) = Path(newer.source.removeprefix("file://")).iterdir()
-    assert (file.name, file.read_text()) == ("model.onnx", "network")
+
+    import mlflow
+
+    assert mlflow.onnx.load_model(newer.source).SerializeToString() == doubling()
+    served = mlflow.pyfunc.load_model(newer.source)
+    assert served.predict(np.ones((3, 1), "float32"))["y"].tolist() == [[2], [2], [2]]
+    assert mlflow.pyfunc.get_model_dependencies(newer.source, "conda").endswith("conda.yaml")
+    needed = Path(mlflow.pyfunc.get_model_dependencies(newer.source)).read_text()
+    assert needed.split() == [f"mlflow=={mlflow.__version__}", "onnx", "onnxruntime"]
+
+
+def doubling() -> bytes:
+    """Return an ONNX file whose output is twice its input."""
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doubling", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return made.SerializeToString()

@@ -5,10 +5,14 @@ Each job is a run with a child run per trial, with parameters, metrics and cost 
 
 import contextlib
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
+
+import yaml
 
 # MLflow's client reads these variables when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # otherwise MLflow reports its use to its makers
@@ -19,6 +23,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from mlflow.version import VERSION
 
 from tuner.domain.time import Instant
 from tuner.mirrors.record import (
@@ -39,6 +44,7 @@ POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
 # Tags that identify a registered version. Users may add others.
 IDENTITY = (JOB, TRIAL, "tuner.step", "tuner.export", "tuner.format")
 MODEL = "model"  # the directory of registered files among the artifacts of a run
+ONNX_FILE = "model.onnx"  # the name that exports give to ONNX files
 _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED"}
 
 
@@ -178,6 +184,8 @@ class MlflowMirror:
                 with contextlib.suppress(MlflowException):  # it exists
                     self._client.create_registered_model(name)
                 run, directory = parent.trials[model.trial].run, f"{MODEL}/{model.directory}"
+                if "format" in model.tags and (files / ONNX_FILE).exists():
+                    _describe_onnx(files, run)
                 self._client.log_artifacts(run, str(files), directory)
                 source = f"{self._client.get_run(run).info.artifact_uri}/{directory}"
                 self._client.create_model_version(name, source, run, tags, await_creation_for=0)
@@ -203,6 +211,36 @@ def _tags(tags: Mapping[str, object]) -> list[Any]:
 def _name(name: str) -> str:
     """Return the name with characters that MLflow rejects replaced by underscores."""
     return re.sub(r"[^\w.\-/ :]", "_", name)[:250]
+
+
+def _describe_onnx(folder: Path, run: str) -> None:
+    """Write the files next to an ONNX file that let MLflow load and serve it: `MLmodel`, and what its environment needs.
+
+    They have the keys that `mlflow.onnx.save_model` writes. That function needs ONNX, which only the workers have. For the same reason
+    the requirements name no versions: newer versions of ONNX and ONNX Runtime read the files of older ones.
+    """
+    python, needs = platform.python_version(), [f"mlflow=={VERSION}", "onnx", "onnxruntime"]
+    environment = {"conda": "conda.yaml", "virtualenv": "python_env.yaml"}
+    loaded_by = {"loader_module": "mlflow.onnx", "python_version": python, "env": environment}
+    described = {
+        "MLmodel": {
+            "run_id": run,
+            "mlflow_version": VERSION,
+            "flavors": {
+                "onnx": {"data": ONNX_FILE, "providers": ["CUDAExecutionProvider", "CPUExecutionProvider"]},
+                "python_function": {"data": ONNX_FILE, **loaded_by},
+            },
+        },
+        "python_env.yaml": {"python": python, "dependencies": ["-r requirements.txt"]},
+        "conda.yaml": {
+            "name": "mlflow-env",
+            "channels": ["conda-forge"],
+            "dependencies": [f"python={python}", "pip", {"pip": needs}],
+        },
+    }
+    for name, content in described.items():
+        (folder / name).write_text(yaml.safe_dump(content, sort_keys=False))
+    (folder / "requirements.txt").write_text("\n".join(needs))
 
 
 def _portions(items: Sequence[T], size: int) -> Iterator[list[T]]:
