@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -310,6 +310,22 @@ def test_resumed_job_begins_again_without_its_files_and_keeps_its_new_ones(
     clocks.one_pass()
     assert client.get(f"/v1/jobs/{job}/trials/{trial}/checkpoint", params={"step": step}).status_code == 200
     assert files(service, job) == {trial}
+
+
+def test_storage_of_more_jobs_takes_no_more_statements(service: FakeService, client: TestClient) -> None:
+    statements, counts, items = list[str](), list[int](), list[Any]()
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
+    for count in (1, 2):
+        due = stored_files.DueMeasurement(fakes.submit(client), "default")
+        with service.database.write() as db:
+            stored_files.record_size(db, due, 5, service.now())
+        statements.clear()
+        items = client.get("/v1/storage").json()["items"]
+        counts.append(len(statements))
+        assert [item["needed_by"] for item in items] == ["the job is queued"] * count
+    assert counts[0] == counts[1] > 0
 
 
 def test_storage_is_measured_and_shown_with_its_price(

@@ -252,35 +252,33 @@ def storage(service: Service, job: str | None = None) -> StorageView:
         NotFound: The job does not exist.
     """
     price, now = storage_price(service.settings), service.now()
+    which = stored_files.stored(service.project, job)
     with service.database.read() as db:
-        sizes = stored_files.present_sizes(db, service.project)
         if job is not None:
             jobs.get(db, job, service.project)
-            sizes = {name: size for name, size in sizes.items() if name == job}
+        sizes, needed = stored_files.present_sizes(db, which), stored_files.reasons_to_keep(db, which)
         byte_ns: dict[str, int] = {}
         for span in stored_files.spans(db, service.project, Instant(0), now, job):
             stored_ns = min(span.until or now, now) - span.since
             byte_ns[span.job] = byte_ns.get(span.job, 0) + span.size_bytes * stored_ns
         items = []
-        for name, (size, measured_at) in sizes.items():
-            if not size and job is None:
-                continue
-            row, stored = jobs.get(db, name, service.project), byte_ns.get(name, 0)
+        for row in jobs.selected(db, which):
+            (size, measured_at), byte_time = sizes[row.id], byte_ns.get(row.id, 0)
             policy, ended = policy_of(service, row), row.ended_at if row.state in FINAL else None
             items.append(
                 StoredJob(
-                    name,
+                    row.id,
                     row.spec.name,
                     row.state,
                     size,
                     measured_at,
                     monthly(price, size),
                     policy,
-                    stored_files.needed_by(db, name),
+                    needed.get(row.id),
                     None if ended is None else policy.keeps(ended, now),
                     None if ended is None else policy.next_change(ended, now),
-                    gb_months(stored),
-                    storage_cost(price, stored),
+                    gb_months(byte_time),
+                    storage_cost(price, byte_time),
                 )
             )
     items.sort(key=lambda item: (-item.size_bytes, item.job))

@@ -9,7 +9,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from tuner.database.codec import decode, encode
 from tuner.database.tables import attempts, events, idempotency, job_tags, jobs, trial_requests, trials
@@ -248,6 +260,11 @@ def ended_between(db: Connection, project: str, since: Instant, until: Instant) 
     j = jobs.c
     query = select(jobs).where(j.project == project, j.ended_at >= since, j.ended_at < until)
     return [_job(row, {}) for row in db.execute(query.order_by(j.ended_at, j.id))]
+
+
+def selected(db: Connection, which: Select[tuple[str]]) -> list[JobRow]:
+    """Return the jobs whose ids are selected. Their tags are left out."""
+    return [_job(row, {}) for row in db.execute(select(jobs).where(jobs.c.id.in_(which)))]
 
 
 def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) -> None:

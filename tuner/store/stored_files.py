@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, Table, and_, delete, exists, func, insert, or_, select, update
 
 from tuner.database.tables import (
     attempt_usage,
@@ -19,6 +20,7 @@ from tuner.database.tables import (
     trials,
     warm_starts,
 )
+from tuner.database.tables import exports as exports_table
 from tuner.domain.job import FINAL, Teacher
 from tuner.domain.retention import Retain
 from tuner.domain.time import Instant
@@ -90,34 +92,42 @@ def lock_job(db: Connection, job: str) -> None:
 
 
 def needed_by(db: Connection, job: str) -> str | None:
-    """Return why the job's files are still needed, or None if they are not.
+    """Return why the job's files are still needed, or None if they are not."""
+    return reasons_to_keep(db, select(jobs.c.id).where(jobs.c.id == job)).get(job)
+
+
+def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]:
+    """Return why files are still needed, by job, for those of the selected jobs whose files are.
 
     The files of a job that has not ended are needed, those of a job that has a driver or an export, and those of a job that another
     one, which has not ended, named for a warm start or as its teacher.
     """
-    state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
-    if state not in FINAL:
-        return f"the job is {state}"
-    launch = db.execute(select(launches.c.state).where(launches.c.job == job)).scalar()
-    if launch not in (None, "ended"):
-        return "the job still has a driver"
-    if (export := exports.live_of(db, job)) is not None:
-        return f"{export.id} of the job is {export.state}"
-    w = warm_starts.c
-    later = select(w.job).join(jobs, jobs.c.id == w.job).where(w.source == job, jobs.c.state.not_in(_FINAL))
-    user = db.execute(later.order_by(w.job).limit(1)).scalar()
-    if user is not None:
-        return f"{user} continues its trials"
-    student = student_of(db, job)
-    return None if student is None else f"{student} learns from a trial of it"
+    j, launch, export = jobs.c, launches.c, exports_table.c
+    queries = {  # from the weakest reason to the strongest, which replaces those before it
+        "{} learns from a trial of it": _users(teachers, which),
+        "{} continues its trials": _users(warm_starts, which),
+        "{} of the job is {}": select(export.job, export.export, export.state).where(
+            export.job.in_(which), export.state.in_(exports.LIVE)
+        ),
+        "the job still has a driver": select(launch.job).where(
+            launch.job.in_(which), launch.state != "ended"
+        ),
+        "the job is {}": select(j.id, j.state).where(j.id.in_(which), j.state.not_in(_FINAL)),
+    }
+    return {job: text.format(*facts) for text, query in queries.items() for job, *facts in db.execute(query)}
+
+
+def _users(table: Table, which: Select[tuple[str]]) -> Select[Any]:
+    """Select the jobs that are the source of another job which has not ended, and the first such job."""
+    t = table.c
+    query = select(t.source, func.min(t.job)).join(jobs, jobs.c.id == t.job)
+    return query.where(t.source.in_(which), jobs.c.state.not_in(_FINAL)).group_by(t.source)
 
 
 def student_of(db: Connection, job: str) -> str | None:
     """Return a job that has not ended and whose teacher is a trial of this job, or None."""
-    t = teachers.c
-    query = select(t.job).join(jobs, jobs.c.id == t.job).where(t.source == job, jobs.c.state.not_in(_FINAL))
-    student: str | None = db.execute(query.order_by(t.job).limit(1)).scalar()
-    return student
+    row = db.execute(_users(teachers, select(jobs.c.id).where(jobs.c.id == job))).first()
+    return None if row is None else str(row[1])
 
 
 def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None) -> None:
@@ -277,8 +287,15 @@ def spans(
         yield StoredSpan(row.job, Instant(row.since), ends, row.bytes)
 
 
-def present_sizes(db: Connection, project: str) -> dict[str, tuple[int, Instant]]:
-    """Return the last measured size of each job's files, and when it was measured."""
+def stored(project: str, job: str | None = None) -> Select[tuple[str]]:
+    """Select the jobs of a project that have files in the storage, or one job, also if it has none any more."""
     s = storage_spans.c
-    rows = db.execute(select(s.job, s.bytes, s.seen_at).where(s.project == project, s.until.is_(None)))
+    is_chosen = s.bytes > 0 if job is None else s.job == job
+    return select(s.job).where(s.project == project, s.until.is_(None), is_chosen)
+
+
+def present_sizes(db: Connection, which: Select[tuple[str]]) -> dict[str, tuple[int, Instant]]:
+    """Return the last measured size of the files of each selected job, and when it was measured."""
+    s = storage_spans.c
+    rows = db.execute(select(s.job, s.bytes, s.seen_at).where(s.job.in_(which), s.until.is_(None)))
     return {row.job: (row.bytes, Instant(row.seen_at)) for row in rows}
