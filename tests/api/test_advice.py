@@ -8,7 +8,9 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
-from tests.fakes import FakeService
+from tests.fakes import FakeService, body
+from tuner.cluster.nodes import INSTANCE_TYPE, Node
+from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 from tuner.ledger import ledger
@@ -89,3 +91,69 @@ def test_bills_of_attempts_add_up_to_the_posted_spend(finished: Finished) -> Non
 
 def test_advice_for_unknown_job_is_404(client: TestClient) -> None:
     check_problem(client.get("/v1/jobs/job_0000000000000000/advice"), 404)
+
+
+class OnGpus(fakes.Curves):
+    """Curves of trials on several GPUs."""
+
+    def __init__(self, speedup: float) -> None:
+        self.speedup = speedup
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return round(super().step_ns(config, step) * 60 / self.speedup)
+
+
+def estimate(client: TestClient, **parts: Any) -> Any:
+    answer = client.post("/v1/estimates", json=parts)
+    assert answer.status_code in (200, 422), answer.text
+    return answer.json()
+
+
+def test_scaling_is_measured_and_used_by_advice_estimates_and_plans(
+    service: FakeService, client: TestClient
+) -> None:
+    labels = {INSTANCE_TYPE[0]: "p4d.24xlarge"}
+    service.cluster.fake_nodes = [Node("n1", cpus=96, gpus=8, memory_bytes=1 << 40, labels=labels)]
+    sizes = {"trainable": "trainables.digits_cnn:train", "budget": {"usd": 50, "trials": 12}}
+    many = fakes.submit(client, **sizes, resources={"gpus": 4})
+    fakes.simulate(service, many, training=OnGpus(4 * 0.61))
+    scaling = {"accelerator": "A100", "parameters": 1e9, "step_seconds": 1, "gpus": [1, 2, 4], "job": many}
+    refused = estimate(client, scaling=scaling)
+    assert [error["pointer"] for error in refused["errors"]] == ["/scaling/job"]
+    assert "run a pilot" in refused["errors"][0]["detail"]
+
+    single = client.post(
+        "/v1/pilots", json=body(**sizes, planning={"pilot": {"usd": 5}}, resources={"gpus": 1})
+    )
+    fakes.simulate(service, single.json()["id"], training=OnGpus(1))
+    (finding,) = [
+        finding for finding in advice(client, many)["findings"] if finding["kind"] == "scaling_inefficient"
+    ]
+    efficiency = finding["evidence"]["efficiency"]
+    assert finding["evidence"]["relative_error"] < 0.1
+    assert efficiency == pytest.approx(0.61, rel=2 * finding["evidence"]["relative_error"])
+    assert finding["change"]["then"] == "1"
+    train = client.get(f"/v1/jobs/{many}/bill").json()["by_kind"]["train"]
+    assert finding["saves_usd"] == pytest.approx(train * (1 - efficiency), rel=1e-3)
+    one = advice(client, single.json()["id"])
+    assert "scaling_inefficient" not in {finding["kind"] for finding in one["findings"]}
+
+    points = estimate(client, scaling=scaling)["scaling"]["points"]
+    measured = {point["gpus"]: point["measured"] for point in points if point["link"] == "nvlink"}
+    between = 1 / (1 + (1 / efficiency - 1) / 3)
+    assert measured == {1: 1, 2: pytest.approx(between, abs=1e-5), 4: pytest.approx(efficiency, abs=1e-5)}
+    assert {point["measured"] for point in points if point["link"] == "pcie"} == {None}
+    run = {"samples": 1e6, "throughput": [{"accelerator": "A100", "per_second": 100}], "gpus": 4}
+    answer = estimate(client, run={**run, "scaling_job": many, "instance_types": ["p4d.24xlarge"]})
+    assert answer["run"]["cheapest"]["efficiency"] == measured[4]
+    wrong = estimate(client, run={**run, "scaling_job": "job_0"})
+    assert [error["pointer"] for error in wrong["errors"]] == ["/run/scaling_job"]
+
+    few = {**sizes, "budget": {"usd": 50, "trials": 2}}
+    plans = [
+        client.post("/v1/plans", json=body(**few, resources={"gpus": gpus})).json() for gpus in (1, 2, 4)
+    ]
+    seconds = [plan["inputs"]["evidence"]["step_seconds"] for plan in plans]
+    assert [plan["inputs"]["evidence"]["jobs"] for plan in plans[::2]] == [[single.json()["id"]], [many]]
+    assert seconds[2] < seconds[1] < seconds[0], "step times of other numbers of GPUs are converted"
+    assert any("on 4 GPUs, and this job does on 2 GPUs" in warning for warning in plans[1]["warnings"])

@@ -14,6 +14,7 @@ from tests.planning.advising import (
     BIG,
     GIB,
     HOUR,
+    OFFER,
     SMALL,
     TINY,
     curve,
@@ -26,6 +27,7 @@ from tests.planning.advising import (
 )
 from tests.strategies import examples
 from tuner.domain.budget import Budget
+from tuner.domain.job import Resources
 from tuner.domain.money import Money
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
@@ -48,9 +50,11 @@ from tuner.planning.advice.resources import (
     gpu_underused,
     input_bound,
     memory_unused,
+    scaling_inefficient,
 )
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.ranks import spearman
+from tuner.planning.scaling import MeasuredSize
 
 quick = examples(40)
 
@@ -166,6 +170,44 @@ def test_bf16_saves_half_of_the_busy_gpu_time() -> None:
 def saved(saves: int, **bill: str) -> JobEvidence:
     fixed = spec(market="spot", interval_ns=NS)
     return evidence(measured_attempt(market="spot", usage=Usage(saves=saves), **bill), job=fixed)
+
+
+def on_gpus(gpus: int, efficiency: Fraction, **more: Any) -> MeasuredSize:
+    size = Resources(cpus=gpus, gpus=gpus, **more)
+    return MeasuredSize(size, 1 / (gpus * efficiency), efficiency, 0.01, 6, (f"job_{gpus}",))
+
+
+SIZES = (on_gpus(1, Fraction(1)), on_gpus(2, Fraction(9, 10)), on_gpus(4, Fraction(61, 100)))
+
+
+@pytest.mark.parametrize(
+    ("smaller", "then", "saves"),
+    [(SIZES[:2], "1", "3.90"), ((replace(SIZES[0], resources=Resources(cpus=8, gpus=1)), SIZES[1]), "2", "3.222222")],
+    ids=["on one", "one with all processors"],
+)  # fmt: skip
+def test_inefficient_scaling_advises_fewer_gpus(
+    smaller: tuple[MeasuredSize, ...], then: str, saves: str
+) -> None:
+    offer = replace(OFFER, cpus=8, gpus=4)
+    job = replace(spec(cpus=4, gpus=4), resources=SIZES[2].resources)
+    case = evidence(measured_attempt(train="10.00"), job=job, offer=offer, sizes=(*smaller, SIZES[2]))
+    advice = made(scaling_inefficient(case))
+    each = {"1": "4 trials on 1 GPU", "2": "2 trials on 2 GPUs"}[then]
+    assert (
+        advice.title == f"4 GPUs run at 61% efficiency: {each} each cost {usd(saves)} less for the same steps"
+    )
+    assert advice.saves == usd(saves)
+    assert (advice.change.setting, advice.change.now, advice.change.then) == ("resources.gpus", "4", then)
+    assert "scaling efficiency" not in {missing.what for missing in not_measured(case)}
+
+
+def test_scaling_that_saves_nothing_gives_no_finding() -> None:
+    job = replace(spec(), resources=SIZES[2].resources)
+    attempt = measured_attempt(train="10.00")
+    well = (*SIZES[:2], replace(SIZES[2], efficiency=Fraction(4, 5)))
+    for sizes in ((), SIZES[:2], SIZES[2:], well, (SIZES[0], on_gpus(4, Fraction(61, 100), nodes=2))):
+        assert scaling_inefficient(evidence(attempt, job=job, sizes=sizes)) is None
+    assert "scaling efficiency" in {missing.what for missing in not_measured(evidence(attempt, job=job))}
 
 
 def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:

@@ -6,9 +6,11 @@ from statistics import pstdev
 
 import pytest
 
+from tuner.domain.job import Resources
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, fitted, of_trials
 from tuner.planning.paces import DrawnTraining, Paces
+from tuner.planning.scaling import SizedTrials, efficiency_at, measured_sizes
 
 SPACE = Space(
     {
@@ -85,3 +87,42 @@ def test_coarse_steps_take_as_long_as_the_steps_they_represent() -> None:
     coarse = DrawnTraining(paces, seed=3, stretch=1.0, coarse=4)
     whole = sum(fine.step_ns(config, step) for step in range(1, 41))
     assert sum(coarse.step_ns(config, step) for step in range(1, 11)) == pytest.approx(whole, rel=1e-6)
+
+
+def sized(gpus: int, speedup: float, tried: list[Config], **sizes: int) -> SizedTrials:
+    trials = tuple(SeenTrial(config, round(pace_ns(config) / speedup)) for config in tried)
+    return SizedTrials(Resources(gpus=gpus, **sizes), trials, (f"job_{gpus}",))
+
+
+@pytest.mark.parametrize("seed", [0, 1], ids=["same configurations", "other configurations"])
+def test_scaling_efficiency_does_not_depend_on_the_configurations(seed: int) -> None:
+    known, others = configs(30), configs(30, seed=seed)
+    one, two, four = measured_sizes(
+        [sized(4, 4 * 0.61, others), sized(1, 1, known), sized(2, 2 * 0.8, others)], SPACE
+    )
+    assert (one.devices, one.efficiency, one.jobs) == (1, 1, ("job_1",))
+    near = 1e-5 if seed == 0 else 0.05
+    assert float(two.efficiency) == pytest.approx(0.8, rel=near)
+    assert float(four.efficiency) == pytest.approx(0.61, rel=near)
+    assert float(four.step_ratio) == pytest.approx(1 / (4 * 0.61), rel=near)
+    assert four.error < 0.1
+
+
+def test_efficiency_that_is_not_known_well_is_left_out() -> None:
+    assert measured_sizes([], SPACE) == ()
+    assert measured_sizes([sized(1, 1, configs(5)), sized(4, 2, configs(2))], SPACE) == (), "too few trials"
+    erratic = [SeenTrial(config, 4**number) for number, config in enumerate(configs(4, seed=1))]
+    groups = [sized(1, 1, configs(5)), SizedTrials(Resources(gpus=4), tuple(erratic), ("job_4",))]
+    assert measured_sizes(groups, SPACE) == (), "too different"
+
+
+def test_efficiency_between_and_beyond_measured_numbers() -> None:
+    known = configs(5)
+    sizes = measured_sizes([sized(1, 1, known), sized(4, 4 * 0.61, known)], SPACE)
+    assert efficiency_at((), 4) is None
+    assert efficiency_at(sizes, 1) == 1
+    for count in (2, 4, 8):  # a fixed part of each step is not divided
+        share = (1 / 0.61 - 1) / 3
+        assert float(efficiency_at(sizes, count) or 0) == pytest.approx(
+            1 / (1 + share * (count - 1)), rel=1e-4
+        )

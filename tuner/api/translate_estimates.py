@@ -18,17 +18,19 @@ MIB = 2**20
 HOUR_NS = 3600 * NS
 #: Returns the figures of an exported variant, and the size of the trial that they were measured with.
 MeasuredModel = Callable[[wire.ExportedVariant], tuple[ServedModel, Resources]]
+#: Returns the scaling efficiency that jobs of this job's trainable measured. Raises ValueError if it is not known.
+MeasuredByJob = Callable[[str], described.MeasuredScaling]
 
 
 def questions_of(
-    request: wire.EstimateRequest, now: Instant, measured: MeasuredModel
+    request: wire.EstimateRequest, now: Instant, measured: MeasuredModel, scaling: MeasuredByJob
 ) -> estimates.EstimateQuestions:
-    """Convert the request. `measured` returns the figures of an exported variant. Raise Invalid if a value cannot be read."""
+    """Convert the request. Raise Invalid if a value cannot be read."""
     read = RequestReader()
     questions = estimates.EstimateQuestions(
-        run=None if request.run is None else _run(read, request.run, now),
+        run=None if request.run is None else _run(read, request.run, now, scaling),
         choices=None if request.choices is None else _choices(read, request.choices, now),
-        scaling=None if request.scaling is None else _scaling(request.scaling),
+        scaling=None if request.scaling is None else _scaling(read, request.scaling, scaling),
         compute=None if request.compute_optimal is None else _compute(read, request.compute_optimal),
         recurring=None if request.recurring is None else _recurring(read, request.recurring),
         ownership=None if request.ownership is None else _ownership(read, request.ownership),
@@ -47,7 +49,7 @@ def _some(value: float | None) -> Fraction | None:
     return None if value is None else exact(value)
 
 
-def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.TrainingRun:
+def _run(read: RequestReader, given: wire.Run, now: Instant, scaling: MeasuredByJob) -> described.TrainingRun:
     model = None if given.model is None else _model(given.model)
     where = _where(given)
     work, measured = _work(given, where, model)
@@ -58,6 +60,7 @@ def _run(read: RequestReader, given: wire.Run, now: Instant) -> described.Traini
         model=model,
         gpus=None if given.gpus == "all" else given.gpus,
         efficiency=_some(given.scaling_efficiency),
+        scaling=read.convert("/run/scaling_job", scaling, given.scaling_job),
         deadline_ns=read.convert("/run/deadline", lambda value: _until(value, now), given.deadline),
         where=where,
         spot=_spot(read, given.spot),
@@ -171,7 +174,7 @@ def _positive(value: int | float | str) -> int:
     return duration_ns
 
 
-def _scaling(given: wire.Scaling) -> described.ScalingQuestion:
+def _scaling(read: RequestReader, given: wire.Scaling, scaling: MeasuredByJob) -> described.ScalingQuestion:
     return described.ScalingQuestion(
         accelerator=given.accelerator,
         parameters=ceil(exact(given.parameters)),
@@ -180,6 +183,7 @@ def _scaling(given: wire.Scaling) -> described.ScalingQuestion:
         gpus=tuple(sorted(set(given.gpus))),
         ethernet_gbit_s=exact(given.ethernet_gbit_s),
         hours_on_one=_some(given.hours_on_one),
+        measured=read.convert("/scaling/job", scaling, given.job),
     )
 
 

@@ -258,6 +258,7 @@ def _scaling(answer: show.ScalingEstimate) -> Iterator[RenderableType]:
             "all-reduce ms": lambda point: number(point.allreduce_seconds * 1e3),
             "efficiency": lambda point: f"{point.efficiency:.0%}",
             "at best": lambda point: f"{point.overlapped:.0%}",
+            "measured": lambda point: "" if point.measured is None else f"{point.measured:.0%}",
             "speedup": lambda point: number(point.speedup),
         },
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -165,23 +165,53 @@ def fitted(trials: Sequence[SeenTrial], space: Space) -> tuple[float, float] | N
         The standard deviation of the logarithm of a step time that is predicted from the other trials, and the effective number of
         parameters. None if the parameters hardly predict step times, there are too few trials, or one does not fit the space.
     """
-    placed = [transferred(space, trial.config) for trial in trials]
-    cube, count = UnitCube(space), len(trials)
-    points: Floats = np.array([cube.point(config) for config in placed if config is not None])
-    if len(points) < max(count, TRIALS_MIN):
+    points, logs = (
+        points_of(space, [trial.config for trial in trials]),
+        np.log([trial.early_ns or trial.step_ns for trial in trials]),
+    )
+    fit = None if points is None else ridge(points - points.mean(axis=0), logs - logs.mean())
+    return None if fit is None else (fit.spread, fit.parts)
+
+
+def points_of(space: Space, configs: Sequence[Config]) -> Floats | None:
+    """Return the points of configurations in the unit cube, one in each row. Return None if one does not fit the space."""
+    placed, cube = [transferred(space, config) for config in configs], UnitCube(space)
+    points = [cube.point(config) for config in placed if config is not None]
+    return np.array(points) if len(points) == len(placed) else None
+
+
+class Ridge(NamedTuple):
+    """A ridge regression."""
+
+    spread: float  # standard deviation of the errors of predicting each value from the others
+    parts: float  # effective number of parameters
+    slopes: Floats  # one for each column of the points
+
+
+def ridge(points: Floats, values: Floats) -> Ridge | None:
+    """Return the regression of centred values on centred points, with the penalty that is best by leave-one-out cross-validation.
+
+    Return None if the points hardly predict the values, or if there are fewer than TRIALS_MIN.
+    """
+    fits: list[tuple[float, float, Ridge]] = []
+    count = len(values)
+    if count < TRIALS_MIN:
         return None
-    logs = np.log([trial.early_ns or trial.step_ns for trial in trials])
-    centred, wanted = points - points.mean(axis=0), logs - logs.mean()
-    fits: list[tuple[float, float, float]] = []
     for penalty in PENALTIES:
-        gram = centred.T @ centred + penalty * np.eye(centred.shape[1])
-        hat = centred @ np.linalg.solve(gram, centred.T) + 1 / count
+        solved = np.linalg.solve(points.T @ points + penalty * np.eye(points.shape[1]), points.T)
+        hat = points @ solved + 1 / count
         # The leave-one-out errors follow from the hat matrix, so nothing is fitted again.
-        left_out = (wanted - hat @ wanted) / np.maximum(1 - np.diag(hat), 1 / count)
-        fits.append((float((left_out**2).mean()), float(left_out.std()), float(np.trace(hat))))
-    error, spread, parts = min(fits)
-    alone = float(((wanted * count / (count - 1)) ** 2).mean())
-    return None if error >= BETTER * alone else (spread, parts)
+        left_out = (values - hat @ values) / np.maximum(1 - np.diag(hat), 1 / count)
+        fits.append(
+            (
+                float((left_out**2).mean()),
+                penalty,
+                Ridge(float(left_out.std()), float(np.trace(hat)), solved @ values),
+            )
+        )
+    error, _, best = min(fits)
+    alone = float(((values * count / (count - 1)) ** 2).mean())
+    return None if error >= BETTER * alone else best
 
 
 def _doubt_of_mean(spread: float, count: int) -> float:

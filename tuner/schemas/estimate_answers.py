@@ -139,6 +139,7 @@ class ScalingPoint(Answer):
     """Data-parallel training on a number of GPUs.
 
     `efficiency` assumes that no communication is hidden. `overlapped` assumes that as much is hidden as the backward pass allows.
+    `measured` is what jobs of a trainable measured, or null. `speedup` follows from `measured`, or without it from `efficiency`.
     """
 
     gpus: int
@@ -147,6 +148,7 @@ class ScalingPoint(Answer):
     allreduce_seconds: Six
     efficiency: Six
     overlapped: Six
+    measured: Six | None
     speedup: Six
 
 

@@ -78,7 +78,8 @@ class Run(Request):
 
     The work is given in samples or tokens (of one epoch, if `epochs` is given) or in FLOPs. Its speed is measured, or derived from
     FLOPs at a `utilisation` of the peak. Instead of work and speed, `hours` gives the time of the whole run on `gpus` GPUs of the one
-    machine that `accelerators` or `instance_types` names.
+    machine that `accelerators` or `instance_types` names. `scaling_job` names a job; the scaling efficiency that jobs of its trainable
+    measured is used on the same GPUs, unless `scaling_efficiency` is given.
     """
 
     hours: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
@@ -92,6 +93,7 @@ class Run(Request):
     model: Model | None = None
     gpus: Annotated[int, Field(ge=0, le=65536)] | Literal["all"] = 1
     scaling_efficiency: Share | None = None
+    scaling_job: Word | None = None
     deadline: Duration | None = None
     clouds: Words = Field(default_factory=list)
     regions: Words = Field(default_factory=list)
@@ -157,7 +159,8 @@ class Scaling(Request):
     """Data-parallel training over NVLink, PCIe and Ethernet.
 
     `step_seconds` is the time of a step on one GPU. `hours_on_one` is the time of the whole run on one GPU; if it is given, the answer
-    lists the cheapest machines for each number of GPUs and says whether more GPUs pay.
+    lists the cheapest machines for each number of GPUs and says whether more GPUs pay. `job` names a job; the efficiency that jobs of its
+    trainable measured is then used instead of the computed one, on the links on which it was measured.
     """
 
     accelerator: Word
@@ -168,6 +171,7 @@ class Scaling(Request):
         default_factory=lambda: [1, 2, 4, 8, 16, 32, 64]
     )
     ethernet_gbit_s: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 100
+    job: Word | None = None
     hours_on_one: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
 
 

@@ -31,6 +31,7 @@ from tuner.planning.advice.missing import not_measured
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue, data_transfer_price, rates_of_region
 from tuner.service.node_prices import priced_kind
+from tuner.service.plan_evidence import scaling_of
 from tuner.settings import Settings
 from tuner.store import evidence as recorded
 from tuner.store import jobs
@@ -111,6 +112,7 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
         spot_source=source,
         self_test=tested,
         places=_places(service, row),
+        sizes=scaling_of(service, row.spec, row.offer.instance_type),
     )
 
 

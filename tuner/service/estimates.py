@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tuner.domain.errors import Invalid
+from tuner.domain.errors import Invalid, NotFound
 from tuner.domain.time import NS, Instant
+from tuner.planning.accelerators import accelerator
 from tuner.planning.estimates import described as described
 from tuner.planning.estimates import sections
 from tuner.planning.estimates.candidates import MachineEstimate as MachineEstimate
@@ -12,6 +13,7 @@ from tuner.planning.estimates.checks import timed_run as timed_run
 from tuner.planning.estimates.checks import work_of as work_of
 from tuner.planning.estimates.memory import GpuMemory as GpuMemory
 from tuner.planning.estimates.memory import memory_of as memory_of
+from tuner.planning.estimates.scaling import link_within
 from tuner.planning.estimates.sections import (
     ChoicesView,
     ComputeView,
@@ -24,8 +26,11 @@ from tuner.planning.estimates.serving import ServingView as ServingView
 from tuner.planning.estimates.serving import serving_view
 from tuner.planning.serving import ReplicaSpeed as ReplicaSpeed
 from tuner.planning.serving import ServedModel as ServedModel
+from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
+from tuner.service.plan_evidence import scaling_of
 from tuner.settings import Settings
+from tuner.store import jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +88,26 @@ def estimate(settings: Settings, questions: EstimateQuestions, now: Instant) -> 
         else sections.ownership_view(questions.ownership, known),
         serving=None if questions.serving is None else serving_view(questions.serving, known, today),
     )
+
+
+def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
+    """Return the scaling efficiency on GPUs that jobs of this job's trainable measured.
+
+    Raises:
+        ValueError: There is no such job, or the efficiency is not known.
+    """
+    try:
+        with service.database.read() as db:
+            row = jobs.get(db, job, service.project)
+    except NotFound as error:
+        raise ValueError(f"{error.detail}; name one of your jobs, or leave it out") from error
+    machine = row.offer.instance_type
+    listings = catalogue(service.settings).find(instance_type=machine)
+    kind = accelerator(listings[0].accelerator, listings[0].gpu_memory_gib) if listings else None
+    if kind is None:
+        raise ValueError(f"{job} ran on {machine}, which is no machine of the catalogue with a known GPU")
+    sizes = scaling_of(service, row.spec, machine)
+    if not sizes:
+        detail = f"no jobs of {row.spec.trainable} on {machine} measured steps with different numbers of GPUs"
+        raise ValueError(f"{detail}; run a pilot of the job with fewer or more GPUs")
+    return described.MeasuredScaling(sizes=sizes, accelerator=kind.name, link=str(link_within(listings[0])))

@@ -5,7 +5,8 @@ restores.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from statistics import fmean
 
 from tuner.domain.cost import CostKind
@@ -14,8 +15,18 @@ from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
+from tuner.planning.estimates.described import EFFICIENCY
 from tuner.planning.evidence import EARLY_STEPS, Delays, PaceEvidence, SeenTrial, of_nothing, of_trials
 from tuner.planning.pilot import TAG, pilot_key
+from tuner.planning.scaling import (
+    MeasuredSize,
+    SizedTrials,
+    devices,
+    differ_in_number,
+    efficiency_at,
+    measured_sizes,
+    named,
+)
 from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
@@ -56,16 +67,21 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     trials: list[SeenTrial] = []
     attempts: list[AttemptRow] = []
     used: list[str] = []
+    factors = _step_factors(service, spec, rows)
     for row in rows:
-        with service.database.read() as db:
-            ran = earlier_jobs.attempts_of(db, row.id)
-            paced_trials = list(earlier_jobs.paced(db, row.id))
-        comparable = _seen(paced_trials, ran, row.spec.objective, like=spec.objective)
+        comparable, ran = _trials_of(service, row, spec)
         if comparable:
-            trials, attempts, used = [*trials, *comparable], [*attempts, *ran], [*used, row.id]
+            trials += [_slowed(trial, factors.get(row.id, Fraction(1))) for trial in comparable]
+            attempts, used = [*attempts, *ran], [*used, row.id]
     if not trials:
         return None
     notes = [
+        f"{row.id} trained each trial on {named(row.spec.resources)}, and this job does on {named(spec.resources)}: a step is "
+        f"taken to need {float(factors[row.id]):.2g} times as long"
+        for row in rows
+        if row.id in used and row.id in factors
+    ]
+    notes += [
         f"{row.id} was called with other constants, so its steps may take another time"
         for row in rows
         if row.id in used and dict(row.spec.constants) != dict(spec.constants)
@@ -80,6 +96,65 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
         notes=notes,
         space=spec.space,
     )
+
+
+def scaling_of(service: Service, spec: JobSpec, machine: str) -> tuple[MeasuredSize, ...]:
+    """Return the scaling efficiency that earlier jobs of the trainable measured on this instance type, or an empty tuple.
+
+    These jobs had the same constants and differ in the number of GPUs or processes of their trials.
+    """
+    with service.database.read() as db:
+        rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
+    by_size: dict[tuple[int, int], list[JobRow]] = {}
+    for row in rows:
+        if _scales_like(service, row, spec, machine):
+            size = row.spec.resources
+            by_size.setdefault((devices(size), size.nodes), []).append(row)
+    if len(by_size) < 2:
+        return ()
+    groups = []
+    for same in by_size.values():
+        trials = [trial for row in same[:USED] for trial in _trials_of(service, row, spec)[0]]
+        names = tuple(row.id for row in same[:USED])
+        groups.append(SizedTrials(same[0].spec.resources, tuple(trials), names))
+    return measured_sizes(groups, spec.space)
+
+
+def _scales_like(service: Service, row: JobRow, spec: JobSpec, machine: str) -> bool:
+    other = row.spec
+    return (
+        row.offer.instance_type == machine
+        and differ_in_number(other.resources, spec.resources)
+        and other.fidelity.unit == spec.fidelity.unit
+        and other.fidelity.proxies == spec.fidelity.proxies
+        and dict(other.constants) == dict(spec.constants)
+        and packages.same(service, other, spec)
+    )
+
+
+def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> dict[str, Fraction]:
+    """Return how many times as long a step of `spec` takes as one of each job whose trials had other numbers of GPUs or processes.
+
+    The efficiency of several is the measured one, or an assumed one if nothing was measured.
+    """
+    factors, count = dict[str, Fraction](), devices(spec.resources)
+    for row in rows:
+        other = devices(row.spec.resources)
+        if other != count and differ_in_number(row.spec.resources, spec.resources):
+            sizes = scaling_of(service, row.spec, row.offer.instance_type)
+            before, after = (efficiency_at(sizes, each) or _assumed(each) for each in (other, count))
+            factors[row.id] = other * before / (count * after)
+    return factors
+
+
+def _assumed(count: int) -> Fraction:
+    return EFFICIENCY if count > 1 else Fraction(1)
+
+
+def _slowed(trial: SeenTrial, factor: Fraction) -> SeenTrial:
+    early_ns, later_ns = (ns and max(1, round(ns * factor)) for ns in (trial.early_ns, trial.later_ns))
+    step_ns = max(1, round(trial.step_ns * factor))
+    return replace(trial, step_ns=step_ns, early_ns=early_ns, later_ns=later_ns)
 
 
 @dataclass(frozen=True)
@@ -103,18 +178,16 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     """
     setups, steps = list[int](), list[int]()
     for row in _alike(service, spec):
-        with service.database.read() as db:
-            ran = earlier_jobs.attempts_of(db, row.id)
-            paced_trials = list(earlier_jobs.paced(db, row.id))
+        if devices(row.spec.resources) != devices(spec.resources):
+            continue
+        seen_trials, ran = _trials_of(service, row, spec)
         fresh = _on_new_workers(ran)
         setups += [
             ns_of(attempt, "setup") or 0
             for attempt in ran
             if (attempt.trial, attempt.attempt) in fresh and not attempt.from_step and ns_of(attempt, "train")
         ]
-        steps += [
-            trial.step_ns for trial in _seen(paced_trials, ran, row.spec.objective, like=spec.objective)
-        ]
+        steps += [trial.step_ns for trial in seen_trials]
     if len(setups) >= SETUPS_MIN and steps:
         return FirstStep(min(setups), min(steps), f"the least of {len(setups)} in earlier jobs")
     return FirstStep(_import_ns(service, spec), 0, "importing it alone")
@@ -131,16 +204,19 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
     The pilot of exactly this code and search space comes first. The other jobs follow, newest first. If any of them had
-    the same constants as this job, only jobs with the same constants are returned.
+    the same constants as this job, only jobs with the same constants are returned. If any of those trained with as many GPUs
+    or processes, only such jobs are returned.
     """
     with service.database.read() as db:
         rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
     rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
     rows = [row for row in rows if packages.same(service, row.spec, spec)]
-    same = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)]
+    rows = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)] or rows
+    count = devices(spec.resources)
+    rows = [row for row in rows if devices(row.spec.resources) == count] or rows
     piloted = pilot_of_job(service, spec)
     first = [] if piloted is None else [piloted.row]
-    chosen = [*first, *(row for row in same or rows if row.id not in [row.id for row in first])]
+    chosen = [*first, *(row for row in rows if row.id not in [row.id for row in first])]
     return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
 
 
@@ -154,6 +230,14 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
         rows = jobs.page(db, service.project, state=None, tag=(TAG, key), before=None, limit=PILOTS_LOOKED_AT)
         views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
         return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
+
+
+def _trials_of(service: Service, row: JobRow, like: JobSpec) -> tuple[list[SeenTrial], list[AttemptRow]]:
+    """Return the trials of a job whose step time is known, and its ended attempts."""
+    with service.database.read() as db:
+        ran = earlier_jobs.attempts_of(db, row.id)
+        paced_trials = list(earlier_jobs.paced(db, row.id))
+    return _seen(paced_trials, ran, row.spec.objective, like=like.objective), ran
 
 
 def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow]:

@@ -53,7 +53,10 @@ def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
     """
     now = service.now()
     asked = questions_of(
-        request, now, lambda each: served_model(service, each.job, each.export, each.variant)
+        request,
+        now,
+        lambda each: served_model(service, each.job, each.export, each.variant),
+        lambda job: estimates.measured_scaling(service, job),
     )
     return serialize_estimates.estimate_of(request, asked, estimates.estimate(service.settings, asked, now))
 

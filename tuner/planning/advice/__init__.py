@@ -9,6 +9,7 @@ RULES: tuple[Rule, ...] = (
     resources.memory_unused,
     resources.input_bound,
     resources.fp32_where_bf16,
+    resources.scaling_inefficient,
     overheads.checkpoint_interval,
     overheads.setup_dear,
     overheads.idle_dear,

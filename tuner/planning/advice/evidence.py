@@ -14,6 +14,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.usage import COUNTS, Fact, Usage
 from tuner.planning.catalogue import Catalogue
+from tuner.planning.scaling import MeasuredSize, devices
 from tuner.tuning.checkpointing import InterruptionRisk
 
 
@@ -91,6 +92,8 @@ class JobEvidence:
     #: Whether the trainable passed its newest restore self-test, and the reason if not. None if it has not been tested.
     self_test: tuple[bool, str] | None = None
     places: JobRegions = field(default_factory=JobRegions)
+    #: The sizes of trials whose step times jobs of the trainable measured, ascending. Empty if there are not at least two.
+    sizes: tuple[MeasuredSize, ...] = ()
 
     def measured(self, *names: str) -> tuple[MeasuredAttempt, ...]:
         """Return the attempts for which all the named counts of `Usage` were measured."""
@@ -105,6 +108,13 @@ class JobEvidence:
         """The market on which most of the money was spent."""
         spot = total(attempt.spent for attempt in self.attempts if attempt.row.market == "spot")
         return "spot" if spot + spot > total(attempt.spent for attempt in self.attempts) else "on_demand"
+
+    @cached_property
+    def size(self) -> MeasuredSize | None:
+        """The measured size that the job's trials have. None if there is none, or if it is the smallest measured one."""
+        size = self.spec.resources
+        larger = (each for each in self.sizes[1:] if each.resources.nodes == size.nodes)
+        return next((each for each in larger if each.devices == devices(size)), None)
 
     @cached_property
     def home(self) -> Listing | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, last_step, predicts
 from tuner.planning.advice.evidence import JobEvidence, sums
 from tuner.planning.advice.resources import LEAST_SAMPLES, LEAST_WALL_NS
+from tuner.planning.scaling import devices, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ def _of_machine(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
     if wall < LEAST_WALL_NS:
         why = f"{wall / 10**9:.1f} s of training were measured, and 10 s are needed"
         yield MissingMeasurement("processor use", why, "train for longer")
+    size = evidence.spec.resources
+    if devices(size) > 1 and evidence.size is None:
+        yield MissingMeasurement(
+            "scaling efficiency",
+            f"no job trained this trainable on {named(size)} and also on fewer, on the same machine and with the same constants",
+            "run a pilot of the job with fewer by tuner pilot",
+        )
     if evidence.home is None:
         kind, market = evidence.offer.instance_type, evidence.market
         yield MissingMeasurement(

@@ -3,8 +3,9 @@
 import math
 from fractions import Fraction
 
+from tuner.domain.job import Resources
 from tuner.domain.listing import Listing
-from tuner.domain.money import NS_PER_HOUR, Money
+from tuner.domain.money import NS_PER_HOUR, ZERO, Money
 from tuner.domain.offer import Offer
 from tuner.planning.accelerators import accelerator, relative_speed
 from tuner.planning.advice.evidence import (
@@ -20,6 +21,7 @@ from tuner.planning.advice.evidence import (
     spent_on,
     sums,
 )
+from tuner.planning.scaling import named
 
 GIB = 1 << 30
 LEAST_WALL_NS = 10 * 10**9  # training that must have been measured before a rule about its time applies
@@ -360,3 +362,58 @@ def _has_bf16(evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...]) -> b
     home = evidence.home
     known = accelerator(home.accelerator, home.gpu_memory_gib) if home is not None else None
     return known is not None and known.bf16
+
+
+# Scaling
+SCALES_ABOVE = Fraction(4, 5)
+
+
+def scaling_inefficient(evidence: JobEvidence) -> AdviceFinding | None:
+    """Find trials on several GPUs, or processes, whose steps cost more than those of trials on fewer of them did."""
+    own = evidence.size
+    if own is None or own.efficiency >= SCALES_ABOVE:
+        return None
+    trained, price = spent_on(evidence.attempts, "train"), evidence.rate().price.micro_usd_per_hour
+    savings = [
+        (portion(trained, 1 - share(rate.micro_usd_per_hour, price) * size.step_ratio / own.step_ratio), size)
+        for size in evidence.sizes
+        if size.devices < own.devices
+        for rate in [evidence.offer.rate(size.resources).price]
+    ]
+    saves, best = max(savings, key=lambda saving: saving[0].micro_usd, default=(ZERO, own))
+    if saves == ZERO:
+        return None
+    many, few = named(own.resources), named(best.resources)
+    at_once = own.devices // best.devices
+    return AdviceFinding(
+        kind="scaling_inefficient",
+        title=f"{many} run at {float(own.efficiency):.0%} efficiency: {at_once} trial{'s' * (at_once > 1)} on {few}"
+        f"{' each' * (at_once > 1)} cost {saves} less for the same steps",
+        evidence={
+            "efficiency": own.efficiency,
+            "relative_error": Fraction(own.error).limit_denominator(10**6),
+            "step_ratio": own.step_ratio / best.step_ratio,
+            "trials": own.trials,
+            "compared_with": f"{best.trials} trials on {few} of {', '.join(best.jobs)}",
+            "train_usd": trained,
+        },
+        change=_smaller_size(own.resources, best.resources),
+        saves=saves,
+        saves_note=f"training × (1 − price × step time on {few} ÷ price × step time on {many}), at this job's prices",
+        verify="a step must do the same work in both, as an epoch over the same data does; compare the metric at the same step, since "
+        "the batch of all processes together may be another",
+        confidence="medium",
+    )
+
+
+def _smaller_size(size: Resources, smaller: Resources) -> AdvisedChange:
+    names = ("nodes", "gpus", "processes_per_node", "cpus")
+    first, *more = (name for name in names if getattr(size, name) != getattr(smaller, name))
+    others = "".join(f"resources.{name}: {_shown(smaller, name)}; " for name in more)
+    how = f"{others}more trials then fit on the same machines at once, and each takes longer"
+    return AdvisedChange(f"resources.{first}", _shown(size, first), _shown(smaller, first), how)
+
+
+def _shown(size: Resources, name: str) -> str:
+    value = getattr(size, name)
+    return "auto" if value is None else f"{value:g}"

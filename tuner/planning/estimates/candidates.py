@@ -292,6 +292,10 @@ def _efficiency(run: TrainingRun, listing: Listing, gpus: int, known: Speed, lin
     if run.efficiency is not None:
         return run.efficiency
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
+    if run.scaling is not None and kind is not None:
+        many, few = (run.scaling.efficiency(kind.name, link, count) for count in (gpus, known.measured_gpus))
+        if many is not None and few is not None:
+            return min(Fraction(1), many / few)
     a_step = _per_step(run, known)
     if run.model is None or kind is None or a_step is None:
         return EFFICIENCY

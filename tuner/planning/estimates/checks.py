@@ -96,6 +96,10 @@ def _spot(run: TrainingRun) -> Iterator[StatedAssumption]:
 def _several(run: TrainingRun) -> Iterator[StatedAssumption]:
     if run.gpus in (0, 1) or run.efficiency is not None:
         return
+    if run.scaling is not None:
+        jobs = ", ".join(dict.fromkeys(job for size in run.scaling.sizes for job in size.jobs))
+        why = f"{jobs}; computed on other GPUs, and over other links"
+        yield StatedAssumption("efficiency", f"measured on {run.scaling.accelerator}", why)
     if run.model is None:
         why = "several GPUs against one, where nothing says how much they talk; no source"
         yield StatedAssumption("efficiency", f"{float(EFFICIENCY)}", why)

@@ -10,6 +10,7 @@ from typing import Literal
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
+from tuner.planning.scaling import MeasuredSize, efficiency_at
 from tuner.planning.serving import ServedModel
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adam_8bit", "adafactor"]
@@ -88,6 +89,29 @@ class ListingFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredScaling:
+    """The scaling efficiency that jobs of a trainable measured on one kind of GPU."""
+
+    sizes: tuple[MeasuredSize, ...]
+    accelerator: str  #: The name of the kind in the data sheets.
+    link: str  #: The link between the GPUs of one of their machines.
+
+    def efficiency(self, accelerator: str, link: str, gpus: int) -> Fraction | None:
+        """Return the efficiency of this many GPUs that communicate over `link`, or None if it does not follow from the measurements."""
+        least, *others = self.sizes
+        several = link == "ethernet"
+        alike = [size for size in others if (size.resources.nodes > 1) == several]
+        if (
+            accelerator != self.accelerator
+            or link not in ("ethernet", self.link)
+            or least.resources.nodes > 1
+        ):
+            return None
+        measured = efficiency_at([least, *alike], gpus)
+        return None if measured is None else min(Fraction(1), measured)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
     """A single training run to estimate."""
 
@@ -99,6 +123,8 @@ class TrainingRun:
     gpus: int | None = 1  #: The number of GPUs to use. None means all GPUs of each machine.
     #: The speed of several GPUs as a share of the sum of their speeds alone. None means that it is computed.
     efficiency: Fraction | None = None
+    #: Used instead of a computed efficiency on the GPUs where it was measured.
+    scaling: MeasuredScaling | None = None
     deadline_ns: int | None = None
     where: ListingFilter = field(default_factory=ListingFilter)
     limit: int = 20  #: The maximum number of candidates that are shown.
@@ -159,6 +185,7 @@ class ScalingQuestion:
     ethernet_gbit_s: Fraction
     #: The time of the whole run on one GPU. If None, no machines are compared.
     hours_on_one: Fraction | None = None
+    measured: MeasuredScaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from tuner.planning.estimates.described import (
     UTILISATION,
     UTILISATION_RANGE,
     Format,
+    MeasuredScaling,
     Measurement,
     TrainingRun,
 )
@@ -151,10 +152,14 @@ class LinkEfficiency:
     link: Link
     bytes_per_second: Fraction
     allreduce_seconds: Fraction
-    #: If no communication is hidden behind the computation. Estimates use this efficiency.
-    efficiency: Fraction
+    efficiency: Fraction  #: If no communication is hidden behind the computation.
     overlapped: Fraction  #: If as much communication as possible is hidden behind the backward pass.
-    speedup: Fraction
+    measured: Fraction | None = None  #: What jobs of a trainable measured.
+
+    @property
+    def speedup(self) -> Fraction:
+        """The speed-up at the measured efficiency, or without one at the computed `efficiency`."""
+        return self.gpus * (self.efficiency if self.measured is None else self.measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,17 +212,25 @@ def point(
         allreduce_seconds=talk_s,
         efficiency=efficiency,
         overlapped=step_s / (step_s + max(Fraction(0), talk_s - BACKWARD * step_s)),
-        speedup=gpus * efficiency,
     )
 
 
 def table(
-    kind: Accelerator, *, gpus: Sequence[int], gradient_bytes: int, step_s: Fraction, gbit_s: Fraction
+    kind: Accelerator,
+    *,
+    gpus: Sequence[int],
+    gradient_bytes: int,
+    step_s: Fraction,
+    gbit_s: Fraction,
+    measured: MeasuredScaling | None = None,
 ) -> list[LinkEfficiency]:
     """Return the efficiency of each number of GPUs over each link that the accelerator has."""
     reached = [(link, bandwidth(kind, link, gbit_s)) for link in LINKS]
     return [
-        point(gpus=count, link=link, gradient_bytes=gradient_bytes, step_s=step_s, bytes_s=bytes_s)
+        replace(
+            point(gpus=count, link=link, gradient_bytes=gradient_bytes, step_s=step_s, bytes_s=bytes_s),
+            measured=None if measured is None else measured.efficiency(kind.name, link, count),
+        )
         for link, bytes_s in reached
         if bytes_s is not None
         for count in gpus
@@ -265,7 +278,7 @@ def _on(
         instance_type=listing.instance_type,
         usd_per_hour=price,
         link=link if gpus > 1 else None,
-        efficiency=there.efficiency,
+        efficiency=there.speedup / gpus,
         hours=hours,
         usd=price.of(int(elapsed_ns)),
         usd_per_hour_saved=None,

@@ -288,6 +288,7 @@ def scaling_view(question: ScalingQuestion, catalogue: Catalogue) -> ScalingView
         gradient_bytes=gradient_bytes,
         step_s=question.step_s,
         gbit_s=question.ethernet_gbit_s,
+        measured=question.measured,
     )
     listings = [
         listing

@@ -1,0 +1,154 @@
+"""The scaling efficiency of a trainable, measured by jobs whose trials took different numbers of GPUs or processes.
+
+Let a step take t with d GPUs, and u with k GPUs, where d is the smallest number. The efficiency with k GPUs is d·t/(k·u). A step
+must do the same work with each number of GPUs, as one epoch of the same data does.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import fmean, stdev
+
+import numpy as np
+
+from tuner.domain.job import Resources
+from tuner.domain.space import Config, Space
+from tuner.planning.evidence import SeenTrial, points_of, ridge
+
+TRIALS_MIN = 3  # trials of each size, so that the error of a ratio of step times can be estimated
+ERROR_MAX = 0.1  # a ratio of step times with a larger standard error is not used
+PRECISION = 10**6
+
+
+def devices(resources: Resources) -> int:
+    """Return the number of GPUs of a trial, or of its processes if it has no whole GPU."""
+    return int(resources.all_gpus) if resources.gpus >= 1 else resources.processes * resources.nodes
+
+
+def named(resources: Resources, count: int | None = None) -> str:
+    """Return a number of devices as a phrase, such as "4 GPUs". Without `count`, that of a trial."""
+    count = devices(resources) if count is None else count
+    noun = ("GPU" if count == 1 else "GPUs") if resources.gpus >= 1 else "process" + "es" * (count != 1)
+    return f"{count} {noun}"
+
+
+def differ_in_number(a: Resources, b: Resources) -> bool:
+    """Return whether trials of these sizes differ in nothing but the number of their GPUs, or of their processes."""
+    if a.gpus >= 1 and b.gpus >= 1:
+        return True
+    return a.gpus == b.gpus and math.isclose(a.cpus / a.processes, b.cpus / b.processes)
+
+
+@dataclass(frozen=True, slots=True)
+class SizedTrials:
+    """The trials of earlier jobs that had the same size."""
+
+    resources: Resources
+    trials: tuple[SeenTrial, ...]
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSize:
+    """A size of trials whose step time is known relative to that of the smallest size."""
+
+    resources: Resources
+    step_ratio: Fraction  #: The time of a step, divided by the time of a step of the smallest size.
+    efficiency: Fraction  #: Relative to the smallest size, which has 1.
+    error: float  #: The relative standard error of both.
+    trials: int
+    jobs: tuple[str, ...]
+
+    @property
+    def devices(self) -> int:
+        return devices(self.resources)
+
+
+def measured_sizes(groups: Sequence[SizedTrials], space: Space) -> tuple[MeasuredSize, ...]:
+    """Compare the step times of each size with those of the smallest one.
+
+    Returns:
+        The sizes in ascending order. Empty if fewer than two sizes are known well enough.
+    """
+    ordered = sorted(
+        (group for group in groups if len(group.trials) >= TRIALS_MIN),
+        key=lambda group: (devices(group.resources), group.resources.nodes),
+    )
+    if not ordered:
+        return ()
+    least, *others = ordered
+    sizes = [MeasuredSize(least.resources, Fraction(1), Fraction(1), 0.0, len(least.trials), least.jobs)]
+    for group in others:
+        compared = _log_ratio(least.trials, group.trials, space)
+        if compared is None or compared[1] > ERROR_MAX:
+            continue
+        ratio = Fraction(math.exp(compared[0])).limit_denominator(PRECISION)
+        efficiency = Fraction(devices(least.resources), devices(group.resources)) / ratio
+        count = len(group.trials)
+        sizes.append(MeasuredSize(group.resources, ratio, efficiency, compared[1], count, group.jobs))
+    return tuple(sizes) if len(sizes) > 1 else ()
+
+
+def _log_ratio(
+    least: Sequence[SeenTrial], others: Sequence[SeenTrial], space: Space
+) -> tuple[float, float] | None:
+    """Return the mean of the logarithm of the ratio of step times, and its standard error.
+
+    The same part of the trainings is compared: later steps if they are known, otherwise the first ones. Trials of the same
+    configuration are compared in pairs. If there are too few pairs, the step times are corrected for the parameters by a regression
+    over both sizes.
+    """
+    for part in ("later_ns", "early_ns", "step_ns"):
+        a, b = (
+            [(trial.config, math.log(ns)) for trial in trials if (ns := getattr(trial, part))]
+            for trials in (least, others)
+        )
+        if min(len(a), len(b)) >= TRIALS_MIN:
+            return _compared(a, b, space)
+    return None
+
+
+Paced = Sequence[tuple[Config, float]]
+"""Configurations, with the logarithms of their step times."""
+
+
+def _compared(a: Paced, b: Paced, space: Space) -> tuple[float, float]:
+    by_config = {json.dumps(config, sort_keys=True): pace for config, pace in a}
+    keys = [(json.dumps(config, sort_keys=True), pace) for config, pace in b]
+    pairs = [pace - by_config[key] for key, pace in keys if key in by_config]
+    if len(pairs) >= TRIALS_MIN:
+        return fmean(pairs), stdev(pairs) / math.sqrt(len(pairs))
+    paces = [np.array([pace for _, pace in paced]) for paced in (a, b)]
+    offset = float(paces[1].mean() - paces[0].mean())
+    error = math.hypot(*(float(each.std(ddof=1)) / math.sqrt(len(each)) for each in paces))
+    points = [points_of(space, [config for config, _ in paced]) for paced in (a, b)]
+    if points[0] is None or points[1] is None:
+        return offset, error
+    # Each size is centred at its own mean, so that the ratio does not count as an effect of a parameter.
+    centred = np.concatenate([each - each.mean(axis=0) for each in points if each is not None])
+    fit = ridge(centred, np.concatenate([each - each.mean() for each in paces]))
+    if fit is None:
+        return offset, error
+    moved = float((points[1].mean(axis=0) - points[0].mean(axis=0)) @ fit.slopes)
+    # From the errors of predicting each trial from all others: those of the fit itself would be too small.
+    return offset - moved, fit.spread * math.sqrt(1 / len(a) + 1 / len(b))
+
+
+def efficiency_at(sizes: Sequence[MeasuredSize], count: int) -> Fraction | None:
+    """Return the efficiency with `count` devices, relative to the smallest size. Return None if nothing was measured.
+
+    If this number was not measured, it follows from the nearest one: the inverse of the efficiency is assumed to grow linearly
+    with the number, as it does if a fixed part of each step is not divided.
+    """
+    if len(sizes) < 2:
+        return None
+    least, *others = sizes
+    near = min(others, key=lambda size: (abs(math.log(size.devices / count)), size.resources.nodes))
+    if count == near.devices:
+        return near.efficiency
+    if count <= least.devices:
+        return Fraction(1)
+    lost = max(Fraction(0), 1 / near.efficiency - 1) / max(1, near.devices - least.devices)
+    return 1 / (1 + lost * (count - least.devices))
