@@ -3,15 +3,17 @@ loaders that continue, and distillation.
 """
 
 import copy
+import random
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from tuner.training import (
     SpotSafe,
@@ -20,6 +22,7 @@ from tuner.training import (
     efficient_loader,
     fit_batch_size,
     grad_scaler,
+    loaders,
     measured,
     recompute,
 )
@@ -157,6 +160,47 @@ def test_distillation_mixes_labels_and_teacher() -> None:
     for bad in ({"weight": 1.1}, {"temperature": 0.0}):
         with pytest.raises(ValueError, match="between 0 and 1"):
             distillation_loss(student, teacher, target, **bad)
+
+
+class Augmented(Dataset[tuple[float, ...]]):
+    """Rows with random numbers. Loading one takes a second of the fake time `at`."""
+
+    def __init__(self, size: int = 40) -> None:
+        self.size, self.at = size, 0.0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, row: int) -> tuple[float, ...]:
+        self.at += 1
+        return row, random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def batches_of(loader: Any, epochs: int = 1) -> list[list[list[float]]]:
+    return [[column.tolist() for column in batch] for _ in range(epochs) for batch in loader]
+
+
+def test_random_augmentations_do_not_depend_on_the_process_nor_on_an_interruption() -> None:
+    states = random.getstate(), torch.get_rng_state().tolist()
+    whole = batches_of(efficient_loader(Augmented(), 4, seed=3, workers=0), epochs=2)
+    assert (random.getstate(), torch.get_rng_state().tolist()) == states
+    assert batches_of(efficient_loader(Augmented(), 4, seed=3), epochs=2) == whole
+    first = efficient_loader(Augmented(), 4, seed=3, workers=0)
+    seen = [[column.tolist() for column in batch] for batch, _ in zip(first, range(7), strict=False)]
+    second = efficient_loader(Augmented(), 4, seed=3, workers=1)
+    second.load_state_dict({**first.state_dict(), "next": 7})
+    assert seen + batches_of(second, epochs=2) == whole
+    assert len({str(batch[1:]) for batch in whole}) == 20, "each batch draws other numbers"
+
+
+@pytest.mark.parametrize(("train_s", "workers"), [(0.0, 2), (3.0, 2), (4.0, 1), (75.0, 1), (80.0, 0)])
+def test_number_of_workers_is_measured(monkeypatch: pytest.MonkeyPatch, train_s: float, workers: int) -> None:
+    data = Augmented(4 * 10)
+    monkeypatch.setattr(loaders.time, "perf_counter", lambda: data.at)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for _ in zip(efficient_loader(data, 4), range(loaders.TIMED + 2), strict=False):
+        data.at += train_s
+    assert measured.measurements()["facts"]["loader_workers"] == workers
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.extended)])

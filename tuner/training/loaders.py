@@ -1,10 +1,16 @@
 """Batches in an order that survives a restart."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from statistics import median
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset, default_collate
 
 from tuner.training.measured import note
 
@@ -44,6 +50,11 @@ class Batches:
     def seed_of_epoch(self) -> int:
         return self._seed * 1_000_003 + self._epoch
 
+    @property
+    def left(self) -> int:
+        """The number of remaining batches of this epoch."""
+        return len(self) - self._next
+
     def advance(self) -> None:
         """Count one more batch of this epoch as used."""
         self._next += 1
@@ -61,23 +72,63 @@ class Batches:
 class ResumableLoader:
     """The batches of a `DataLoader`, whose position is part of a checkpoint. Made by `efficient_loader`."""
 
-    def __init__(self, dataset: Any, order: Batches, arguments: Mapping[str, Any]) -> None:
-        self._order, self._drawn = order, torch.Generator()
-        # Without its own generator, each epoch would draw a number from PyTorch's. A continued epoch would draw one more.
-        self._loader: DataLoader[Any] = DataLoader(
-            dataset, batch_sampler=_Rest(order), generator=self._drawn, **arguments
-        )
+    def __init__(
+        self, dataset: Any, order: Batches, workers: int | None, arguments: Mapping[str, Any]
+    ) -> None:
+        self._dataset, self._order, self._arguments = dataset, order, arguments
+        self._seconds: list[tuple[float, float]] = []  # of loading a batch, and of training on it
+        self._loader = None if workers is None else self._loader_with(workers)
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the remaining batches of this epoch, then move to the next epoch."""
-        self._drawn.manual_seed(self._order.seed_of_epoch)
-        for batch in self._loader:
+        while self._loader is None and self._order.left:
+            yield from self._timed_batches()
+        for batch in self._loader or ():
             self._order.advance()  # not when a worker loads the batch, which is earlier
             yield batch
         self._order.end_epoch()
+
+    def _timed_batches(self) -> Iterator[Any]:
+        """Yield batches that are loaded in this process until it is known how many workers are useful, or the epoch ends."""
+        began = time.perf_counter()
+        for batch in self._loader_with(0):
+            loaded = time.perf_counter()
+            self._order.advance()
+            yield batch
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()  # otherwise the time of training would be that of starting its kernels
+            trained = time.perf_counter()
+            self._seconds.append((loaded - began, trained - loaded))
+            if len(self._seconds) > TIMED:
+                # without the first batch, with which files are opened and memory is allocated
+                load_s, train_s = (median(times) for times in zip(*self._seconds[1:], strict=True))
+                self._loader = self._loader_with(useful_workers(load_s, train_s, torch.get_num_threads()))
+                return
+            began = time.perf_counter()
+
+    def _loader_with(self, workers: int) -> DataLoader[Any]:
+        note(loader_workers=workers)
+        pin = torch.cuda.is_available()
+        arguments = {
+            "num_workers": workers,
+            "pin_memory": pin,
+            "persistent_workers": workers > 0,
+            **self._arguments,
+        }
+        if not workers:
+            arguments.pop("prefetch_factor", None)
+        # Without its own generator, each epoch would draw a number from PyTorch's. A continued epoch would draw one more.
+        generator = torch.Generator()
+        return DataLoader(
+            self._dataset,
+            batch_sampler=_Rest(self._order),
+            generator=generator,
+            collate_fn=_as_it_is,
+            **arguments,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return self._order.state_dict()
@@ -86,8 +137,25 @@ class ResumableLoader:
         self._order.load_state_dict(state)
 
 
+TIMED = 5  # batches by which the number of workers is chosen
+WORTH = 0.05  # least share of the time that loading takes in this process, for workers to be useful
+
+
+def useful_workers(load_s: float, train_s: float, cpus: int) -> int:
+    """Return how many processes load batches as fast as they are trained on, at most one less than the CPUs.
+
+    Args:
+        load_s: Seconds in which one process loads a batch.
+        train_s: Seconds of training on a batch.
+        cpus: The CPUs of the trial.
+    """
+    if load_s <= WORTH * (load_s + train_s):
+        return 0
+    return min(max(0, cpus - 1), math.ceil(load_s / max(train_s, load_s / cpus)))
+
+
 class _Rest(Sampler[list[int]]):
-    """The rows of the remaining batches of an epoch."""
+    """The remaining batches of an epoch: the number that seeds each, and its rows."""
 
     def __init__(self, order: Batches) -> None:
         self._order = order
@@ -96,8 +164,45 @@ class _Rest(Sampler[list[int]]):
         return len(self._order)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for rows in self._order.rest():
-            yield rows.tolist()
+        seed = self._order.seed_of_epoch * len(self._order)
+        for number, rows in enumerate(self._order.rest(), start=len(self._order) - self._order.left):
+            yield [seed + number, *rows.tolist()]
+
+
+class _SeededBatches:
+    """A dataset of batches. Each draws random numbers of its own, so they are the same in any process, also after an interruption."""
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], *, draws: bool) -> None:
+        self._dataset, self._collate, self._draws = dataset, collate, draws
+
+    def __getitems__(self, seed_and_rows: list[int]) -> Any:
+        seed, *rows = seed_and_rows
+        with _seeded(seed) if self._draws else nullcontext():
+            if callable(several := getattr(self._dataset, "__getitems__", None)):
+                return self._collate(several(rows))
+            return self._collate([self._dataset[row] for row in rows])
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of this thread's CPU, and restore their states afterwards."""
+    numpy: Any = sys.modules.get("numpy")
+    kept = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed % 2**63)
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        torch.set_rng_state(kept[1])
+        if numpy is not None:
+            numpy.random.set_state(kept[2])
 
 
 def efficient_loader(
@@ -107,27 +212,31 @@ def efficient_loader(
     seed: int = 0,
     shuffle: bool = True,
     workers: int | None = None,
+    collate_fn: Callable[[Any], Any] | None = None,
     **more: Any,
 ) -> ResumableLoader:
     """Return a loader that continues in the middle of an epoch with the same batches. Pass it to `SpotSafe`.
 
     It pins memory if CUDA is available, and its workers stay alive between epochs. A loop that is left early continues there the next
-    time, too. Random numbers that are drawn in worker processes differ after an interruption. Do not use it with Lightning, which does not
-    take a loader to the end of its last epoch, and would find the next one empty.
+    time, too. Each batch seeds the generators of Python, NumPy and PyTorch while it is loaded, so random augmentations are the same
+    with any number of workers, and after an interruption. Do not use it with Lightning, which does not take a loader to the end of its
+    last epoch, and would find the next one empty.
 
     Args:
         dataset: A dataset of PyTorch with a length, or any sequence of examples.
         batch_size: Examples per batch.
-        seed: Of the order of the examples. Each epoch has an order of its own.
+        seed: Of the order of the examples, and of random augmentations. Each epoch has an order of its own.
         shuffle: Whether the examples are shuffled.
-        workers: The processes that load examples. None takes one less than the trial's CPUs, and none for tensors in memory, which are
-            faster to read than to send to another process.
-        more: Further arguments of PyTorch's `DataLoader`, such as `collate_fn` and `prefetch_factor`.
+        workers: The processes that load examples. None measures the first batches: as many as keep up with training, at most one less
+            than the trial's CPUs, and none if loading takes less than 5 % of the time, or if the examples are tensors in memory.
+        collate_fn: Makes a batch of a list of examples. None stacks tensors, as PyTorch's `DataLoader` does.
+        more: Further arguments of `DataLoader`, such as `prefetch_factor`.
     """
-    if workers is None:
-        in_memory = isinstance(dataset, TensorDataset | torch.Tensor | list | tuple)
-        workers = 0 if in_memory else max(0, torch.get_num_threads() - 1)
-    pin = torch.cuda.is_available()
-    note(loader_workers=workers, pin_memory=pin, batch_size=batch_size)
-    arguments = {"num_workers": workers, "pin_memory": pin, "persistent_workers": workers > 0, **more}
-    return ResumableLoader(dataset, Batches(len(dataset), batch_size, seed=seed, shuffle=shuffle), arguments)
+    in_memory = isinstance(dataset, TensorDataset | torch.Tensor | list | tuple)
+    if workers is None and in_memory:
+        workers = 0
+    note(pin_memory=torch.cuda.is_available(), batch_size=batch_size)
+    # Seeding takes a tenth of a millisecond, and rows in memory draw nothing.
+    batches = _SeededBatches(dataset, collate_fn or default_collate, draws=bool(workers) or not in_memory)
+    order = Batches(len(dataset), batch_size, seed=seed, shuffle=shuffle)
+    return ResumableLoader(batches, order, workers, more)
