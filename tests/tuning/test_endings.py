@@ -312,6 +312,7 @@ def test_with_proxies_only_scores_of_the_highest_stage_are_compared() -> None:
     story.report(1, 3, 0.91)
     assert story.state.ending is not None
     assert story.state.ending.reason == "target"
+    assert story.state.stages == {0: (2, 0), 1: (2, 0)}, "the steps of each stage, and their time"
 
 
 def test_with_proxies_auto_uses_the_rungs_that_have_values() -> None:

@@ -2,6 +2,7 @@
 1,000 micro-dollars.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -140,6 +141,25 @@ def test_slowed_trial_is_expected_to_stay_slow() -> None:
 def test_each_trial_is_expected_to_keep_its_own_pace(step_s: float, affordable: bool) -> None:
     leader_reserve = reserve(Trial("paused", 12, 12, step_s), Trial("completed", STEPS, STEPS), left_steps=60)
     assert (leader_reserve.leader is not None) is affordable
+
+
+def test_reserve_learns_what_the_steps_of_each_rung_cost() -> None:
+    """With proxies, the two cheap steps say little about the 38 that follow."""
+    proxies = Fidelity(min=2, max=STEPS, reduction_factor=10, proxies={"resolution": (16, 32)})
+    cheap, whole = Trial("paused", 2, 2, step_s=0.25), Trial("stopped", 20, 20, step_s=1.825)
+
+    def leads(left_steps: float, *trials: Trial, stages: dict[int, tuple[int, int]]) -> bool:
+        state = state_of(left_steps, *trials)
+        state.spec, state.stages = replace(state.spec, fidelity=proxies), stages
+        due = Reserve.of(state)
+        assert due is not None
+        return due.leader is not None
+
+    known = {0: (4, NS), 1: (18, 36 * NS)}  # a quarter of a second, and two seconds
+    assert leads(15, cheap, stages={0: (2, NS // 2)}), "later steps are taken to be like the first"
+    assert not leads(15, cheap, whole, stages=known)
+    assert not leads(38 * 2 * MARGIN, cheap, whole, stages=known)
+    assert leads(39 * 2 * MARGIN, cheap, whole, stages=known)
 
 
 def test_any_trial_may_use_the_last_money_if_none_runs() -> None:

@@ -177,6 +177,10 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if event.value is not None:
         trial.value, trial.violation = event.value, event.violation or 0.0
     latest_ns = event.train_ns // (event.step - trial.steps)
+    if state.spec.fidelity.proxies:
+        stage = state.spec.fidelity.stage(event.step)
+        steps, train_ns = state.stages.get(stage, (0, 0))
+        state.stages[stage] = steps + event.step - trial.steps, train_ns + event.train_ns
     trial.pace_ns = (3 * trial.pace_ns + latest_ns) // 4 if trial.pace_ns else latest_ns
     state.steps, trial.steps = state.steps + event.step - trial.steps, event.step
     state.trained_ns, trial.trained_ns = (

@@ -5,8 +5,10 @@ differ in price. Only the scheduler `auto` keeps a reserve, and only with `on_ex
 budget is exhausted can be topped up, so it needs no reserve.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 from tuner.domain.money import Rate
@@ -52,7 +54,8 @@ class Reserve:
     def is_due(self) -> bool:
         """Return whether the rest of the budget should finish existing trials, because it cannot pay for a typical new one."""
         steps = max(NEW * (self.state.max_step or 0), self._first_stop)
-        return not self._affords(_overhead_ns(self.state) + round(steps * _step_ns(self.state)), None)
+        step_ns = _step_ns(self.state, until=math.ceil(steps))
+        return not self._affords(_overhead_ns(self.state) + round(steps * step_ns), None)
 
     def in_the_way(self) -> list[TrialRecord]:
         """Return the running trials to pause, because reaching their `until` steps would use money that the leader needs.
@@ -91,7 +94,7 @@ class Reserve:
         """
         if self.leader is not None and self.is_due:
             return False
-        first = self._first_stop * _step_ns(self.state)
+        first = self._first_stop * _step_ns(self.state, until=self._first_stop)
         return self._is_last or self._affords(_overhead_ns(self.state) + first, None)
 
     @property
@@ -102,7 +105,8 @@ class Reserve:
         finish.
         """
         free = self.left_ns - self._committed_ns(None, to_end=False) - _overhead_ns(self.state)
-        return max(0, free) * FORETOLD / (MARGIN * (self.state.max_step or 1) + SPARE) / NS
+        steps = MARGIN * (self.state.max_step or 1) * _length(self.state, 0, self.state.max_step or 1) + SPARE
+        return max(0, free) * FORETOLD / steps / NS
 
     @property
     def _first_stop(self) -> int:
@@ -152,7 +156,7 @@ def _confirming_ns(state: State, leader: TrialRecord) -> int:
     rule = state.spec.confirm
     if rule is None:
         return 0
-    step_ns = max(_step_ns(state), _step_ns(state, leader))
+    step_ns = max(_step_ns(state, trial, until=state.max_step) for trial in (None, leader))
     training_ns = round((MARGIN * (state.max_step or 1) + SPARE) * step_ns) + _overhead_ns(state)
     repeats = sum(confirm.kept(rule.candidates, seed) for seed in range(1, rule.seeds))
     return round(MARGIN * repeats * training_ns)
@@ -166,19 +170,43 @@ def _finishing_ns(state: State, trial: TrialRecord) -> int:
 def _reaching_ns(state: State, trial: TrialRecord, step: int | None) -> int:
     steps = max(0, (step or trial.steps) - trial.steps)
     overhead = 0 if trial.number in state.active and trial.steps else _overhead_ns(state)
-    return round((MARGIN * steps + SPARE) * _step_ns(state, trial)) + overhead
+    return round((MARGIN * steps + SPARE) * _step_ns(state, trial, since=trial.steps, until=step)) + overhead
 
 
-def _step_ns(state: State, trial: TrialRecord | None = None) -> int:
-    """Return the mean step time of all trials, or an estimate for the given trial.
+def _step_ns(
+    state: State, trial: TrialRecord | None = None, *, since: int = 0, until: int | None = None
+) -> int:
+    """Return the mean step time of all trials, or an estimate for the given trial. With proxies, it is that of the steps since `since`.
 
     The estimate is the trial's own mean, drawn towards the mean of all, or its recent pace if that is slower.
     """
     mean = state.trained_ns // max(1, state.steps)
+    length = _length(state, since, until)
     if trial is None:
-        return mean
-    own = (trial.trained_ns + PRIOR_STEPS * mean) // (trial.steps + PRIOR_STEPS)
-    return max(own, trial.pace_ns)
+        return round(mean * length) if state.stages else mean
+    if not state.stages:
+        own = (trial.trained_ns + PRIOR_STEPS * mean) // (trial.steps + PRIOR_STEPS)
+        return max(own, trial.pace_ns)
+    steps = trial.steps * _length(state, 0, trial.steps)
+    own_ns = (trial.trained_ns + PRIOR_STEPS * mean) / (steps + PRIOR_STEPS)
+    pace_ns = trial.pace_ns / (_length(state, trial.steps - 1, trial.steps) or 1)
+    return round(max(own_ns, pace_ns) * length)
+
+
+def _length(state: State, since: int, until: int | None) -> float:
+    """Return how long the steps after `since`, up to `until`, take relative to the mean of all steps so far. It is 1 without proxies.
+
+    A stage of the proxies that no trial has reached is assumed to take as long as the one before.
+    """
+    if not state.stages or until is None or until <= since or not state.trained_ns:
+        return 1.0
+    total = 0.0
+    bounds = [*state.spec.fidelity.stage_ends, until]
+    for stage, (low, high) in enumerate(pairwise([0, *bounds])):
+        known = max((each for each in state.stages if each <= stage), default=min(state.stages))
+        steps, train_ns = state.stages[known]
+        total += max(0, min(high, until) - max(low, since)) * train_ns / steps
+    return total / (until - since) * state.steps / state.trained_ns
 
 
 def _overhead_ns(state: State) -> int:

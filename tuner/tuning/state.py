@@ -147,6 +147,8 @@ class State:
     begun: int = 0  #: Number of attempts that were started.
     steps: int = 0  #: Number of steps of all trials, each counted once.
     trained_ns: int = 0  #: Training time of these steps.
+    #: For each stage of the proxies, the number of its steps and their training time. Empty without proxies.
+    stages: dict[int, tuple[int, int]] = field(default_factory=dict)
     price_ns: int = 0  #: Sum of price (micro-dollars per hour) times nanoseconds, over `trained_ns`.
 
     @classmethod
