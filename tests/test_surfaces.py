@@ -108,7 +108,7 @@ COMMANDS = {
     "best-of-all": {"--max-cost-usd", "--instance-type", "--json"},
     "pareto": {"--market", "--instance-type", "--region", "--json"},
     "trials": {"--json"},
-    "logs": {"--attempt", "--tail", "--follow", "--json"},
+    "logs": {"--attempt", "--tail", "--follow", "--node", "--json"},
     "export": {"--trial", "--formats", "--max-cost-usd", "--max-drop", "--to", "--json"},
     "bill": {"--json"},
     "curves": {"--metric", "--json"},

@@ -36,9 +36,10 @@ def write(
     *,
     total: int = 0,
     complete: bool = True,
+    node: int = 0,
 ) -> None:
     logs = TrialLogs(service.settings.storage, "default", job, TRIAL)
-    logs.write(attempt, Printed(total or len(head + tail), head, tail, complete))
+    logs.write(attempt, Printed(total or len(head + tail), head, tail, complete), node=node)
 
 
 def get(client: TestClient, job: str, **query: Any) -> dict[str, Any]:
@@ -64,6 +65,11 @@ def test_newest_attempt_is_shown_and_attempts_are_listed(client: TestClient, ser
     assert (log["bytes_total"], log["bytes_left_out"], log["complete"]) == (16, 0, True)
     text = client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs", headers={"Accept": "text/plain"})
     assert (text.text, text.headers["content-type"]) == (log["text"], "text/plain; charset=utf-8")
+    write(service, job, 1, b"of the second node", node=1)
+    assert get(client, job, node=1)["text"] == "of the second node"
+    assert get(client, job)["text"] == log["text"]
+    missing = client.get(f"/v1/jobs/{job}/trials/{TRIAL}/logs", params={"node": 2})
+    assert (missing.status_code, "on node 2" in missing.json()["detail"]) == (404, True)
 
 
 def test_omitted_bytes_are_counted(client: TestClient, service: FakeService) -> None:
@@ -172,6 +178,8 @@ def test_logs_command_prints_and_follows(
         return CliRunner().invoke(app, ["logs", job, TRIAL, *words])
 
     assert "has printed nothing" in tuner().stderr
+    write(service, job, 1, b"of the second node", node=1)
+    assert tuner("--node", "1").stdout == "of the second node\n"
     write(service, job, 1, b"[bold]one[/bold]\n", complete=False)
     assert tuner().stdout == "[bold]one[/bold]\n"
     assert tuner("--tail", "4b").stdout == "ld]\n"

@@ -13,7 +13,7 @@ from tuner.checkpoints.storage import Storage
 
 FOLDER = "logs"
 VERSION = 1
-_NAME = re.compile(r"a(\d+)\.log")
+_NAME = re.compile(r"a(\d+)(?:-node(\d+))?\.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class TrialLogs:
     def __init__(self, url: str, project: str, job: str, trial: str) -> None:
         self._storage, self._where = Storage(url), (project, job, trial, FOLDER)
 
-    def attempts(self) -> list[int]:
-        """Return the numbers of the attempts that have a log, ascending."""
+    def attempts(self, node: int = 0) -> list[int]:
+        """Return the numbers of the attempts that have a log of this node, ascending."""
         matches = (_NAME.fullmatch(name) for name in self._storage.names(*self._where))
-        return sorted(int(match[1]) for match in matches if match)
+        return sorted(int(match[1]) for match in matches if match and int(match[2] or 0) == node)
 
     def write(self, attempt: int, printed: Printed, *, node: int = 0) -> None:
-        """Write the log of an attempt. On several nodes, only that of node 0 is read; those of the others are for people."""
+        """Write the log of one node of an attempt."""
         header = {
             "version": VERSION,
             "total": printed.total,
@@ -63,17 +63,15 @@ class TrialLogs:
             "at_ns": time.time_ns(),
         }
         data = json.dumps(header).encode() + b"\n" + printed.head + printed.tail
-        self._storage.put_file(
-            data, *self._where, f"a{attempt}-node{node}.log" if node else f"a{attempt}.log"
-        )
+        self._storage.put_file(data, *self._where, _name(attempt, node))
 
-    def read(self, attempt: int) -> Printed | None:
-        """Return the log of an attempt, or None if it has printed nothing so far.
+    def read(self, attempt: int, node: int = 0) -> Printed | None:
+        """Return the log of one node of an attempt, or None if it has printed nothing so far.
 
         Raise ValueError if the file is not a valid log.
         """
         try:
-            data = self._storage.read(*self._where, f"a{attempt}.log")
+            data = self._storage.read(*self._where, _name(attempt, node))
         except FileNotFoundError:
             return None
         line, _, kept = data.partition(b"\n")
@@ -87,3 +85,7 @@ class TrialLogs:
             )
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"the log of attempt {attempt} cannot be read: {error!r}") from error
+
+
+def _name(attempt: int, node: int) -> str:
+    return f"a{attempt}-node{node}.log" if node else f"a{attempt}.log"

@@ -219,28 +219,33 @@ def logs(
             "--follow", help="Print new output until the trial ends, or the attempt if --attempt is given."
         ),
     ] = False,
+    node: Annotated[
+        int | None, typer.Option(min=0, help="A node of a trial on several, counted from 0.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the output of a trial's own code."""
     client, size = connect(), _bytes(tail)
     if follow:
-        _follow(client, job, trial, attempt, size, as_json=as_json)
+        _follow(client, job, trial, attempt, size, node=node, as_json=as_json)
         return
-    answer = client.logs(job, trial, attempt=attempt, tail=size)
+    answer = client.logs(job, trial, attempt=attempt, tail=size, node=node)
     if as_json:
         typer.echo(json.dumps(answer.model_dump(), indent=2))
     else:
         typer.echo(answer.text, nl=not answer.text.endswith("\n"))
 
 
-def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, *, as_json: bool) -> None:
+def _follow(
+    client: Client, job: str, trial: str, named: int | None, tail: int, *, node: int | None, as_json: bool
+) -> None:
     """Print the output of a trial until the trial, or the attempt `named`, has ended. With JSON, print one response per line.
 
     The first request returns the last `tail` bytes. From there on, print all output that the service has stored.
     """
     attempt, after, size = named, 0, tail
     while True:
-        log = _stored_log(client, job, trial, attempt, size, after)
+        log = _stored_log(client, job, trial, attempt, size, after, node)
         if log is not None:
             if log.text and as_json:
                 typer.echo(json.dumps(log.model_dump()))
@@ -260,13 +265,13 @@ def _follow(client: Client, job: str, trial: str, named: int | None, tail: int, 
 
 
 def _stored_log(
-    client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int
+    client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int, node: int | None
 ) -> TrialLog | None:
     """Return the output after the first `after` bytes, or None if a trial that has not ended has stored no output yet."""
     from tuner.client import ApiError
 
     try:
-        return client.logs(job, trial, attempt=attempt, tail=tail, after=after)
+        return client.logs(job, trial, attempt=attempt, tail=tail, after=after, node=node)
     except ApiError as error:
         if error.status != 404 or _is_over(client, job, trial):
             raise

@@ -364,6 +364,7 @@ class Calls(ABC):
         attempt: int | None = None,
         tail: int | None = None,
         after: int | None = None,
+        node: int | None = None,
     ) -> answers.TrialLog:
         """Return the output that the trial's own code printed.
 
@@ -372,11 +373,12 @@ class Calls(ABC):
             attempt: The attempt's number. None means the newest attempt that printed anything.
             tail: Return at most this many bytes, from the end.
             after: Skip this many bytes at the beginning.
+            node: One of the nodes of a trial on several, counted from 0. None means the first.
 
         Raises:
             ApiError: With status 404 if nothing was printed.
         """
-        query = {"attempt": attempt, "tail": tail, "after": after}
+        query = {"attempt": attempt, "tail": tail, "after": after, "node": node}
         return await self._http.ask(
             answers.TrialLog, "GET", path_of(job, f"/trials/{quoted(trial)}/logs"), query=query
         )

@@ -91,11 +91,14 @@ class LogView:
     text: str
 
 
-def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: int, after: int = 0) -> LogView:
+def log(
+    service: Service, job: str, trial: str, attempt: int | None, *, tail: int, after: int = 0, node: int = 0
+) -> LogView:
     """Return the last part of the output that an attempt printed.
 
     Args:
         attempt: None for the newest attempt that has a log.
+        node: Which of the attempt's nodes, counted from 0.
         tail: Most bytes to return.
         after: Bytes from the beginning to skip.
 
@@ -106,11 +109,11 @@ def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: in
     begun = _attempts(service, job, trial)
     logs = TrialLogs(service.settings.storage, service.project, job, trial)
     try:
-        kept = logs.attempts()
+        kept = logs.attempts(node)
         chosen = attempt if attempt is not None else max(kept, default=max(begun))
         if chosen not in begun:
             raise NotFound(f"{trial} has had no attempt {chosen}; it has had {_numbers(begun)}")
-        printed = logs.read(chosen) if chosen in kept else None
+        printed = logs.read(chosen, node) if chosen in kept else None
     except (NotFound, Unavailable):
         raise
     except Exception as error:  # every storage backend raises its own error types
@@ -118,7 +121,10 @@ def log(service: Service, job: str, trial: str, attempt: int | None, *, tail: in
     ended = begun[chosen].ended_at is not None
     if printed is None:
         others = f"; there are logs of {_numbers(kept)}" if kept else ""
-        raise NotFound(f"attempt {chosen} of {trial} has printed nothing{'' if ended else ' so far'}{others}")
+        where = f" on node {node}" if node else ""
+        raise NotFound(
+            f"attempt {chosen} of {trial} has printed nothing{where}{'' if ended else ' so far'}{others}"
+        )
     return _view(service, job, trial, (chosen, kept, ended), printed, after=after, tail=tail)
 
 

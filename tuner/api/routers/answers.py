@@ -245,15 +245,18 @@ def get_log(
     job: str,
     trial: str,
     service: Svc,
+    *,
     attempt: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     tail: Annotated[int, Query(ge=1, le=MOST_BYTES)] = TAIL_BYTES,
     after: Annotated[int, Query(ge=0, lt=2**62)] = 0,
+    node: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     accept: Annotated[str, Header()] = "",
 ) -> Response | TrialLog:
     """Return the output of the trial's own code in an attempt.
 
     Without `attempt`, the newest attempt that has a log is used. The answer has the last `tail` bytes of the output that follows its
-    first `after` bytes. Output is stored every few seconds and when the attempt ends. `Accept: text/plain` returns the text alone.
+    first `after` bytes. `node` is one of the nodes of a trial on several, counted from 0. Output is stored every few seconds and when
+    the attempt ends. `Accept: text/plain` returns the text alone.
     """
-    view = log(service, job, trial, attempt, tail=tail, after=after)
+    view = log(service, job, trial, attempt, tail=tail, after=after, node=node)
     return PlainTextResponse(view.text) if "text/plain" in accept else TrialLog.model_validate(view)
