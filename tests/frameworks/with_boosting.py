@@ -16,7 +16,7 @@ def data(count: int, seed: int) -> tuple[numpy.ndarray, numpy.ndarray]:
     return inputs, (inputs.sum(1) > 0).astype(int)
 
 
-def xgboost(config: dict[str, Any], metric: str = "valid-logloss", rounds: int = 18) -> None:
+def xgboost(config: dict[str, Any], metric: str = "valid-logloss", rounds: int = 18, *further: Any) -> None:
     import xgboost
 
     train, valid = xgboost.DMatrix(*data(200, 1)), xgboost.DMatrix(*data(100, 2))
@@ -26,7 +26,7 @@ def xgboost(config: dict[str, Any], metric: str = "valid-logloss", rounds: int =
         num_boost_round=rounds,
         evals=[(valid, "valid")],
         verbose_eval=False,
-        callbacks=[TunerCallback(metric, every=2, artifacts_dir=config.get("artifacts_dir"))],
+        callbacks=[*further, TunerCallback(metric, every=2, artifacts_dir=config.get("artifacts_dir"))],
     )
     assert PYTORCH not in sys.modules
 
@@ -39,7 +39,7 @@ def xgboost_ends_early(config: dict[str, Any]) -> None:
     xgboost(config, rounds=4)
 
 
-def lightgbm(config: dict[str, Any]) -> None:
+def lightgbm(config: dict[str, Any], metric: str = "valid-binary_logloss", *further: Any) -> None:
     import lightgbm
 
     train, valid = (lightgbm.Dataset(*data(count, count)) for count in (200, 100))
@@ -49,7 +49,11 @@ def lightgbm(config: dict[str, Any]) -> None:
         num_boost_round=18,
         valid_sets=[valid],
         valid_names=["valid"],
-        callbacks=[TunerCallback("valid-binary_logloss", every=2)],
+        callbacks=[*further, TunerCallback(metric, every=2)],
         init_model=tuner_model(),
     )
     assert PYTORCH not in sys.modules
+
+
+def lightgbm_with_wrong_metric(config: dict[str, Any]) -> None:
+    lightgbm(config, metric="valid-auc")

@@ -4,6 +4,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -41,10 +42,12 @@ def data(count: int, seed: int) -> TensorDataset:
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())
 
 
-def train(config: dict[str, Any], metric: str = "val_loss", *, plateau: bool = False) -> None:
+def train(
+    config: dict[str, Any], metric: str = "val_loss", *further: Callback, plateau: bool = False
+) -> None:
     trainer = lightning.Trainer(
         max_epochs=9,
-        callbacks=[TunerCallback(metric)],
+        callbacks=[*further, TunerCallback(metric)],
         enable_checkpointing=False,
         enable_progress_bar=False,
         logger=False,

@@ -29,18 +29,19 @@ CASES = [
 
 
 @pytest.mark.parametrize(("module", "case"), CASES)
-def test_interrupted_training_equals_an_uninterrupted_one(drive: Any, module: str, case: str) -> None:
+def test_training_that_is_promoted_twice_equals_an_uninterrupted_one(
+    drive: Any, module: str, case: str
+) -> None:
+    """The rungs are 1, 3 and 6."""
     metric = METRICS[module, case]
     whole = drive(case, f"tests.frameworks.{module}")
     whole.begin(until=6, config={})
     whole.until_state("waiting")
     parts = drive(case, f"tests.frameworks.{module}", storage=str(whole.storage) + "-parts")
-    parts.begin(until=2, config={})
-    parts.until_state("waiting")
-    parts.order("pause")
-    assert parts.until_state("paused")["saved_step"] == 2
-    parts.begin(until=6, config={}, restore=2)
-    parts.until_state("waiting")
+    parts.save_at(1, config={})
+    parts.run_to(3, config={}, restore=1)
+    assert parts.end("pause")["saved_step"] == 3
+    parts.run_to(6, config={}, restore=3)
     assert [report["step"] for report in parts.reports] == [1, 2, 3, 4, 5, 6]
     expected = [report["metrics"][metric] for report in whole.reports]
     assert expected[5] < expected[0]
@@ -63,25 +64,63 @@ def test_callback_stores_the_files_of_its_directory_for_artifacts(drive: Any, tm
 
 
 @pytest.mark.extended
-def test_notice_saves_in_the_middle_of_an_epoch(drive: Any, node_board: NodeBoard, tmp_path: Path) -> None:
-    config = {"gated": 9, "gate": str(tmp_path / "gate")}  # in the second epoch
-    driver = drive("train", "tests.worker.gated_transformers")
+@pytest.mark.parametrize(
+    ("case", "metric", "at", "saved_step", "in_step"),
+    [
+        ("transformers", "eval_loss", 9, 1, True),  # in the second epoch
+        ("lightning", "val_loss", 11, 1, True),
+        ("lightning", "val_loss", 3, 0, True),  # in the first epoch
+        ("xgboost", "valid-logloss", 3, 2, False),  # rounds are short, so the step is finished
+        ("lightgbm", "valid-binary_logloss", 3, 2, False),
+    ],
+)
+def test_preempted_training_equals_an_uninterrupted_one(
+    drive: Any,
+    node_board: NodeBoard,
+    tmp_path: Path,
+    case: str,
+    metric: str,
+    at: int,
+    saved_step: int,
+    in_step: bool,
+) -> None:
+    """A training that warns, and gets a notice in the middle of a step, saves there."""
+    config = {"what": "wait", "at": at, "reached": str(tmp_path / "reached"), "gate": str(tmp_path / "gate")}
+    driver = drive(case, "tests.worker.framework_cases")
     driver.begin(until=3, config=config)
-    driver.reported(1)
+    driver.until(lambda _: Path(config["reached"]).exists())
     node_board.announce(NODE, Notice("gone", Instant(time.time_ns() + 1000 * SECOND), "goes"))
     driver.until(lambda result: result["leaving"])
     Path(config["gate"]).touch()
     try:
-        assert driver.until_state("preempted")["part"]["step"] == 1
+        preempted = driver.until_state("preempted")
     finally:
         node_board.withdraw(NODE, "gone")
-    driver.begin(until=3, config=config, reported_step=1)
-    driver.until_state("waiting")
-    whole = drive("train", "tests.worker.gated_transformers", storage=f"{driver.storage}-whole")
-    whole.begin(until=3, config=config)
-    whole.until_state("waiting")
-    expected = [report["metrics"]["eval_loss"] for report in whole.reports]
-    assert [report["metrics"]["eval_loss"] for report in driver.reports] == expected
+    if in_step:
+        assert preempted["part"]["step"] == saved_step
+    else:
+        assert preempted["saved_step"] == saved_step
+    driver.run_to(3, config=config, reported_step=saved_step, restore=None if in_step else saved_step)
+    whole = drive(case, "tests.worker.framework_cases", storage=f"{driver.storage}-whole")
+    whole.run_to(3, config=config)
+    tolerance = 1e-12 if case == "lightgbm" else 0
+    assert [report["metrics"][metric] for report in driver.reports] == pytest.approx(
+        [report["metrics"][metric] for report in whole.reports], rel=tolerance, abs=0
+    )
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("case", "what"),
+    [
+        *((case, "fill memory") for case in ("transformers", "lightning", "xgboost", "lightgbm")),
+        *((case, "fill memory of the GPU") for case in ("transformers", "lightning")),
+    ],
+)
+def test_training_that_runs_out_of_memory_fails_for_that_reason(drive: Any, case: str, what: str) -> None:
+    driver = drive(case, "tests.worker.framework_cases")
+    driver.begin(until=3, config={"what": what, "at": 3}, memory_limit_bytes=1500 << 20)
+    assert driver.until_state("failed")["error"]["kind"] == "memory"
 
 
 @pytest.mark.parametrize(
@@ -91,6 +130,12 @@ def test_notice_saves_in_the_middle_of_an_epoch(drive: Any, node_board: NodeBoar
             "with_lightning", "train_with_wrong_metric", "logged are val_loss", marks=pytest.mark.extended
         ),
         ("with_boosting", "xgboost_with_wrong_metric", "evaluated are valid-logloss"),
+        pytest.param(
+            "with_boosting",
+            "lightgbm_with_wrong_metric",
+            "evaluated are valid-binary_logloss",
+            marks=pytest.mark.extended,
+        ),
     ],
 )
 def test_wrong_metric_name_fails_and_names_the_right_ones(

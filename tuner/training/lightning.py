@@ -4,15 +4,19 @@
     trainer.fit(model, train_loader, val_loader, ckpt_path=tuner_checkpoint())
 
 A step of the job is an epoch. Lightning's checkpoints do not hold the states of the random generators, so the callback adds them. An
-interrupted training then has the same result as an uninterrupted one.
+interrupted training then has the same result as an uninterrupted one, also if it was interrupted in the middle of an epoch.
 """
 
 import copy
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from lightning.fabric.utilities.data import _set_sampler_epoch
+from lightning.fabric.utilities.types import _Stateful
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from tuner.training.checkpoint import random_states, set_random_states
 from tuner.training.framework_run import FrameworkRun, restored_directory
@@ -29,7 +33,9 @@ def tuner_checkpoint() -> str | None:
 class TunerCallback(Callback):
     """Report after each epoch, and save and stop when the service says so.
 
-    Set `max_epochs` to the largest number of epochs that a trial may have. The service stops the training earlier.
+    Set `max_epochs` to the largest number of epochs that a trial may have. The service stops the training earlier. If the machine is about
+    to be taken away, the trial is to pause or its lease ends, an epoch is saved in its middle. The next attempt loads the batches before
+    that point again and skips them, unless the training loader has a `state_dict`, which Lightning saves.
 
     Args:
         metrics: The names of logged metrics to report. Without names all logged metrics are reported.
@@ -39,20 +45,64 @@ class TunerCallback(Callback):
     def __init__(self, *metrics: str, artifacts_dir: str | Path | None = None) -> None:
         self._names = metrics
         self._run = FrameworkRun(artifacts_dir)
+        self._epoch_start: dict[str, Any] | None = (
+            None  # the random states before the iterator of the epoch was created
+        )
+        self._first_epoch = 0  # of this process; Lightning creates its iterator before `on_train_start`
+        self._saves_within_epochs = False
+        self._batches = (
+            0  # that the checkpoint which is being written has of its epoch; 0 at the end of an epoch
+        )
+        self._interrupted: dict[str, Any] | None = (
+            None  # the restored state, if it is of the middle of an epoch
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"random": random_states()}
+        state: dict[str, Any] = {"random": random_states()}
+        return (
+            {**state, "batches": self._batches, "epoch_start": self._epoch_start} if self._batches else state
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._interrupted = state_dict if "batches" in state_dict else None
+        self._epoch_start = state_dict.get("epoch_start", state_dict["random"])
         # Not later: Lightning creates the iterator of the first epoch, which draws a number, before it calls `on_train_start`.
-        set_random_states(state_dict["random"])
+        set_random_states(self._epoch_start)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # A save after a batch must hold what other callbacks do after it, such as averaging weights. The list is replaced, because
+        # Lightning iterates over it. `Trainer` does not declare it.
+        lightning: Any = trainer
+        lightning.callbacks = [*(callback for callback in lightning.callbacks if callback is not self), self]
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._epoch_start is None:
+            self._epoch_start = random_states()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._run.restored is not None and trainer.global_step == 0:
             raise RuntimeError(
                 "training does not continue from its checkpoint; call trainer.fit(..., ckpt_path=tuner_checkpoint())"
             )
+        self._first_epoch = trainer.current_epoch
+        self._saves_within_epochs = _can_continue_within_epoch(trainer, pl_module)
+        if self._interrupted is not None:
+            _skip(trainer, self._interrupted["batches"])
+            set_random_states(self._interrupted["random"])
+            self._interrupted = None
         self._run.begin()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch > self._first_epoch:
+            self._epoch_start = random_states()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._saves_within_epochs and _is_between_steps(trainer) and self._run.is_save_due():
+            self._batches = batch_idx + 1
+            self._run.save(lambda place: _write(trainer, place, "step"))
+            self._batches = 0
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = dict(trainer.callback_metrics)
@@ -65,20 +115,66 @@ class TunerCallback(Callback):
         reported = {name: logged[name] for name in self._names or logged}
         ends = trainer.max_epochs is not None and trainer.current_epoch + 1 >= trainer.max_epochs
         if self._run.report(reported, last=ends or trainer.should_stop):
-            self._run.save(lambda place: _write(trainer, place))
+            self._run.save(lambda place: _write(trainer, place, "epoch"))
 
 
-def _write(trainer: Trainer, place: Path) -> None:
-    """Write a checkpoint as it will be after the epoch.
+def _can_continue_within_epoch(trainer: Trainer, module: LightningModule) -> bool:
+    """Return whether a checkpoint in the middle of an epoch holds all that training continues with.
 
-    Lightning steps `ReduceLROnPlateau` only after `on_train_epoch_end`. Without this step, a restored training would train one epoch
-    with another learning rate.
+    With manual optimization, gradients can be kept from batch to batch. Validation after some time is not repeated at the same batch. A
+    `training_step` that takes batches from the loader itself may take any number of them. Of several loaders, Lightning continues those with
+    a `state_dict`, and the others would have to be skipped.
+    """
+    loaders = _loaders(trainer)
+    return (
+        module.automatic_optimization
+        and trainer.val_check_batch is not None
+        and not isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher)
+        and len({isinstance(loader, _Stateful) for loader in loaders}) == 1
+    )
+
+
+def _loaders(trainer: Trainer) -> list[Any]:
+    assert trainer.fit_loop._combined_loader is not None
+    return trainer.fit_loop._combined_loader.flattened
+
+
+def _is_between_steps(trainer: Trainer) -> bool:
+    """Return whether the trained batch ends an optimizer step, and another batch follows it without a validation in between.
+
+    Lightning would not make up for a validation that was due at the interruption.
+    """
+    loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    return not (loop._should_accumulate() or loop._is_training_done or loop._should_check_val_fx(fetcher))
+
+
+def _skip(trainer: Trainer, batches: int) -> None:
+    """Take the batches that the interrupted epoch has trained from its loaders, as Lightning took them. It would begin with the first one."""
+    if isinstance(_loaders(trainer)[0], _Stateful):
+        return
+    for loader in _loaders(trainer):
+        _set_sampler_epoch(loader, trainer.current_epoch)  # Lightning does so too, but later
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    for _ in range(batches):
+        next(fetcher)
+    fetcher.fetched -= batches  # Lightning adds them again
+    # Lightning warns of a loader that begins again. This one does not.
+    warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
+
+
+def _write(trainer: Trainer, place: Path, interval: Literal["step", "epoch"]) -> None:
+    """Write a checkpoint as it will be after the optimizer step or epoch.
+
+    Lightning steps `ReduceLROnPlateau` only after `on_train_batch_end` or `on_train_epoch_end`. Without this step, a restored training would
+    continue with another learning rate.
     """
     plateaus = [config.scheduler for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     before = [copy.deepcopy(plateau.state_dict()) for plateau in plateaus]
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
     rates = [group["lr"] for group in groups]
-    trainer.fit_loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    trainer.fit_loop.epoch_loop.update_lr_schedulers(interval, update_plateau_schedulers=True)
     try:
         trainer.save_checkpoint(place / FILE)
     finally:

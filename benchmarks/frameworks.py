@@ -1,0 +1,282 @@
+"""`python -m benchmarks.frameworks`: the processor time of a training with our adapter, divided by that of the bare framework.
+
+Each pair runs in a process of its own under a real worker: once bare and once with the adapter, in an order that alternates from pair to
+pair. The processor time is that of the process that trains, with all of its threads, from the end of the first step to the end of the last.
+Imports and saves are not in it. The service's saves are measured by `python -m benchmarks.checkpointing`.
+
+With names of frameworks as arguments, only these are measured. `--pairs` sets the number of pairs, `--steps` that of steps.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from tests.worker.driving import Driver
+
+Mark = Callable[[], None]
+ROWS, COLUMNS = 20_000, 20
+
+
+def transformers(steps: int, adapted: bool, mark: Mark) -> None:
+    """A step is an epoch of five optimizer steps and an evaluation of two batches."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+    from tuner.training.transformers import TunerCallback
+
+    class Marks(TrainerCallback):
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            mark()
+
+    shape: Any = {"n_layer": 2, "n_head": 4, "n_embd": 128, "vocab_size": 500, "n_positions": 64}
+    tokens = torch.randint(0, 500, (40, 64))
+    examples: Any = [{"input_ids": row, "labels": row} for row in tokens]
+    arguments = TrainingArguments(
+        output_dir="out",
+        num_train_epochs=steps,
+        per_device_train_batch_size=8,
+        per_device_eval_batch_size=8,
+        eval_strategy="epoch",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    callbacks: list[TrainerCallback] = [Marks(), *([TunerCallback()] if adapted else [])]
+    model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
+    Trainer(model, arguments, train_dataset=examples, eval_dataset=examples[:16], callbacks=callbacks).train()
+
+
+def lightning(steps: int, adapted: bool, mark: Mark) -> None:
+    """A step is an epoch of five batches and a validation of two."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import Callback
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from tuner.training.lightning import TunerCallback
+
+    class Marks(Callback):
+        def on_train_epoch_end(self, *_: Any) -> None:
+            mark()
+
+    class Model(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = network()
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.layers(batch[0]), batch[1])
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            self.log("val_loss", torch.nn.functional.cross_entropy(self.layers(batch[0]), batch[1]))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters())
+
+    data = TensorDataset(*images(160))
+    trainer = Trainer(
+        max_epochs=steps,
+        callbacks=[Marks(), *([TunerCallback("val_loss")] if adapted else [])],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+        accelerator="cpu",
+    )
+    valid = torch.utils.data.Subset(data, range(64))
+    trainer.fit(Model(), DataLoader(data, 32, shuffle=True), DataLoader(valid, 32))
+
+
+def pytorch(steps: int, adapted: bool, mark: Mark) -> None:
+    """A step is an epoch of five batches, with `SpotSafe` and `checkpoint_if_due` after each batch."""
+    import torch
+
+    from tuner.training import SpotSafe
+
+    model, (inputs, labels) = network(), images(160)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def epoch(after_batch: Callable[[], object] = lambda: None) -> torch.Tensor:
+        for rows in torch.randperm(160).split(32):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(inputs[rows]), labels[rows])
+            loss.backward()
+            optimizer.step()
+            after_batch()
+        return loss.detach()
+
+    if not adapted:
+        for _ in range(steps):
+            epoch()
+            mark()
+        return
+    with SpotSafe(model=model, optimizer=optimizer, steps=steps) as run:
+        for _ in range(steps):
+            loss = epoch(run.checkpoint_if_due)
+            mark()
+            run.report(loss=loss)
+
+
+def network() -> Any:
+    import torch
+
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3), torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def images(count: int) -> Any:
+    import torch
+
+    return torch.randn(count, 3, 32, 32), torch.randint(0, 10, (count,))
+
+
+def table() -> tuple[Any, Any]:
+    inputs = numpy.random.default_rng(0).normal(size=(ROWS, COLUMNS))
+    return inputs, (inputs.sum(1) > 0).astype(int)
+
+
+def xgboost(steps: int, adapted: bool, mark: Mark) -> None:
+    """A step is ten rounds."""
+    import xgboost
+    from xgboost.callback import TrainingCallback
+
+    from tuner.training.boosting import TunerCallback
+
+    class Marks(TrainingCallback):
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            if epoch % 10 == 9:
+                mark()
+            return False
+
+    data = xgboost.DMatrix(*table())
+    xgboost.train(
+        {"objective": "binary:logistic", "nthread": 1},
+        data,
+        num_boost_round=10 * steps,
+        evals=[(data, "train")],
+        verbose_eval=False,
+        callbacks=[Marks(), *([TunerCallback("train-logloss", every=10)] if adapted else [])],
+    )
+
+
+def lightgbm(steps: int, adapted: bool, mark: Mark) -> None:
+    """A step is twenty rounds."""
+    import lightgbm
+
+    from tuner.training.boosting import (
+        _LightGBMCallback,  # `TunerCallback` returns it if XGBoost is not imported
+    )
+
+    data = lightgbm.Dataset(*table())
+    lightgbm.train(
+        {"objective": "binary", "num_threads": 1, "verbosity": -1},
+        data,
+        num_boost_round=20 * steps,
+        valid_sets=[data],
+        valid_names=["valid"],
+        callbacks=[
+            lambda env: mark() if env.iteration % 20 == 19 else None,
+            *([_LightGBMCallback(("valid-binary_logloss",), 20, None)] if adapted else []),
+        ],
+    )
+
+
+def sklearn(steps: int, adapted: bool, mark: Mark) -> None:
+    """A step is a `partial_fit` of a network, with `SpotSafe`."""
+    from sklearn.neural_network import MLPClassifier
+
+    from tuner.training import SpotSafe
+
+    model, (inputs, labels) = MLPClassifier((64,)), table()
+    if not adapted:
+        for _ in range(steps):
+            model.partial_fit(inputs, labels, classes=range(2))
+            mark()
+        return
+    with SpotSafe(model=model, steps=steps) as run:
+        for _ in range(steps):
+            model.partial_fit(inputs, labels, classes=range(2))
+            mark()
+            run.report(loss=model.loss_)
+
+
+FRAMEWORKS = {
+    "PyTorch": pytorch,
+    "transformers": transformers,
+    "Lightning": lightning,
+    "XGBoost": xgboost,
+    "LightGBM": lightgbm,
+    "scikit-learn": sklearn,
+}
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train bare and with the adapter, and write the seconds of processor time and the seconds of each to a file."""
+    import torch
+
+    torch.set_num_threads(1)
+    seconds = {}
+    for adapted in (False, True) if config["bare_first"] else (True, False):
+        cpu: list[float] = []
+        wall: list[float] = []
+
+        def mark(cpu: list[float] = cpu, wall: list[float] = wall) -> None:
+            cpu.append(time.process_time())
+            wall.append(time.monotonic())
+
+        FRAMEWORKS[config["framework"]](config["steps"], adapted, mark)
+        assert len(cpu) == config["steps"], len(cpu)
+        seconds["adapted" if adapted else "bare"] = (cpu[-1] - cpu[0], wall[-1] - wall[0])
+    Path(config["out"]).write_text(json.dumps(seconds))
+
+
+def pairs(framework: str, count: int, steps: int, folder: Path) -> list[dict[str, tuple[float, float]]]:
+    measured = []
+    for number in range(count):
+        driver = Driver(folder / f"{framework}-{number}", "benchmarks.frameworks:train")
+        out = folder / f"{framework}-{number}.json"
+        config = {"framework": framework, "steps": steps, "bare_first": number % 2 == 0, "out": str(out)}
+        try:
+            driver.begin(until=None, max_step=10**6, lease_s=3600, config=config)
+            driver.until_state("ended")
+        finally:
+            driver.supervisor.close()
+        measured.append(json.loads(out.read_text()))
+    return measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []], default=[])
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=16)
+    options = parser.parse_args()
+    print(
+        "| framework | ms of processor time a step, bare | with the adapter: ratio, median | range | load |"
+    )
+    print("| --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        for framework in options.frameworks or FRAMEWORKS:
+            measured = pairs(framework, options.pairs, options.steps, Path(folder))
+            ratios = sorted(pair["adapted"][0] / pair["bare"][0] for pair in measured)
+            step_ms = statistics.median(pair["bare"][0] for pair in measured) / (options.steps - 1) * 1e3
+            print(
+                f"| {framework} | {step_ms:.0f} | {statistics.median(ratios):.3f} | {ratios[0]:.3f} to {ratios[-1]:.3f} | "
+                f"{os.getloadavg()[0]:.0f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

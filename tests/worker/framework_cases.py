@@ -1,0 +1,73 @@
+"""Trainings of frameworks in which something happens after the optimizer step or round `at`. Frameworks are imported by the trainable that uses
+them, because the trainings with XGBoost and LightGBM must not import PyTorch.
+"""
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+
+def happens(config: dict[str, Any], step: int) -> None:
+    """Warn, and then do what `what` names: wait until the file `gate` exists, or run out of memory."""
+    if step != config["at"]:
+        return
+    warnings.warn("this does not end the training", UserWarning, stacklevel=1)
+    if config["what"] == "wait":
+        Path(config["reached"]).touch()
+        while not Path(config["gate"]).exists():
+            time.sleep(0.01)
+    elif config["what"] == "fill memory":
+        memory = []
+        while True:
+            memory.append(b"x" * (16 << 20))
+            time.sleep(0.01)
+    else:
+        import torch
+
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def transformers(config: dict[str, Any]) -> None:
+    from transformers import TrainerCallback, TrainerState
+
+    from tests.frameworks import with_transformers
+
+    class Happens(TrainerCallback):
+        def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+            happens(config, state.global_step)
+
+    with_transformers.train(config, None, Happens())
+
+
+def lightning(config: dict[str, Any]) -> None:
+    from lightning.pytorch.callbacks import Callback
+
+    from tests.frameworks import with_lightning
+
+    class Happens(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            happens(config, trainer.global_step)
+
+    with_lightning.train(config, "val_loss", Happens())
+
+
+def xgboost(config: dict[str, Any]) -> None:
+    from xgboost.callback import TrainingCallback
+
+    from tests.frameworks import with_boosting
+
+    class Happens(TrainingCallback):
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            happens(config, model.num_boosted_rounds())
+            return False
+
+    with_boosting.xgboost(config, "valid-logloss", 18, Happens())
+
+
+def lightgbm(config: dict[str, Any]) -> None:
+    from tests.frameworks import with_boosting
+
+    with_boosting.lightgbm(
+        config, "valid-binary_logloss", lambda env: happens(config, env.model.current_iteration())
+    )
