@@ -2,31 +2,16 @@
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
-
-import ray
 
 from tuner.cluster.drain import RayNode
 from tuner.cluster.notices.clouds import Sources
 from tuner.cluster.notices.notice import Notice
 from tuner.cluster.notices.watcher import Watcher
 from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
-
-
-def hide_unrequested_gpus() -> None:
-    """Hide all GPUs from an actor that requested none. Call it in the actor before anything looks for a GPU.
-
-    Ray (2.60) sets the visible GPUs of an actor that requested some, but leaves all GPUs of the machine to an actor
-    that requested none. Its user code would then train on a GPU that it does not pay for, and use the memory of those
-    who do.
-    """
-    if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
 
 LOOK_S = 5.0
 LOOK_NOTICED_S = 1.0

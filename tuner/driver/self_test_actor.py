@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import ray
 
-from tuner.cluster.notice_delivery import hide_unrequested_gpus
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.worker import STARTED_NS
+from tuner.worker.actor import hide_unrequested_gpus
 from tuner.worker.export import ExportResult, export
 from tuner.worker.self_test import SelfTestActorLost, Verdict, self_test
 

@@ -14,12 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tuner.training
 from tuner.domain.command import PROGRAM_ENTRY, words_of
 from tuner.domain.environment import HASH_SEED, Environment
-from tuner.domain.job import JobSpec
 from tuner.worker.program import located
+
+if TYPE_CHECKING:
+    from tuner.domain.job import JobSpec
 
 MODULES_MAX = 2000
 FILE_MAX_BYTES = 16 << 20  # a larger file of a command is known by its size and time only
@@ -57,7 +60,7 @@ def code_digest(entry: str, roots: Sequence[str]) -> str | None:
     return _digest(entry, sources | _of_training())
 
 
-def code_of(spec: JobSpec, roots: Sequence[str]) -> str | None:
+def code_of(spec: "JobSpec", roots: Sequence[str]) -> str | None:
     """Return the digest of a job's code.
 
     For a trainable from a package, it covers that package and `tuner.training`. For a command, it covers the command and the files that
