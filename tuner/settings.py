@@ -298,7 +298,7 @@ def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
             )
         if item.startswith(("TUNER_", "RAY_")):
             raise ValueError(
-                f"{name}: {item!r} is not for user code: it may hold a secret of the service or of Ray; "
+                f"{name}: {item!r} cannot be passed to user code: it may hold a secret of the service or of Ray; "
                 "variables that begin with TUNER_USER_ are passed on without being named here"
             )
     return names

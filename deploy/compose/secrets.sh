@@ -4,7 +4,7 @@ set -eu
 umask 077
 file=$(cd "$(dirname "$0")" && pwd)/.env
 if test -e "$file"; then
-  echo "$file is there already" >&2
+  echo "$file already exists" >&2
   exit 0
 fi
 secret() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }

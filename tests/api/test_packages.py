@@ -92,9 +92,9 @@ def test_same_bytes_give_the_same_package(on: TestClient, service: FakeService) 
 
 
 def test_invalid_package_is_refused_and_not_stored(on: TestClient, service: FakeService) -> None:
-    refused(on.post("/v1/packages", content=b"no zip", headers=ZIP), 422, "this is no package")
-    refused(on.post("/v1/packages", headers=ZIP), 422, "this is no package")
-    refused(on.post("/v1/packages", content=plain({"../x.py": ""}), headers=ZIP), 422, "no path within")
+    refused(on.post("/v1/packages", content=b"no zip", headers=ZIP), 422, "this is not a package")
+    refused(on.post("/v1/packages", headers=ZIP), 422, "this is not a package")
+    refused(on.post("/v1/packages", content=plain({"../x.py": ""}), headers=ZIP), 422, "not a path within")
     refused(on.post("/v1/packages", content=plain({"os.py": ""}), headers=ZIP), 422, "Python's own")
     bomb = archive(("mine.py", b""), ("zeros", b"\0" * (11 << 20)))
     refused(on.post("/v1/packages", content=bomb, headers=ZIP), 422, "larger than it may be")

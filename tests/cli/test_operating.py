@@ -36,7 +36,7 @@ def test_migrate_downgrades_to_a_given_revision(tmp_path: Path) -> None:
         assert result.stdout == f"the database was at revision {made_up.REVISION}, and is at 0028\n"
         again = CliRunner().invoke(app, ["migrate", "--to", "0022"])
         assert again.exit_code == 1
-        assert "'0022' is no revision before 0028: there is none" in again.stderr
+        assert "'0022' is not a revision before 0028: there is none" in again.stderr
 
 
 def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:

@@ -119,9 +119,9 @@ def one_line(text: str) -> str:
     [
         (
             "name: a\nbudget: {usd: 1\nx: [\n",
-            "line 3, column 2, is no YAML: expected ',' or '}', but got ':'",
+            "line 3, column 2, is not YAML: expected ',' or '}', but got ':'",
         ),
-        ("name: a\n\tb: 1\n", "line 2, column 1, is no YAML: found character '\\t'"),
+        ("name: a\n\tb: 1\n", "line 2, column 1, is not YAML: found character '\\t'"),
     ],
 )
 @pytest.mark.parametrize("command", ["submit", "plan", "pilot", "estimate"])
@@ -219,5 +219,5 @@ def test_ray_tune_function_in_a_file_is_refused_with_the_form_to_write(
     result = tuner("submit", str(tmp_path / "job.yaml"))
     assert result.exit_code == 2
     printed = " ".join(result.stderr.replace("│", " ").split())
-    assert "search_space.lr is a call of Python" in printed
+    assert "search_space.lr is a Python call" in printed
     assert "{type: float, low: LOW, high: HIGH, log: true}" in printed

@@ -139,7 +139,7 @@ def test_node_is_drained_even_if_board_cannot_be_written(
         until(lambda: ("a", ACTION) in cluster.drained)
         board.unlink()
         until(lambda: cluster.seen("a") == ACTION)
-    assert "cannot be told" in caplog.text
+    assert "cannot be notified" in caplog.text
 
 
 def test_container_without_session_folder_logs_what_to_mount(

@@ -73,7 +73,7 @@ def test_kuberay_worker_groups_are_read_like_its_autoscaler_does() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [", "no YAML"),
+        ("a: [", "not YAML"),
         ("a: 1", "neither available_node_types"),
         (LAUNCHER.replace("max_workers: 2", "max_workers: -2"), "available_node_types.demand.max_workers"),
         (LAUNCHER.replace("{CPU: 4},", "{},"), "available_node_types.demand.resources.CPU is not there"),

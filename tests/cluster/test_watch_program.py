@@ -62,9 +62,9 @@ def test_watcher_exits_if_cloud_is_none_and_not_in_a_pod() -> None:
     [
         ([], "--address"),
         (["--address", "head:6379", "--cloud", "oracle"], "oracle"),
-        (["--address", "head:6379", "--grace", "soon"], "'soon' is no number of seconds above 0"),
-        (["--address", "head:6379", "--grace", "nan"], "'nan' is no number of seconds above 0"),
-        (["--address", "head:6379", "--gcp-lead", "-1"], "'-1' is no number of seconds above 0"),
+        (["--address", "head:6379", "--grace", "soon"], "'soon' is not a number of seconds above 0"),
+        (["--address", "head:6379", "--grace", "nan"], "'nan' is not a number of seconds above 0"),
+        (["--address", "head:6379", "--gcp-lead", "-1"], "'-1' is not a number of seconds above 0"),
         (["--address", "head:6379", "--metadata-url", "169.254.169.254"], "http://"),
     ],
 )

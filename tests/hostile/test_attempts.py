@@ -39,7 +39,7 @@ ENDS = {
     "reports_nested_metrics": ("failed", "reported metric 'score' as a dict"),
     "reports_a_list_of_metrics": ("failed", "not an object but a list"),
     "fails_with_an_invented_kind": ("failed", "kind is 'storage'"),
-    "fails_with_too_much_text": ("failed", "message is not a text"),
+    "fails_with_too_much_text": ("failed", "message is not a string"),
     "says_that_it_ended_and_goes_on": ("ended", ""),
     "sends_an_empty_frame": ("failed", "not JSON"),
     "announces_a_gigabyte": ("failed", "more than 1048576 bytes"),

@@ -194,7 +194,7 @@ def test_first_ten_faults_are_listed_and_the_rest_counted() -> None:
         ("", "line 1, cloud: the column is missing"),
         ("cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n", "there is no price"),
         ("cloud,on_demand_eur_h\n", "US dollars; the nearest: on_demand_usd_h"),
-        ("cloud,cloud\n", "is there twice"),
+        ("cloud,cloud\n", "appears twice"),
     ],
 )
 def test_missing_unknown_and_duplicate_columns_are_refused(text: str, message: str) -> None:

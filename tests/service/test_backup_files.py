@@ -76,7 +76,7 @@ def test_encrypted_or_unknown_compression_is_refused(
         where = content.index(signature) + at
         content[where : where + 4] = struct.pack("<HH", flags, method)
     (tmp_path / "b").write_bytes(content)
-    with pytest.raises(BadFile, match="is no backup"):
+    with pytest.raises(BadFile, match="is not a backup"):
         unpack(tmp_path / "b", tmp_path / "copy")
 
 

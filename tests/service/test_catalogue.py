@@ -49,7 +49,7 @@ def test_missing_or_binary_price_file_is_named_in_the_error(tmp_path: Path) -> N
     with pytest.raises(BadFile, match="/dev/zero is not a file"):
         catalogue(settings(tmp_path, "/dev/zero"))
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadFile, match=r"no text in UTF-8"):
+    with pytest.raises(BadFile, match=r"not text in UTF-8"):
         catalogue(settings(tmp_path, str(tmp_path / "binary.csv")))
 
 

@@ -63,7 +63,7 @@ FAILS = {
     "restoring:forgets": "counter['count']",
     "restoring:by_halves": "counter['count']",
     "tune_cases:Ignores": "the file model.pt",
-    "restoring:breaks": "could not go on from its checkpoint of step 1: CheckpointUnreadable",
+    "restoring:breaks": "could not continue from its checkpoint of step 1: CheckpointUnreadable",
     "restoring:other_shape": "build the same parts from the same config",
     "tune_cases:never_saves": "cannot be resumed, since it reported no checkpoint",
     "tune_cases:follows_scores": "began again without it",

@@ -69,7 +69,8 @@ class CheckpointId:
 
     step: int
     attempt: int
-    part: int = 0  #: 0, or the number of the attempt's checkpoint from the middle of the step after `step`.
+    #: 0 for a checkpoint of `step`. Otherwise it is from the middle of the next step, and this is its number within the attempt.
+    part: int = 0
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -261,11 +262,13 @@ class CheckpointStore:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest cannot be read: {error!r}") from error
         if version != VERSION:
-            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is of version {version}, not {VERSION}")
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest has version {version}, not {VERSION}")
         if place != [self._job, trial, checkpoint.step, checkpoint.attempt, checkpoint.part]:
-            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is that of {place}")
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest belongs to {place}")
         if not names or not all(map(_is_within, names)):
-            raise CheckpointDamaged(f"{checkpoint.name}: its manifest names no files, or some elsewhere")
+            raise CheckpointDamaged(
+                f"{checkpoint.name}: its manifest names no files, or files outside the checkpoint"
+            )
         if self._storage.is_local and any(in_chunks):
             raise CheckpointDamaged(
                 f"{checkpoint.name}: its manifest names chunks, which a folder has none of"

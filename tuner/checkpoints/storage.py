@@ -270,7 +270,7 @@ class Storage:
         return into
 
     def remove(self, *parts: str, first: str = "") -> None:
-        """Remove a directory, and the file `first` before the others. A missing directory is no error."""
+        """Remove a directory, and the file `first` before the others. A missing directory is not an error."""
         for path in ([self.path(*parts, first)] if first else []) + [self.path(*parts)]:
             try:
                 self._fs.rm(path, recursive=True)

@@ -46,7 +46,7 @@ def list_projects(as_json: Json = False) -> None:
 
 @projects.add("show")
 def show_project(
-    name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.", show_default=False)],
     as_json: Json = False,
 ) -> None:
     """Show one project."""
@@ -55,7 +55,7 @@ def show_project(
 
 @projects.add("add")
 def add_project(
-    name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.", show_default=False)],
     as_json: Json = False,
 ) -> None:
     """Create a project. The operator works in it with `tuner --project PROJECT`."""

@@ -210,7 +210,7 @@ def logs(
     tail: Annotated[
         str,
         typer.Option(
-            help="Print only the end of the output, at most this many bytes, such as 64KiB; at most 512KiB."
+            help="Number of bytes to print from the end of the output, such as 64KiB. The maximum is 512KiB."
         ),
     ] = "64KiB",
     follow: Annotated[

@@ -103,7 +103,7 @@ def pareto(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """List the Pareto front of metric, or both metrics of two objectives, against cost."""
+    """List the Pareto front of metric against cost, or of both metrics against cost if the job has two objectives."""
     answer = connect().pareto(job, market=market, instance_type=instance_type, region=region)
     Output(as_json, style).show(answer, render.pareto)
 

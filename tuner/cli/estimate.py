@@ -61,17 +61,17 @@ def estimate(
         Words, typer.Option(help="Only this market: on_demand or spot. Can be repeated.")
     ] = None,
     latency_ms: Annotated[
-        float | None, typer.Option(help="Serving instead of a run: milliseconds of one prediction.")
+        float | None, typer.Option(help="Estimate serving instead of a run: milliseconds per prediction.")
     ] = None,
     measured: Annotated[
         str | None,
         typer.Option(
             metavar="JOB/EXPORT/VARIANT",
-            help="Serving instead of a run: the figures of an exported model.",
+            help="Estimate serving instead of a run, from the measurements of an exported model.",
         ),
     ] = None,
     requests_per_second: Annotated[
-        float | None, typer.Option(help="Serving: requests per second. Default: 10.")
+        float | None, typer.Option(help="Requests per second, for an estimate of serving. Default: 10.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, max=5000, help="Maximum number of candidates to list.")

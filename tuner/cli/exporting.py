@@ -35,7 +35,7 @@ def export(
             help="Comma-separated: onnx, torch, int8-dynamic, int8-static, int4-weight, pruned, pruned-unstructured. Default: all.",
         ),
     ] = None,
-    max_cost_usd: Annotated[float, typer.Option(help="The most that the export may cost.")] = 0.5,
+    max_cost_usd: Annotated[float, typer.Option(help="Maximum cost of the export, in dollars.")] = 0.5,
     max_drop: Annotated[
         float | None,
         typer.Option(
@@ -44,7 +44,10 @@ def export(
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="DIRECTORY", help="Download the files to this directory, which is created."),
+        typer.Option(
+            metavar="DIRECTORY",
+            help="Download the files to this directory. It is created if it does not exist.",
+        ),
     ] = None,
     per_second: Annotated[
         float,
@@ -55,7 +58,7 @@ def export(
 ) -> None:
     """Export a job's best model to files that run elsewhere, and show what a million predictions cost.
 
-    The export is paid from the job's budget. The exit status is 1 if it fails.
+    The export is paid for from the job's budget. The exit status is 1 if it fails.
     """
     client = connect()
     wanted = None if formats is None else [format_name.strip() for format_name in formats.split(",")]

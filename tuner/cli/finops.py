@@ -41,7 +41,7 @@ def report(
         str | None, typer.Option("--project", help="Project to report on. Default: that of your key.")
     ] = None,
     month: Annotated[
-        str | None, typer.Option(help="Month to report on, such as 2026-11. Default: the present one.")
+        str | None, typer.Option(help="Month to report on, such as 2026-11. Default: the current one.")
     ] = None,
     timezone: Annotated[
         str, typer.Option(help="Time zone in which the month begins, such as Europe/Berlin.")

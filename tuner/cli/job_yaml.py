@@ -104,7 +104,7 @@ def _refuse_python(file: Path, space: object) -> None:
         call = PYTHON.match(value) if isinstance(value, str) else None
         if call is not None:
             raise typer.BadParameter(
-                f"{file}: search_space.{name} is a call of Python, which a job file cannot contain; write {INSTEAD[call[1]]}"
+                f"{file}: search_space.{name} is a Python call, which a job file cannot contain; write {INSTEAD[call[1]]}"
             )
 
 
@@ -124,7 +124,7 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
         mapping = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
         json.dumps(mapping, allow_nan=False)
     except yaml.YAMLError as error:
-        raise typer.BadParameter(f"{_place(file, error)} is no YAML: {_problem(error)}") from error
+        raise typer.BadParameter(f"{_place(file, error)} is not YAML: {_problem(error)}") from error
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}; put dates and similar values in quotes") from error
     if not isinstance(mapping, dict):

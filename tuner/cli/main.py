@@ -96,7 +96,7 @@ def enqueue(
     ],
     as_json: Json = False,
 ) -> None:
-    """Have a configuration tried as soon as a worker is free."""
+    """Try a configuration as soon as a worker is free."""
     Output(as_json).show(connect().enqueue(job, arguments.parsed_config(config)), render.job)
 
 
@@ -151,7 +151,7 @@ def submit(
         ),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="Metric to optimise. Default for an objective: value.")
+        str | None, typer.Option(help="Metric to optimize. Default for an Optuna objective: value.")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="`max` or `min`: the direction of the metric.")] = None,
     usd: Annotated[float | None, typer.Option(help="Budget in dollars.")] = None,
@@ -165,7 +165,7 @@ def submit(
         list[str] | None,
         typer.Option(
             metavar="best-of:JOB",
-            help="Try the best configuration of this job first. May be given several times.",
+            help="Try the best configuration of this job first. Can be repeated.",
         ),
     ] = None,
     print_only: Annotated[

@@ -203,7 +203,7 @@ def spend(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Show spend by project tag, or grouped as --by says."""
+    """Show spend, grouped by the tag `project` or by the keys given with --by."""
     groups, client = by or ["tag:project"], connect()
     if as_csv or (style is Style.CSV and not as_json):
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
@@ -313,7 +313,7 @@ def collect(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete the files that jobs no longer keep. The service does this by itself within minutes; failed storage delays it."""
+    """Delete the files that jobs no longer keep. The service does this by itself within minutes, or later if the storage fails."""
     client = connect()
     due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
     done = [] if dry_run else [client.delete_artifacts(job.job, retain=str(job.keeps)) for job in due]

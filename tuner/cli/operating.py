@@ -46,7 +46,9 @@ def backup(
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `tuner backup` wrote.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a database that has jobs.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Allow replacing a database that has jobs or shared budgets.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Restore the database from a backup while no service runs. Unfinished jobs are paused."""
@@ -163,7 +165,7 @@ def dashboard(
         str,
         typer.Argument(
             metavar="[JOB]",
-            help="Show this job. Without one, Ray's overview is shown.",
+            help="Job to show. Default: Ray's overview.",
             autocompletion=arguments.jobs,
         ),
     ] = "",
@@ -214,7 +216,7 @@ def replay(
         typer.Option(
             "--with",
             metavar="NAME=VALUE",
-            help="Compare with another policy instead of the record: scheduler=NAME or sampler=NAME, as in a job file. Repeatable.",
+            help="Compare with another policy instead of the record: scheduler=NAME or sampler=NAME, as in a job file. Can be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -62,7 +62,7 @@ class SilenceNote:
         self._timer: threading.Timer | None = None
 
     def begin(self) -> None:
-        """Start the timer for a new request, and cancel that of the previous request, which may have failed without an answer."""
+        """Start the timer for a new request. Cancel the previous request's timer: that request may have failed without an answer."""
         self.end()
         self._timer = threading.Timer(SILENT_S, self._write)
         self._timer.daemon = True

@@ -52,7 +52,8 @@ def _flat(space: Mapping[Any, Any], *, nested: bool, within: str = "") -> Iterat
         name = f"{within}{key}"
         if type(key) is not str or not key:
             raise SpaceRefused(
-                "name", f"the key {key!r} in {within.rstrip('.') or 'the space'} is not a text; use text"
+                "name",
+                f"the key {key!r} in {within.rstrip('.') or 'the space'} is not a string; use a string",
             )
         if nested and "." in key:
             raise SpaceRefused(
@@ -157,8 +158,8 @@ def _choices(name: str, values: Any) -> dict[str, Any]:
         if not _is_json_scalar(value):
             raise SpaceRefused(
                 "choice",
-                f"{name!r} has the choice {_short(value)}, a {type(value).__name__}; a job has numbers, text, booleans and None: give "
-                "each choice a name, and look its value up in the trainable",
+                f"{name!r} has the choice {_short(value)}, a {type(value).__name__}; a job can have only numbers, text, booleans and None: "
+                "give each choice a name, and look its value up in the trainable",
             )
         if any(same(value, choice) for choice in choices):
             raise SpaceRefused(

@@ -44,7 +44,11 @@ def simulate(
     sampler: Annotated[SamplerName, typer.Option(help="Sampler.")] = "auto",
     startup_steps: Annotated[
         float,
-        typer.Option(min=0, max=1000, help="Time to start or resume a trial on a worker, in mean steps."),
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Time to start or resume a trial on a worker, as a multiple of the mean step time.",
+        ),
     ] = 1,
     trials: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Maximum number of trials.", show_default=False)
@@ -54,12 +58,12 @@ def simulate(
     ] = None,
     training_time: Annotated[
         str | None,
-        typer.Option(help="Duration of a mean training. Default: as recorded.", show_default=False),
+        typer.Option(help="Mean duration of a training. Default: as recorded.", show_default=False),
     ] = None,
     preemptions: Annotated[
         Path | None,
         typer.Option(
-            help="CSV file of machine availability that decides when machines come and go, or the shipped one: bamboo.",
+            help="CSV file of recorded spot availability to replay, or `bamboo` for the one that tuner includes.",
             rich_help_panel=SPOT,
             show_default=False,
         ),
@@ -67,7 +71,9 @@ def simulate(
     trace_id: Annotated[
         str | None,
         typer.Option(
-            help="Trace in that file. Default: drawn with the seed.", rich_help_panel=SPOT, show_default=False
+            help="Trace in the file of --preemptions. Default: drawn with the seed.",
+            rich_help_panel=SPOT,
+            show_default=False,
         ),
     ] = None,
     market: Annotated[Market, typer.Option(help="Market.", rich_help_panel=SPOT)] = "spot",
@@ -89,7 +95,8 @@ def simulate(
         ),
     ] = 0.66,
     checkpoint_interval: Annotated[
-        str, typer.Option(help="Time between checkpoints: auto, or such as 15m.", rich_help_panel=SPOT)
+        str,
+        typer.Option(help="Time between checkpoints: auto, or a duration such as 15m.", rich_help_panel=SPOT),
     ] = "auto",
     crash_rate: Annotated[
         float,

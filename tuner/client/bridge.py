@@ -72,7 +72,11 @@ class _Method:
 
 
 class call(_Method, Generic[P, R]):
-    """Decorate a coroutine function. An answer of type `JobFacts` is a `Job` or an `AsyncJob` for the caller."""
+    """Decorate a coroutine function, for calls that return one answer.
+
+    If the function is annotated to return `JobFacts`, type checkers see a `Job` on a blocking client and an `AsyncJob` on an
+    asynchronous one.
+    """
 
     body: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
 

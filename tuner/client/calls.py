@@ -171,7 +171,7 @@ class Calls(ABC):
 
     @call
     async def enqueue(self, job: AnyJob, config: Mapping[str, Any]) -> JobFacts:
-        """Have a configuration tried as soon as a worker is free. A configuration that waits already is not added again.
+        """Try a configuration as soon as a worker is free. A configuration that is already waiting is not added again.
 
         Args:
             config: A value for every active parameter of the search space.
@@ -303,7 +303,7 @@ class Calls(ABC):
 
     @call
     async def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> choices.Pareto:
-        """Return the Pareto front of metric against cost, or of both metrics. `best` chooses from the same points."""
+        """Return the Pareto front of metric against cost, or of both metrics against cost. `best` chooses from the same points."""
         refuse_unknown(elsewhere, http.ELSEWHERE)
         return await self._http.ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
 
@@ -487,7 +487,7 @@ class Calls(ABC):
             trial: The trial's id. None means the job's best trial.
             formats: Any of `onnx`, `torch`, `int8-dynamic`, `int8-static`, `int4-weight`, `pruned` and
                 `pruned-unstructured`. None means all.
-            max_cost_usd: The most that the export may cost, in dollars.
+            max_cost_usd: Maximum cost of the export, in dollars.
             max_drop: The largest drop of the metric, in its own unit, with which a variant is delivered. None accepts any.
             wait: Whether to wait until the export has ended.
 

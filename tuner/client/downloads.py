@@ -62,10 +62,13 @@ async def download(http: Http, path: str, trial: str, to: Path, step: int | None
 
 
 async def download_file(http: Http, path: str, to: Path) -> Path:
-    """Download a file whose `ETag` is its SHA-256, and return its path: `to`, or if that is a directory a new file in it.
+    """Download a file whose `ETag` is its SHA-256, and return its path.
+
+    If `to` is a directory, the file is written into it under the name that the service gives. An existing file is replaced.
 
     Raises:
-        ApiError: The service refused or does not answer. The status is 422 if the file cannot be written, and 0 if it is damaged.
+        ApiError: The service refused or does not answer. The status is 422 if the file cannot be written, and 0 if the download is
+            damaged.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix=".export-", dir=to if to.is_dir() else to.parent))

@@ -158,7 +158,7 @@ class Http(ABC):
         try:
             return kind.model_validate(response.json())
         except ValueError as error:
-            detail = f"{self.url}{path} is no answer of this service: {response.text[:200]}"
+            detail = f"{self.url}{path} is not an answer of this service: {response.text[:200]}"
             raise ApiError(_strange(response.status_code, detail), path=path) from error
 
     async def pages(

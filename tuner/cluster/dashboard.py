@@ -96,7 +96,9 @@ def dashboard_url(address: str) -> str:
         return address.rstrip("/")
     host = urlsplit(address if "://" in address else f"//{address}").hostname
     if not host:
-        raise RayUnavailable(f"{address!r} is no address of a Ray cluster: give http://host:{DEFAULT_PORT}")
+        raise RayUnavailable(
+            f"{address!r} is not the address of a Ray cluster: give http://host:{DEFAULT_PORT}"
+        )
     return f"http://[{host}]:{DEFAULT_PORT}" if ":" in host else f"http://{host}:{DEFAULT_PORT}"
 
 

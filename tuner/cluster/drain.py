@@ -83,10 +83,10 @@ class Gcs:
         try:
             selector = _Selector(node_id=bytes.fromhex(node_id))
         except ValueError:
-            raise NotFound(f"{node_id!r} is no id of a node: those have hexadecimal digits") from None
+            raise NotFound(f"{node_id!r} is not the id of a node: node ids have hexadecimal digits") from None
         node = self._living([selector]).get(node_id)
         if node is None:
-            raise NotFound(f"{node_id} is no living node of the cluster at {self._address}")
+            raise NotFound(f"{node_id} is not a living node of the cluster at {self._address}")
         return node
 
     def nodes_at(self, addresses: Iterable[str]) -> dict[str, RayNode]:

@@ -14,8 +14,8 @@ from tuner.cluster.processes import KEEP_ENVIRONMENT, MARK
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 200_000_000
 
-# In the order of `free_ports`. Ports that are not given to Ray would be fixed, and the heads and nodes of one machine
-# would collide.
+# The ports that `free_ports` found are assigned in this order. Without these options Ray uses fixed ports, and the heads and nodes
+# of one machine would collide.
 NODE_PORT_OPTIONS = (
     "--dashboard-agent-listen-port",
     "--dashboard-agent-grpc-port",

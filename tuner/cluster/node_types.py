@@ -123,7 +123,7 @@ def node_types_of(setting: str) -> NodeTypes:
     except OSError as error:
         raise BadFile(f"{SETTING}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadFile(f"{SETTING}: {path} is no text in UTF-8") from error
+        raise BadFile(f"{SETTING}: {path} is not text in UTF-8") from error
 
 
 # Offers are priced often, and parsing takes milliseconds.
@@ -143,7 +143,7 @@ def read_node_types(text: str, name: str) -> NodeTypes:
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # PyYAML does not wrap Python's own errors
-        raise BadFile(f"{name} is no YAML: {str(error).splitlines()[0]}") from error
+        raise BadFile(f"{name} is not YAML: {str(error).splitlines()[0]}") from error
     objects = [
         each for top in documents for each in (top.get("items") or [top] if isinstance(top, dict) else [top])
     ]

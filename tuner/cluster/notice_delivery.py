@@ -147,7 +147,7 @@ class MachineWatch:
                 if node.session_dir.is_dir():
                     node.boards.announce(node.id, notice)
             except OSError as error:
-                failed.append(Unavailable(f"the workers of node {node.id} cannot be told: {error}"))
+                failed.append(Unavailable(f"the workers of node {node.id} cannot be notified: {error}"))
         for node in nodes:
             try:
                 self._ray.drain(node.id, notice)

@@ -271,7 +271,7 @@ def _url(text: str) -> URL:
         url = None
     if url is None or url.drivername not in DRIVERS:
         raise ValueError(
-            "TUNER_DATABASE_URL: it is no URL of a database that can be used, in the file of TUNER_DATABASE_URL_FILE if that is set: "
+            "TUNER_DATABASE_URL: it is not the URL of a database that can be used, in the file of TUNER_DATABASE_URL_FILE if that is set: "
             "write postgresql://USER:PASSWORD@HOST/NAME or sqlite:////PATH"
         )
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url

@@ -136,7 +136,7 @@ class Window:
 
     def faults(self) -> list[Fault]:
         faults = [
-            Fault(f"/window/{name}", f"{text!r} is no time; write it as HH:MM, from 00:00 to 23:59")
+            Fault(f"/window/{name}", f"{text!r} is not a time; write it as HH:MM, from 00:00 to 23:59")
             for name, text in (("start", self.start), ("end", self.end))
             if not _TIME.fullmatch(text)
         ]

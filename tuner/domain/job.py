@@ -280,15 +280,18 @@ class JobSpec:
 
     @property
     def serving_metrics(self) -> tuple[str, ...]:
-        """Return those of `SERVING_METRICS` that an objective or a constraint names."""
+        """Return the metrics in `SERVING_METRICS` that an objective or a constraint names."""
         return tuple(name for name in SERVING_METRICS if name in (self.objective.metric, *self.side_metrics))
 
     def lacks(self, metrics: Mapping[str, object]) -> str | None:
-        """Return the first of `side_metrics` that a report lacks. None if it lacks none."""
+        """Return the first of `side_metrics` that a report lacks, or None if it has all of them."""
         return lacking(self.side_metrics, metrics)
 
     def violation(self, metrics: Mapping[str, object]) -> float | None:
-        """Return by how much a report violates the constraints, or None if it lacks a metric. It is feasible if the result is 0."""
+        """Return by how much a report violates the constraints, or 0 if it is feasible.
+
+        Return None if the report lacks one of `side_metrics`.
+        """
         return None if self.lacks(metrics) is not None else violation(self.constraints, metrics)
 
     @property

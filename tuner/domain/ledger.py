@@ -59,7 +59,8 @@ class Allowance:
     """The cost that may be held now under a job's own budget and its shared budgets."""
 
     left: Cost
-    above_usd: str = ""  #: The shared budget that leaves less dollars than the job's own. Empty if none does.
+    #: The shared budget that leaves fewer dollars than the job's own. Empty if none does.
+    above_usd: str = ""
     #: The shared budget that leaves less GPU time than the job's own. Empty if none does.
     above_gpus: str = ""
 

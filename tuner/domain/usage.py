@@ -23,7 +23,7 @@ class Usage:
     gpu_percent: int | None = None  #: Sum of these samples, in percent.
     gpu_memory_peak_bytes: int | None = None
     data_wait_ns: int | None = None  #: Time up to the last report that was spent waiting for batches.
-    compute_ns: int | None = None  #: The rest of the time up to the last report.
+    compute_ns: int | None = None  #: Training time up to the last report without `data_wait_ns`.
     saves: int | None = None  #: Checkpoints that became durable.
     saved_bytes: int | None = None  #: Size of these checkpoints.
     restored_bytes: int | None = None  #: Size of the checkpoint that it continued from.

@@ -183,7 +183,7 @@ class ExportRun:
         try:
             with self.database.write("export.beat") as db:
                 self._over = not exports.beat(db, self.export, _now())
-        except Unavailable as error:  # the lease ends the export if the database stays away
+        except Unavailable as error:  # the lease ends the export if the database remains unavailable
             log.warning("a heartbeat could not be recorded: %s", error.detail)
 
 

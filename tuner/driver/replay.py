@@ -118,7 +118,7 @@ class Replayed:
     decisions: int  #: Commands that were decided on them.
     answers: int  #: Answers of the sampler that were computed again and compared.
     concurrency: int  #: How many trials may run at once after the last event.
-    difference: Difference | None  #: None if there is none.
+    difference: Difference | None  #: The first difference. None if the decisions are the same.
     unchecked: tuple[Unchecked, ...] = ()
 
 
@@ -522,7 +522,7 @@ def _answers_differ(ours: Fold, theirs: Fold, number: int, event: Answer) -> Dif
     return Difference("answer", number, event.at, mine.trial, in_words(decided), in_words(other))
 
 
-# In words
+# Descriptions of events and commands
 
 IN_WORDS: Mapping[type[ev.Event | do.Command], str] = {
     ev.Launched: "a driver starts",

@@ -27,7 +27,7 @@ from tuner.driver.ray_tune import Trial
 # How long a worker may take to start on the machine that was found for it. Ray gives up on a process after 60 s and
 # starts another one. If the machine is taken away meanwhile, Ray silently looks for the next one.
 STARTS_WITHIN_S = 120.0
-# How many waiting attempts are checked for a better place per turn. Each check looks at all trials and
+# How many waiting attempts are checked for a better place per call. Each check looks at all trials and
 # machines of the job.
 ASKED_AT_ONCE = 20
 
@@ -63,9 +63,9 @@ class WorkerPool:
         self._found_at: dict[str, float] = {}
         # The workers that run an attempt, by trial and attempt.
         self._running: dict[tuple[str, int], Trial] = {}
-        self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; the first is that of its actor
+        self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; its actor's node is first
         self._killed: dict[str, float] = {}  # when each silent worker was killed
-        # The time of the last turn of Tune's loop, and the time since which no turn came late.
+        # When Tune last called the scheduler, and since when no such call was late.
         self._turned_at = self._attentive_since = clock()
         self._next = 0  # the waiting attempt to check next for a better place
 
@@ -145,7 +145,7 @@ class WorkerPool:
         return True
 
     def _nodes_of(self, worker: Trial, error: Exception | None = None) -> list[str]:
-        """Return the nodes of a worker. The first is that of its actor. Return none if Ray does not answer."""
+        """Return the nodes of a worker, its actor's node first. Return an empty list if Ray does not answer."""
         nodes = self._nodes.get(worker.trial_id, [])
         if not nodes:
             with contextlib.suppress(Exception):
@@ -224,10 +224,10 @@ class WorkerPool:
         return starting
 
     def _next_to_check(self, starting: Counter[Labels]) -> list[Assignment]:
-        """Return the next few waiting attempts to check for a better place, in turn.
+        """Return the next few waiting attempts to check for a better place, round robin.
 
         The attempts that starting workers will get are not moved. A thousand attempts may wait while machines start,
-        too many to check on each turn.
+        too many to check on each call.
         """
         served, unserved = Counter[Labels](), list[Assignment]()
         for waiting in self._actuator.waiting():

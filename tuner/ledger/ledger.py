@@ -36,7 +36,7 @@ from tuner.domain.time import Instant
 from tuner.ledger import shared_budgets
 
 UNITS = ("usd", "gpu_ms")
-# Which types of entries add up to the amounts of an account: posted = entered, and held = put - taken.
+# The types of entries whose sums give the amounts of an account: posted = entered, and held = put - taken.
 _PARTS: Mapping[str, tuple[EntryType, ...]] = {
     "entered": ("post", "correct"),
     "put": ("hold",),

@@ -12,7 +12,7 @@ from tuner.database import ledger_tables
 class ReadOnly(FromClauseAlias):
     """An alias of a table that SQLAlchemy refuses in INSERT, UPDATE and DELETE.
 
-    Its own `Alias` will not do: SQLAlchemy 2.1 accepts it in UPDATE and DELETE, which then change the table.
+    SQLAlchemy's own `Alias` is not enough: version 2.1 accepts it in UPDATE and DELETE, which then change the table.
     """
 
     __visit_name__ = "alias"

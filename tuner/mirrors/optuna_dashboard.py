@@ -34,7 +34,7 @@ class OptunaDashboard:
     def study(self, name: str, job: str) -> int | None:
         """Return the number of the job's study, or None if the job is not mirrored yet.
 
-        It raises the exceptions of the database.
+        Exceptions of the database are passed on to the caller.
         """
         from tuner.mirrors.optuna import study_name
 
@@ -45,7 +45,7 @@ class OptunaDashboard:
 
     @cached_property
     def wsgi(self) -> Wsgi:
-        """Return the WSGI application that answers data requests. It raises the exceptions of the database."""
+        """Return the WSGI application that answers data requests. Exceptions of the database are passed on to the caller."""
         from optuna_dashboard import wsgi
 
         made: Wsgi = wsgi(self._opened())

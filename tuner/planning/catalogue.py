@@ -88,7 +88,7 @@ class _Row:
         except ValueError:
             parsed_number = math.nan
         if not 0 < parsed_number < math.inf:
-            self.wrong(column, f"{text!r} is no number above zero")
+            self.wrong(column, f"{text!r} is not a number above zero")
             return None
         return parsed_number
 
@@ -139,10 +139,10 @@ def _wrong_columns(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         if name not in COLUMNS:
             near = difflib.get_close_matches(name, COLUMNS, n=1) or [", ".join(COLUMNS)]
-            yield f"line 1, {name}: is no column of a catalogue, whose prices are in US dollars; the nearest: {near[0]}"
+            yield f"line 1, {name}: is not a column of a catalogue, whose prices are in US dollars; the nearest: {near[0]}"
     for name in COLUMNS:
         if names.count(name) > 1:
-            yield f"line 1, {name}: is there twice: keep one"
+            yield f"line 1, {name}: appears twice: keep one"
         if name in REQUIRED and name not in names:
             yield f"line 1, {name}: the column is missing: add it"
 
@@ -205,7 +205,7 @@ def _no_price(text: str, why: str) -> str:
         return f"{text} {why}: round it"
     if "larger" in why:
         return f"{text} {why}"
-    return f"{text!r} is no price: write US dollars an hour as a plain number, such as 0.8048, without a currency or commas"
+    return f"{text!r} is not a price: write US dollars an hour as a plain number, such as 0.8048, without a currency or commas"
 
 
 # The fields by which listings can be selected.
@@ -273,7 +273,7 @@ class Catalogue:
             near = sorted(words, key=lambda known: known not in near)
         if not near:
             return f"no {named} is known to the catalogue {self.name}"
-        return f"{word!r} is no {named} of the catalogue {self.name}; the nearest: {', '.join(near)}"
+        return f"there is no {named} {word!r} in the catalogue {self.name}; the nearest: {', '.join(near)}"
 
     @property
     def newest(self) -> str | None:

@@ -51,7 +51,17 @@ def made(
     room: int | None,
     simulate: Simulate,
 ) -> tuple[SettingChoice, ...]:
-    """Return the choices. `limit_ns` is the time limit of the job, and `room` the number of trials that its machines have room for."""
+    """Return the choices of the checkpoint interval, the first rung, the reduction factor and the concurrency.
+
+    Args:
+        requested: The job as it was requested.
+        setting: The setting that was simulated.
+        planned: The checkpoint interval that `checkpoints` chose.
+        limit_ns: The time limit of the job, or None if it has none.
+        runs: The outcomes of simulations of `setting`.
+        room: How many trials the machines have room for at once. None means any number.
+        simulate: Simulates a changed setting.
+    """
     interval = requested.checkpoint.interval_ns
     current = None if interval is None else f"{interval / NS:g}s"
     return (

@@ -101,7 +101,8 @@ class SimulatedComparison:
     usd_high: Money  #: The most expensive of the runs.
     gpu_hours: float
     finish_seconds: float
-    trials: int  #: For another search method, as many trials as the plan expects, or fewer if the grid has fewer points.
+    #: The number of trials. For another search method it is that of the plan, or the number of the grid's points if that is smaller.
+    trials: int
     steps: int
     note: str
 

@@ -347,7 +347,10 @@ class Spend(Answer):
 
 
 class Progress(Answer):
-    """`trials` counts trials by state. `budget_used` is the used fraction of the limit that is closest to exhaustion."""
+    """The progress of a job.
+
+    `trials` counts trials by state. `budget_used` is the used fraction of the limit that is closest to exhaustion.
+    """
 
     trials: dict[str, int]
     steps: int

@@ -48,7 +48,7 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
     """
     file = file.expanduser().absolute()
     if file.exists():
-        raise Conflict(f"{file} is there already, and a backup is never overwritten: name another file")
+        raise Conflict(f"{file} already exists, and a backup is never overwritten: name another file")
     database = Database(settings.database_url)
     try:
         revision, taken_at = database.revision(), now()
@@ -161,11 +161,11 @@ def restore(
             before = copies.contents(database, now())
             if before.led_by is not None:
                 raise Conflict(
-                    f"a service works on this database: {before.led_by}; stop all services first, and wait for three seconds"
+                    f"a service uses this database: {before.led_by}; stop all services first, and wait for three seconds"
                 )
             if not (before.empty or replace):
                 raise Conflict(
-                    "the database has jobs, or budgets above them: --replace puts the backup in their place; make a backup of them before"
+                    "the database has jobs or shared budgets: back it up first, and then replace it with --replace"
                 )
             rows, kept = _put(database, copy, about, before.accounts, now(), settings.failpoint)
         missing, fault = _missing(settings, rows.checkpoints)

@@ -51,7 +51,7 @@ def _of_file(path: Path, said_by: str = "") -> Catalogue:
     except OSError as error:
         raise BadFile(f"{said_by}{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadFile(f"{said_by}{path} is no text in UTF-8") from error
+        raise BadFile(f"{said_by}{path} is not text in UTF-8") from error
 
 
 @lru_cache(maxsize=8)
@@ -140,7 +140,7 @@ def data_transfer_price(settings: Settings) -> Money | None:
 
 
 def _between_regions(settings: Settings, rates: DataRates | None) -> Money | None:
-    if settings.egress_usd_per_gb is not None:  # applies also where no cloud is known
+    if settings.egress_usd_per_gb is not None:  # applies also if the cloud is not known
         return Money.from_usd(settings.egress_usd_per_gb)
     return None if rates is None else rates.between_regions
 

@@ -105,7 +105,7 @@ def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
 def cancel(service: Service, job: str) -> JobView:
     """Cancel a job: all its work stops at once, and its results are kept. Cancelling a cancelled job changes nothing.
 
-    An export that waits for a machine is cancelled, too. One that has a machine goes on to its end, within its own hold.
+    An export that waits for a machine is cancelled, too. One that has a machine runs to its end, within its own hold.
 
     Raises:
         NotFound: The project has no such job.
@@ -202,14 +202,14 @@ def _change_width(db: Connection, row: JobRow, width: _Width) -> None:
 
 
 def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
-    """Have a configuration tried next, as soon as a worker is free.
+    """Try a configuration next, as soon as a worker is free.
 
-    A configuration that waits already is not added again.
+    A configuration that is already waiting is not added again.
 
     Raises:
         NotFound: The project has no such job.
         Invalid: The configuration is not in the job's search space.
-        TooManyWaiting: `MAX_START` configurations wait already.
+        TooManyWaiting: `MAX_START` configurations are already waiting.
         Conflict: The job has ended or is being cancelled, it may begin no more trials, or a trial has this configuration.
     """
     with _steering(service, job) as (db, row):

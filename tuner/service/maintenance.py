@@ -70,7 +70,7 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
 
     Raises:
         Invalid: There is no such older revision.
-        Conflict: A service works on the database.
+        Conflict: A service uses the database.
         Unavailable: The database does not answer, is newer than this code, or is in use.
     """
     database = Database(settings.database_url, failpoint=settings.failpoint)
@@ -79,12 +79,12 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
         older = older_revisions(before) if knows_revision(before) else []
         if knows_revision(before) and to not in older:
             raise Invalid.at(
-                "--to", f"{to!r} is no revision before {before}: {', '.join(older) or 'there is none'}"
+                "--to", f"{to!r} is not a revision before {before}: {', '.join(older) or 'there is none'}"
             )
         led_by = copies.contents(database, now()).led_by
         if led_by is not None:
             raise Conflict(
-                f"a service works on this database: {led_by}; stop all services first, and wait for three seconds"
+                f"a service uses this database: {led_by}; stop all services first, and wait for three seconds"
             )
         database.downgrade(to)
         return Migrated(before, database.revision())

@@ -132,7 +132,7 @@ def promotions(reached: Mapping[int, int], rungs: tuple[int, ...]) -> int:
 
 
 KEEP_NS = 5 * NS  # how long computed figures are reused
-BUDGETS_MAX = 20  # most shared budgets shown, those spent furthest first
+BUDGETS_MAX = 20  # maximum number of shared budgets shown; those with the highest used fraction are kept
 # A running job is stalled if its last report is older than five of its mean steps and older than ten minutes.
 STALLED_STEPS = 5
 STALLED_NS = 600 * NS

@@ -48,7 +48,7 @@ class NextDollarForecast:
     """The continuations that are expected to beat the job's best."""
 
     trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
-    reason: str  #: Why there are none; empty if there are.
+    reason: str  #: Why `trials` is empty. Empty if it is not.
     as_of: int  #: The job's newest event that was taken into account.
     #: Points (0.01 of the metric) that the next dollar gains if the job goes on as before.
     points_per_usd: float | None = None

@@ -1,4 +1,7 @@
-"""Replay a job's record: check it against the code that decided it, or show what another policy would have decided."""
+"""Replay a job's recorded events.
+
+This checks that the present code makes the recorded decisions, or shows where another policy would first decide differently.
+"""
 
 import time
 from dataclasses import dataclass, replace

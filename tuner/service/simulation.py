@@ -122,11 +122,11 @@ def simulate(
 
     Args:
         path: The file of the recorded table.
-        budget_trainings: The budget in mean trainings.
-        startup_steps: Time to start or resume a trial on a worker, in mean steps.
+        budget_trainings: The budget as a multiple of the mean cost of a training.
+        startup_steps: Time to start or resume a trial on a worker, as a multiple of the mean step time.
         trials: Limit on the number of trials.
         wall_clock_ns: Limit on the running time.
-        training_ns: Time of a mean training; None means the time in the table.
+        training_ns: Mean duration of a training; None means the time in the table.
         spot: The spot machines; None means that all machines stay up.
 
     Raises:

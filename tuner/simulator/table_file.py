@@ -80,10 +80,12 @@ def _table(name: str, arrays: Arrays) -> RecordedTable:
     if (step_s <= 0).any():
         row, step = np.argwhere(step_s <= 0)[0].tolist()
         raise ValueError(
-            f"time[{row}, {step}] is {step_s[row, step]}: store seconds of each step, all above 0"
+            f"time[{row}, {step}] is {step_s[row, step]}: store the duration of each step in seconds, above 0"
         )
     if step_s.sum(axis=1).max() > MAX_SECONDS:
-        raise ValueError(f"time: row {int(step_s.sum(axis=1).argmax())} takes over 30 years: store seconds")
+        raise ValueError(
+            f"time: row {int(step_s.sum(axis=1).argmax())} takes over 30 years: store the duration of each step in seconds"
+        )
     space = _space(arrays["meta"], columns=rows.shape[1])
     columns = [_column(name, rows[:, i], space) for i, name in enumerate(space.parameters)]
     first_rows: dict[tuple[float | int, ...], int] = {}
@@ -137,7 +139,7 @@ class _Meta(BaseModel):
 
 def _space(meta: npt.NDArray[Any], *, columns: int) -> Space:
     if meta.shape != () or meta.dtype.kind != "U":
-        raise ValueError("meta is no text: store one JSON string, such as numpy.array(json.dumps(meta))")
+        raise ValueError("meta is not text: store one JSON string, such as numpy.array(json.dumps(meta))")
     try:
         rows = _Meta.model_validate_json(str(meta)).space
     except ValidationError as error:

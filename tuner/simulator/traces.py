@@ -171,18 +171,18 @@ def _traces(text: str) -> list[Trace]:
         {"start_s", "end_s"} <= columns or "time_s" in columns
     ):
         raise ValueError(
-            "line 1: the columns trace_id, start_s, end_s and available, or trace_id, time_s and available, are needed"
+            "line 1: must name the columns trace_id, start_s, end_s and available, or trace_id, time_s and available"
         )
     groups: dict[str, list[tuple[int, dict[str, str]]]] = {}
     try:
         for row in reader:
             if None in row or None in row.values():
-                raise ValueError(f"line {reader.line_num}: has not as many fields as the header")
+                raise ValueError(f"line {reader.line_num}: does not have as many fields as the header")
             groups.setdefault(row["trace_id"], []).append((reader.line_num, row))
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num} or the one after: {error}") from error
     if not groups:
-        raise ValueError("line 1: has a header, but no rows")
+        raise ValueError("line 1: the file has a header but no rows")
     read = _intervals if "start_s" in columns else _counts
     return [Trace(name, tuple(read(rows)), rows[0][1].get("cloud", "")) for name, rows in groups.items()]
 
@@ -219,9 +219,7 @@ def _counts(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Segment]:
             yield begin, end, change.available
             length = end
     if not length:
-        raise ValueError(
-            f"line {rows[-1][0]}: the trace has no length: two different times at least are needed"
-        )
+        raise ValueError(f"line {rows[-1][0]}: the trace has no length: give at least two different times")
 
 
 def _valid(kind: type[R], line: int, row: dict[str, str]) -> R:

@@ -93,8 +93,8 @@ class SimulatedAttempt:
     heartbeat_ns: int = HEARTBEAT_NS
     kind: CostKind = "setup"  # the kind of the time that passes now
     since_ns: int = 0  # when that kind began
-    before_ns: int = 0  # billed time before that
-    ns: dict[CostKind, int] = field(default_factory=dict)  # billed time before that, by kind
+    before_ns: int = 0  # billed time before `since_ns`
+    ns: dict[CostKind, int] = field(default_factory=dict)  # `before_ns` by kind
     lease_ns: int = 0
     until: int | None = None
     step: int = 0

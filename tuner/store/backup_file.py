@@ -75,7 +75,7 @@ def unpack(file: Path, to: Path) -> About:
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
         # zipfile raises RuntimeError if a member is encrypted or uses an unsupported compression.
         raise BadFile(
-            f"{file} is no backup of tuner, or a part of it is missing or altered: {error}"
+            f"{file} is not a backup of tuner, or a part of it is missing or altered: {error}"
         ) from error
     if digest_and_size != (about.sha256, about.size_bytes):
         raise BadFile(f"{file} was altered: its copy of the database is not the one that was written")

@@ -116,7 +116,7 @@ def record_heartbeat(db: Connection, job: str, epoch: int, at: Instant) -> None:
     """
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state != "ended")
     if db.execute(update(launches).where(mine).values(state="running", heartbeat_at=at)).rowcount != 1:
-        raise Fenced(f"launch {epoch} of {job} is over")
+        raise Fenced(f"launch {epoch} of {job} has ended, or a newer one has begun")
 
 
 def record_versions(db: Connection, job: str, epoch: int, *, tuner: str, ray: str, python: str) -> None:
@@ -134,7 +134,7 @@ def check(db: Connection, job: str, epoch: int) -> None:
     """
     newest, state = _LOCK_NEWEST.one(db, {"of_job": job})
     if newest != epoch or state == "ended":
-        raise Fenced(f"launch {epoch} of {job} is over; the present one is {newest}")
+        raise Fenced(f"launch {epoch} of {job} has ended, or a newer one has begun; the newest is {newest}")
 
 
 def end(db: Connection, job: str, epoch: int) -> None:

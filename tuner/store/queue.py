@@ -71,7 +71,10 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
 
 
 def begun(db: Connection) -> set[str]:
-    """Return the running jobs whose driver has started. If the driver died since, the job keeps its place in the cluster."""
+    """Return the running jobs whose driver has started.
+
+    A job whose driver has died since is included, because it keeps its place in the cluster.
+    """
     return set(db.execute(select(jobs.c.id).where(BEGUN)).scalars())
 
 

@@ -163,7 +163,7 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
         spent = f"it spent {since.usd} since then, which counts as lost"
     else:
         spent = f"it may have spent {since.usd} since then, which is taken off its budget"
-    detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; `tuner resume` lets it go on"
+    detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; `tuner resume` resumes it"
     jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=detail)
     budget_waits.end(db, row.id)
     if row.control_request == "cancel":

@@ -64,7 +64,7 @@ class SpendRow:
     completed: int = 0  #: Those of `trials` that are completed.
     preemptions: int = 0  #: Attempts that ended by preemption in the span.
     retries: int = 0  #: Attempts that began in the span after an attempt that failed or was lost.
-    #: Size of the stored files times the time in which they were stored. None if the grouping does not tell whose they are.
+    #: Size of the stored files times the time in which they were stored. None if the groups cannot be matched to stored files.
     storage_byte_ns: int | None = 0
     storage_usd: Money | None = None  #: What storing them cost. None if that is not known.
 

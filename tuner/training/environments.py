@@ -70,7 +70,12 @@ class Home(ABC):
 
     @abstractmethod
     def place(self, step: int, part: int = 0) -> Path:
-        """Return a directory for the checkpoint of this step, or of a part of the step after it. It does not exist yet."""
+        """Return a directory for a checkpoint. It does not exist yet.
+
+        Args:
+            step: The last finished step.
+            part: 0 for a checkpoint of this step. Otherwise the number of the checkpoint from the middle of the next step.
+        """
 
     def joint_error(self, error: Exception | None) -> Exception | None:
         """Return the error of a write to `place`, or None if it succeeded. On several ranks, return the first error of any rank.

@@ -1,8 +1,8 @@
 """Save and restore estimators of scikit-learn, and plain lists and dictionaries, as parts of `SpotSafe`.
 
 An estimator's attributes are saved as plain data: numbers, text, NumPy arrays, and lists and dictionaries of these. Objects of
-scikit-learn inside of it, such as an optimizer, are saved with the name of their class and their attributes. Reading creates objects of
-scikit-learn's own classes and NumPy's random generators only, and calls no code that a checkpoint names, as unpickling would.
+scikit-learn inside it, such as an optimizer, are saved with the name of their class and their attributes. Reading creates only objects
+of scikit-learn's own classes and NumPy's random generators. Unlike unpickling, it calls no code that a checkpoint names.
 """
 
 import importlib

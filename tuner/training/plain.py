@@ -87,10 +87,10 @@ def is_spread(value: Any) -> bool:
 
 
 def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
-    """Return this rank's part of a tensor, with its place in the whole. The part is None if another rank has the same.
+    """Return this rank's part of a tensor, with its place in the whole. The part is None if another rank saves the same one.
 
     Raises:
-        TypeError: The tensor is not only split along dimensions and replicated.
+        TypeError: The tensor has a placement other than `Shard` and `Replicate`.
     """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -150,7 +150,7 @@ def _numpy_of(packed_array: Mapping[str, Any]) -> Any:
 
     dtype = numpy.dtype(str(packed_array["dtype"]))
     if dtype.kind not in _KINDS:
-        raise ValueError(f"an array of {dtype} is no plain data")
+        raise ValueError(f"an array of {dtype} is not plain data")
     content = bytearray(packed_array[_NUMPY].numpy().tobytes())
     array = numpy.ndarray(tuple(packed_array["shape"]), dtype, content, order=packed_array["order"])
     return array[()] if packed_array["scalar"] else array

@@ -25,7 +25,7 @@ available and a changeover takes at most d.
 Without a deadline, `patience_ns` limits the wait for spot. A training that finds no spot goes on demand when its last progress
 is longer ago than that. After 2d of work there it moves back to spot as soon as spot is available.
 
-**PlacementChoice of offer**: the offer with the lowest cost of progress so far. `PlacementMemory` learns this cost: the offer's price times
+**Choice of the offer**: the offer with the lowest cost of progress so far. `PlacementMemory` learns this cost: the offer's price times
 the paid time per unit of progress. Time that was paid for and lost in repeated preemptions raises it. A spot offer whose
 progress costs more than on demand counts as unavailable until that experience has lost enough weight with time.
 """
@@ -120,7 +120,7 @@ def _name(offer: Offer) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
 # Half of the waits for a spot machine with a V100 in AWS's zones in 2023 were over after 18 to 29 min.
 PATIENCE_NS = 30 * 60 * NS
 RETRY_NS = 15 * 60 * NS  # until an available spot offer that was not worth its price is considered again
-TIGHT = Fraction(7, 10)  # the switch point of §A.8
+TIGHT = Fraction(7, 10)  # C(t) / R(t) below which a training is not behind the line (§A.8 of the paper)
 
 Why = Literal[
     "done",
@@ -190,7 +190,7 @@ class PlacementChoice:
     durable.
     """
 
-    #: None if the training should not run. Unless it is done, spot machines are requested.
+    #: None if the training is done or should wait for spot. While it waits, the caller requests a spot machine.
     offer: Offer | None
     why: Why
     until: Instant | None = None  #: None if the choice has no time limit.

@@ -2,8 +2,9 @@
 
 `none` trains every trial to its last step. `asha` and `asha_stopping` are asynchronous successive halving (ASHA) by promotion and by
 stopping. `auto` promotes by forecast: trials are ranked by the final scores that the sampler's model predicts, not by their current
-scores. A trial is promoted from a rung if its forecast is among the best 1/η of that rung, and at most the reach below the best
-forecast of all. The reach is a number of standard deviations of the trial's own forecast. Without forecasts, `auto` is `asha`.
+scores. A trial is promoted from a rung if its forecast is among the best 1/η of that rung and close enough to the best forecast of all
+trials. The largest allowed distance, the reach, is counted in standard deviations of the trial's own forecast. Without forecasts, `auto`
+is `asha`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -225,7 +225,7 @@ def _integer(message: Mapping[str, Any], name: str) -> int:
 def _text(message: Mapping[str, Any], name: str, most: int) -> str:
     value = message.get(name)
     if not isinstance(value, str) or len(value) > most:
-        raise InvalidMessage(f"sent a message whose {name} is not a text of at most {most} characters")
+        raise InvalidMessage(f"sent a message whose {name} is not a string of at most {most} characters")
     return value
 
 

@@ -39,7 +39,8 @@ from tuner.worker.process_tree import become_subreaper, kill_own_descendants, si
 USES_TORCH = re.compile(r"torch|tuner\.training(?!\.boosting)|save_checkpoint")
 # Trainables for Ray Tune often import Ray inside the function. Importing it here saves half a second per attempt.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
-# What a server imports again if it restarts itself. Importing all of it takes seven seconds of processor time.
+# Modules that a server imports again after it restarts itself, if it had imported them. All of them together take seven seconds of
+# processor time.
 COSTLY = ("numpy", "torch", "torch._dynamo", "ray.tune")
 MAX_REQUEST = 1 << 16
 PREPARING = "tuner.training.preparing"

@@ -158,7 +158,7 @@ class ServiceTrial(LookupTrial):
             return
         if isinstance(value, Sequence) and not isinstance(value, str):
             raise MetricsRefused(
-                "the objective returned several values; return the one to optimise, and set the others with trial.set_user_attr"
+                "the objective returned several values; return the one to optimize, and set the others with trial.set_user_attr"
             )
         self._send(value)
 

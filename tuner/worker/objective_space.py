@@ -283,7 +283,7 @@ def _plain_choice(name: str, choice: Any) -> Value:
             return kind(choice)
     raise SpaceRefused(
         "choice",
-        f"{name!r} has the choice {choice!r}; a job has numbers, text, booleans and None: suggest a name, and look the "
+        f"{name!r} has the choice {choice!r}; a job can have only numbers, text, booleans and None: suggest a name, and look the "
         "choice up in the objective",
     )
 

@@ -128,7 +128,7 @@ def read_archive(data: bytes, *, most_bytes: int, into: Path | None = None) -> P
         BadFile: The package is not allowed. The message says why and what to do.
     """
     if not data.startswith(b"PK\x03\x04"):
-        raise BadFile("this is no package: send a .zip or .whl that is not empty")
+        raise BadFile("this is not a package: send a .zip or .whl that is not empty")
     if data.count(_ENTRY) > 5 * MAX_FILES:
         raise BadFile(_too_many())
     try:
@@ -198,7 +198,7 @@ def _kind_fault(info: zipfile.ZipInfo) -> str | None:
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR if info.is_dir() else 0):
         return "is a link, a device or another folder than it says: pack plain files"
     if info.is_dir() and info.file_size:
-        return "is a folder with something in it that is no file"
+        return "is a folder entry with content of its own: pack it again"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return "is packed in another way than deflate: pack it with zip, or python -m zipfile"
     if info.filename != info.orig_filename:
@@ -211,7 +211,7 @@ def _name_fault(name: str) -> str | None:
     if "\\" in name or ":" in name or not name.isprintable():
         return "has a name with a backslash, a colon or a control character: rename it"
     if any(part in ("", ".", "..") for part in parts):
-        return "is no path within the package: pack it by names relative to its folder, without . and .."
+        return "is not a path within the package: pack it by names relative to its folder, without . and .."
     if any(part != part.strip() or part.endswith(".") for part in parts):
         return "has a name that begins or ends with a space, or ends with a dot: rename it"
     if unicodedata.normalize("NFC", name) != name or len(name.encode()) > MAX_NAME_BYTES:
@@ -290,7 +290,7 @@ class Stored:
     @property
     def digest(self) -> str:
         if not PACKAGE_ID.fullmatch(self.id):  # the digest becomes part of a file name
-            raise ValueError(f"{self.id!r} is no id of a package")
+            raise ValueError(f"{self.id!r} is not the id of a package")
         return self.id.removeprefix("pkg_")
 
     def put(self, data: bytes) -> None:

@@ -187,7 +187,7 @@ class RestoreSelfTest:
         if run.state == "failed":
             lasting = run.error.get("kind") != "storage"
             raise _Failed(
-                f"it could not go on from its checkpoint of step {saved.step}: {run.error_text()}",
+                f"it could not continue from its checkpoint of step {saved.step}: {run.error_text()}",
                 lasting=lasting,
             )
         self._check_time(run)

@@ -121,8 +121,8 @@ def cancel_job(job: str, service: Svc) -> Job:
 
 @router.post("/jobs/{job}/trials", status_code=202)
 def enqueue_trial(job: str, body: EnqueueRequest, service: Svc) -> Job:
-    """Have a configuration tried as soon as a worker is free, before new configurations and promotions. A configuration that waits
-    already is not added again. At most 1000 may wait.
+    """Try a configuration as soon as a worker is free, before new configurations and promotions. A configuration that is already
+    waiting is not added again. At most 1000 may wait.
     """
     return serialize_jobs.job_of(control.enqueue(service, job, body.config))
 

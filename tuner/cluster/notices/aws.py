@@ -41,7 +41,7 @@ def read_action(answer: MetadataAnswer) -> Notice | None:
     action_document = object_of(answer)
     action, at = string(action_document, "action"), moment(string(action_document, "time"))
     if action not in ACTIONS:
-        raise MalformedNotice(f"{shown(action)} is no action of AWS")
+        raise MalformedNotice(f"{shown(action)} is not an action of AWS")
     text = f"AWS will {action} this spot instance at {rfc3339(at)}"
     return Notice("aws/instance-action", at, text)
 
@@ -51,9 +51,9 @@ def read_token(answer: MetadataAnswer) -> tuple[str, int]:
     succeeded(answer)
     token, ttl = text_of(answer), answer.headers.get(TTL_HEADER, "")
     if not _TOKEN.fullmatch(token):
-        raise MalformedNotice("the answer is no token")
+        raise MalformedNotice("the answer is not a token")
     if not (ttl.isascii() and ttl.isdecimal() and len(ttl) <= len(str(TTL_MAX_S))):
-        raise MalformedNotice(f"{shown(ttl)} is no lifetime of a token")
+        raise MalformedNotice(f"{shown(ttl)} is not the lifetime of a token")
     return token, int(ttl)
 
 

@@ -78,7 +78,7 @@ def read_document(answer: MetadataAnswer, machine: str) -> AzureDocument:
     document = object_of(answer)
     incarnation, listed = document.get("DocumentIncarnation"), document.get("Events")
     if not isinstance(incarnation, int) or not isinstance(listed, list):
-        raise MalformedNotice("the answer is no document of scheduled events")
+        raise MalformedNotice("the answer is not a document of scheduled events")
     events, unread = [], ""
     for raw_event in listed:
         try:
@@ -101,9 +101,9 @@ def _machines(event: object) -> frozenset[str]:
 def _event(fields: Mapping[str, object], *, shared: bool) -> AzureEvent:
     event_id, event_type = string(fields, "EventId"), string(fields, "EventType")
     if not _EVENT_ID.fullmatch(event_id):
-        raise MalformedNotice(f"{shown(event_id)} is no id of an event")
+        raise MalformedNotice(f"{shown(event_id)} is not the id of an event")
     if event_type not in (*ACTS, FREEZE):
-        raise MalformedNotice(f"{shown(event_type)} is no type of event")
+        raise MalformedNotice(f"{shown(event_type)} is not a type of event")
     # NotBefore is empty once the event has begun.
     not_before = moment(string(fields, "NotBefore")) if fields.get("NotBefore") else None
     return AzureEvent(event_id, event_type, shared, not_before)
@@ -114,7 +114,7 @@ def read_name(answer: MetadataAnswer) -> str:
     succeeded(answer)
     name = text_of(answer)
     if not _NAME.fullmatch(name):
-        raise MalformedNotice(f"{shown(name)} is no name of a machine")
+        raise MalformedNotice(f"{shown(name)} is not the name of a machine")
     return name.casefold()
 
 

@@ -180,6 +180,6 @@ def _facts(instance_type: str, region: str, zone: str, *, is_spot: bool) -> Fact
     facts = {"instance_type": instance_type, "region": region, "zone": zone}
     for name, word in facts.items():
         if word and not _WORD.fullmatch(word):
-            raise MalformedNotice(f"{shown(word)} is no {name}")
+            raise MalformedNotice(f"{shown(word)} is not a valid {name}")
     market = "spot" if is_spot else "on_demand"
     return {**{name: word for name, word in facts.items() if word}, "market": market}

@@ -46,7 +46,7 @@ def read_maintenance(answer: MetadataAnswer, seen: Instant) -> Notice | None:
     if value in HARMLESS:
         return None
     if value != STOPS:
-        raise MalformedNotice(f"{shown(value)} is no maintenance event of Google")
+        raise MalformedNotice(f"{shown(value)} is not a maintenance event of Google")
     deadline = Instant(seen + seconds_ns(MAINTENANCE_LEAD_S))
     return Notice(
         "gcp/maintenance-event", deadline, "Google will stop this machine for maintenance of its host"

@@ -70,7 +70,7 @@ def text_of(answer: MetadataAnswer) -> str:
     try:
         return answer.body.decode().strip()
     except UnicodeDecodeError as error:
-        raise MalformedNotice("the answer is no text") from error
+        raise MalformedNotice("the answer is not text") from error
 
 
 def object_of(answer: MetadataAnswer) -> Mapping[str, object]:
@@ -99,7 +99,7 @@ def moment(text: str) -> Instant:
             at = read(text)
             if 0 <= at < YEAR_2200_NS:
                 return at
-    raise MalformedNotice(f"{shown(text)} is no time")
+    raise MalformedNotice(f"{shown(text)} is not a time")
 
 
 def shown(value: object) -> str:

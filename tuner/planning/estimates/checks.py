@@ -197,7 +197,7 @@ def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
             for folded_name in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.3)
         ]
         nearest = ", ".join(near or ACCELERATORS)
-        yield Fault(pointer, f"{name!r} is no accelerator with a data sheet here; the nearest: {nearest}")
+        yield Fault(pointer, f"there is no data sheet for the accelerator {name!r}; the nearest: {nearest}")
 
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
