@@ -144,9 +144,7 @@ class FakeProber:
     errors: dict[str, str] = field(default_factory=dict)
     described: list[str] = field(default_factory=list)
 
-    def describe(
-        self, entry: str, package: Path | None = None, *, fresh: bool = True, kind: str = ""
-    ) -> Described:
+    def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
         self.described.append(entry)
         space = {"lr": {"type": "float", "low": 0.0001, "high": 1.0, "log": True}}
         error = self.errors.get(entry)

@@ -176,18 +176,3 @@ def test_oversized_search_space_is_ignored(modules: Path) -> None:
     (modules / "probed_huge.py").write_text("SEARCH_SPACE = {'a': 'x' * 3_000_000}\ndef train(config): ...\n")
     description = SubprocessProber().describe("probed_huge:train")
     assert (description.error, description.search_space) == (None, None)
-
-
-def test_listing_caches_a_failure_until_a_nearby_file_changes(modules: Path) -> None:
-    seen = modules / "seen"
-    (modules / "probed_broken.py").write_text(f"open({str(seen)!r}, 'a').write('x')\nimport probed_helper\n")
-    prober = SubprocessProber()
-    for _ in range(3):
-        assert "probed_helper" in str(prober.describe("probed_broken:train", fresh=False).error)
-    assert seen.read_text() == "x"
-    assert prober.describe("probed_broken:train").error, "a submission looks again"
-    assert seen.read_text() == "xx"
-    (modules / "probed_helper.py").write_text("def train(config): ...\n")
-    with (modules / "probed_broken.py").open("a") as file:
-        file.write("from probed_helper import train\n")
-    assert prober.describe("probed_broken:train", fresh=False).error is None

@@ -1,6 +1,5 @@
 """Describe a trainable by importing it, in a process of its own, because an import runs somebody's code."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -39,16 +38,13 @@ class Described:
 
 
 class Prober(Protocol):
-    def describe(
-        self, entry: str, package: Path | None = None, *, fresh: bool = True, kind: str = ""
-    ) -> Described:
+    def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
         """Describe a trainable. If it cannot be tuned, the returned `error` says why; no exception is raised.
 
         Args:
             entry: `module:attribute`.
             package: Folder of the package that contains the trainable. None means a module of this machine.
-            fresh: Import it again if the last import failed. With False, a failure is remembered until a file that
-                may have caused it changes.
+
             kind: `optuna` to run the objective and record its search space.
         """
 
@@ -57,26 +53,21 @@ class Prober(Protocol):
 class SubprocessProber:
     """Describe trainables in subprocesses. Thread-safe.
 
-    The description of a module is kept until its file changes. Descriptions from packages are kept indefinitely, because
+    The description of a module is kept until its file changes. Failures are not kept. Descriptions from packages are kept indefinitely, because
     the name of a package's folder is its digest. If two callers ask for the same trainable at the same time, it is
     imported once.
     """
 
     limits: UserCodeLimits = field(default_factory=UserCodeLimits)
-    _failures: dict[tuple[Hashable, ...], Described] = field(default_factory=dict)
+
     _looks: dict[Hashable, "Future[Described]"] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _room: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(AT_ONCE))
 
-    def describe(
-        self, entry: str, package: Path | None = None, *, fresh: bool = True, kind: str = ""
-    ) -> Described:
+    def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
         digest = None if package is None else package.name
-        at, question = digest or _place(entry), (entry, digest, kind)
-        key, mine = (*question, at), Future[Described]()
-        known = None if fresh else self._failures.get((*question, _surroundings(entry)))
-        if known is not None:
-            return known
+        at = digest or _place(entry)
+        key, mine = (entry, digest, kind, at), Future[Described]()
         with self._lock:
             look = self._looks.setdefault(key, mine)
         if look is not mine:
@@ -89,12 +80,6 @@ class SubprocessProber:
         if at is None or mine.exception() or mine.result().error:
             with self._lock:
                 del self._looks[key]
-                if mine.exception() is None and mine.result().error:
-                    self._failures = {
-                        old: failure for old, failure in self._failures.items() if old[:3] != question
-                    }
-                    # Computed again, because the import may have written bytecode next to the module.
-                    self._failures[*question, _surroundings(entry)] = mine.result()
         return mine.result()
 
 
@@ -105,21 +90,6 @@ def _place(entry: str) -> Hashable | None:
         return None
     facts = file.stat()
     return (file, facts.st_mtime_ns, facts.st_size)
-
-
-def _surroundings(entry: str) -> Hashable:
-    """Return a value that changes when a failing import may have been repaired.
-
-    It consists of the Python files next to the module and the folders on the import path, whose modification time
-    changes when something is installed into them.
-    """
-    file, path_facts = source_of(entry.partition(":")[0]), list[Hashable]()
-    near = sorted(file.parent.glob("*.py")) if file is not None else []
-    for path in [*near, *map(Path, import_path()), *map(Path, sys.path)]:
-        with contextlib.suppress(OSError):  # the file or folder may not exist
-            facts = path.stat()
-            path_facts.append((path, facts.st_mtime_ns, facts.st_size))
-    return tuple(path_facts)
 
 
 def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) -> Described:
@@ -211,4 +181,4 @@ def described(prober: Prober, entry: str, allowed: Sequence[str], kind: str = ""
     """
     if faults := entry_faults(entry) or module_faults(entry, allowed):
         raise Invalid(*faults)
-    return prober.describe(entry, fresh=False, kind=kind)
+    return prober.describe(entry, kind=kind)
