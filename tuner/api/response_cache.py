@@ -111,7 +111,7 @@ def answer(
     if once_ended and version.state not in FINAL:
         return as_json(text())
     cache: AnswerCache[bytes] = request.app.state.responses
-    key = (service.database, service.project, name, job, version if once_ended else version.state)
+    key = (service.project, name, job, version if once_ended else version.state)
     return as_json(cache.get(key, version, text))
 
 

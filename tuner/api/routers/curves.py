@@ -56,7 +56,7 @@ def get_curves(
     a request with `If-None-Match` is answered with 304 if nothing has changed. The answer is compressed if the client accepts gzip.
     """
     version = answers.version(service, job)
-    key = (service.database, service.project, job, version.state, metric)
+    key = (service.project, job, version.state, metric)
     kept: AnswerCache[CurvesText] = request.app.state.curves
     curves = kept.get(key, version, lambda: _curves_text(service, job, metric))
     headers = {"ETag": curves.tag, "Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}

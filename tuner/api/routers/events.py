@@ -42,9 +42,7 @@ async def stream_events(
     whole = await asyncio.to_thread(_whole_stream, request.app.state.responses, service, job, seq)
     if whole:
         return Response(whole, media_type=EVENTS, headers=headers)
-    stream = request.app.state.broadcaster.follow(
-        (service.database, service.project, job), JobEvents(service, job), seq
-    )
+    stream = request.app.state.broadcaster.follow((service.project, job), JobEvents(service, job), seq)
     if service.actor.key:
         stream = while_allowed(stream, lambda: access.still(service, service.actor))
     return StreamingResponse(stream, media_type=EVENTS, headers=headers)
@@ -60,7 +58,7 @@ def _whole_stream(shared: AnswerCache[bytes], service: Service, job: str, after:
     version = answers.version(service, job)
     if version.state not in FINAL:
         return b""
-    key = (service.database, service.project, "events", job, version, after)
+    key = (service.project, "events", job, version, after)
     return shared.get(key, None, lambda: JobEvents(service, job).whole(after))
 
 

@@ -72,7 +72,7 @@ def _text(request: Request, service: Service, view: JobView) -> bytes:
     if version is None:
         return make()
     shared: AnswerCache[bytes] = request.app.state.responses
-    return shared.get((service.database, "job", version), None, make)
+    return shared.get(("job", version), None, make)
 
 
 @router.patch("/jobs/{job}", responses=problems(412))

@@ -42,16 +42,8 @@ def get_spend(
         return spend_of(service, groups, since=since, until=until, timezone=timezone)
 
     if "text/csv" not in accept:
-        key = (
-            service.database,
-            service.project,
-            service.actor.is_operator,
-            "spend",
-            tuple(groups),
-            since,
-            until,
-            timezone,
-        )
+        is_operator = service.actor.is_operator
+        key = (service.project, is_operator, "spend", tuple(groups), since, until, timezone)
         shared: AnswerCache[bytes] = request.app.state.responses
         return as_json(shared.get(key, object(), lambda: _shown(view()).model_dump_json().encode()))
     table = io.StringIO()
@@ -78,7 +70,7 @@ def get_monthly_report(
         view = {name: getattr(report, name) for name in _REPORTED} | {"by_kind": kinds}
         return finops_models.MonthlyReport.model_validate(view).model_dump_json().encode()
 
-    key = (service.database, service.project, service.actor.is_operator, "report", month, timezone)
+    key = (service.project, service.actor.is_operator, "report", month, timezone)
     shared: AnswerCache[bytes] = request.app.state.responses
     return as_json(shared.get(key, object(), text))
 
