@@ -19,7 +19,7 @@ from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path
-from tuner.service.export_keeper import ExportKeeper
+from tuner.service.exports import ExportKeeper
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
 from tuner.service.periodic import PeriodicService
@@ -101,11 +101,8 @@ class Controller(PeriodicService):
             return
         known = {*(launch.job for launch in live), *exporting}
         self._rows = {name: row for name, row in self._rows.items() if name in known}
-        under_way = [
-            self._needs(live_launch.job)
-            for live_launch in live
-            if live_launch.state != "wanted" or live_launch.job in begun
-        ]
+        working = [launch.job for launch in live if launch.state != "wanted" or launch.job in begun]
+        under_way = [self._needs(job) for job in working]
         exports_under_way = [_of_export(self._needs(job)) for job in exporting]
         with self._service.database.read() as db:
             allowed = queue.of_projects(db)

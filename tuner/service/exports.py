@@ -1,28 +1,36 @@
-"""Export a trial's checkpoint as a paid step, and what its variants cost to serve."""
+"""Export a trial's checkpoint as a paid step, look after the process of the export, and price its variants."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.checkpoints.checkpoints import CheckpointStore, StoredFile
 from tuner.checkpoints.storage import explained
+from tuner.domain.cost import CostKind
 from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Unavailable
 from tuner.domain.job import Resources
+from tuner.domain.ledger import lost_of
 from tuner.domain.listing import MARKETS
-from tuner.domain.money import Cost, Price
-from tuner.domain.time import NS
+from tuner.domain.money import Cost
+from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger, shared_budgets
 from tuner.planning.serving import PricedServing, ReplicaSpeed, ServedModel, pareto_front, serving_cost
 from tuner.service import audit_log
 from tuner.service.best import best_trial, without_best
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
-from tuner.service.machines import MachineQuery, machine
+from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch
+from tuner.service.leading import Term
+from tuner.service.machines import MachineQuery, PricedMachine, machine
 from tuner.store import exports, jobs, stored_files
 from tuner.store.exports import ExportRow as ExportRow
 from tuner.store.exports import ExportSpec as ExportSpec
 from tuner.store.jobs import JobRow
 from tuner.training.variants import Variant
 
+OUTLIVES_NS = 2 * NS  # how long the actor of an export can outlive the last heartbeat of its process
+LOST = "the process of the export died, or its cluster was restarted; export again"
+log = logging.getLogger("tuner.controller")
 LEAST_NS = 30 * NS  # importing PyTorch and tracing a small module already take half of this
 
 
@@ -219,48 +227,106 @@ def _view(
     return ExportView(export, mode, row.spec.objective.metric, cost, held, views, front)
 
 
-@dataclass(frozen=True)
-class _Place:
-    instance_type: str
-    market: str
-    region: str | None
-    price: Price
-    source: str
-
-
-def _machines(service: Service, row: JobRow, export: ExportRow, query: ServingQuery) -> list[_Place]:
-    """Return the machine of the query in each market that has a price, as a share that is as large as a trial.
+def _machines(service: Service, row: JobRow, export: ExportRow, query: ServingQuery) -> list[PricedMachine]:
+    """Return the machine of the query in each market that has a price. Its price is that of a share as large as a trial.
 
     Raises:
         Invalid: The machine has no price in any market.
     """
     kind = query.instance_type or (export.offer.instance_type if export.offer else None)
-    places, refusal = [], Invalid.at("instance_type", "has no price")
+    machines, refusal = [], Invalid.at("instance_type", "has no price")
     for market in MARKETS:
         try:
             priced = machine(service.settings, row, MachineQuery(market, kind))
         except Invalid as error:
             refusal = error
             continue
-        share = priced.rate(row.spec.resources.on_one_node).price
-        places.append(_Place(priced.instance_type, market, priced.region, share, priced.source))
-    if not places and query.instance_type is not None:
+        machines.append(replace(priced, price=priced.rate(row.spec.resources.on_one_node).price))
+    if not machines and query.instance_type is not None:
         raise refusal
-    return places
+    return machines
 
 
-def _serving(variant: Variant, places: Sequence[_Place], query: ServingQuery) -> list[PricedServing]:
+def _serving(variant: Variant, machines: Sequence[PricedMachine], query: ServingQuery) -> list[PricedServing]:
     model = _served(variant)
     cold_s = query.start_s + model.load_s
     servings = [
         PricedServing(
-            instance_type=place.instance_type,
-            market=place.market,
-            region=place.region,
-            price=place.price,
-            source=place.source,
-            cost=serving_cost(model.speed, place.price, per_second=query.per_second, cold_start_s=cold_s),
+            instance_type=machine.instance_type,
+            market=machine.market,
+            region=machine.region,
+            price=machine.price,
+            source=machine.source,
+            cost=serving_cost(model.speed, machine.price, per_second=query.per_second, cold_start_s=cold_s),
         )
-        for place in places
+        for machine in machines
     ]
     return sorted(servings, key=lambda serving: serving.price.micro_usd_per_hour)
+
+
+class ExportKeeper:
+    """The part of the controller that looks after exports."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._stopped: set[str] = set()  # processes that were stopped because they hung
+        self._watch = SilenceWatch()
+
+    def one_pass(self, term: Term) -> None:
+        """Look after all exports that have not ended.
+
+        Raises:
+            Unavailable: The cluster or the database does not answer.
+            Fenced: Another service became the leader during the pass.
+        """
+        with self._service.database.read() as db:
+            rows = exports.live(db)
+        self._watch.keep({row.submission_id for row in rows})
+        for row in rows:
+            if row.submitted_at is None:
+                self._submit(term, row)
+            elif self._silent_ns(row) >= SILENT_NS:
+                self._look_after(term, row)
+
+    def _silent_ns(self, row: ExportRow) -> int:
+        """Return the time since the process's last heartbeat, or since its submission if there was none."""
+        return self._service.now() - max(row.submitted_at or 0, row.heartbeat_at or 0)
+
+    def _submit(self, term: Term, row: ExportRow) -> None:
+        """Submit the process, then record that. If this service dies in between, the next one submits the same id again."""
+        self._service.cluster.submit_export(row.submission_id, job=row.job, export=row.id)
+        with self._service.leading.write(term, "controller.export_submitted") as db:
+            exports.submitted(db, row, self._service.now())
+        log.info("launched %s", row.submission_id)
+
+    def _look_after(self, term: Term, row: ExportRow) -> None:
+        status = self._service.cluster.status(row.submission_id)
+        # The row was read before the exports ahead of it were looked after, which may have taken long.
+        with self._service.database.read() as db:
+            row = exports.get(db, row.job, row.id)
+        if row.state not in exports.LIVE:
+            return
+        if status not in ("pending", "running"):
+            self._settle_dead(term, row)
+        elif self._silent_ns(row) > HUNG_NS and self._watch.stays_silent(
+            row.submission_id, row.heartbeat_at, self._service.now()
+        ):
+            log.warning("%s has sent no heartbeat and is stopped", row.submission_id)
+            self._service.cluster.stop(row.submission_id)
+            self._stopped.add(row.submission_id)
+
+    def _settle_dead(self, term: Term, row: ExportRow) -> None:
+        """Settle and fail an export whose process died. What it had used counts as lost, as for a dead driver."""
+        now = self._service.now()
+        died_at = Instant(min(now, (row.heartbeat_at or now) + OUTLIVES_NS))
+        if row.submission_id in self._stopped:
+            died_at = now  # it may have worked until it was stopped
+            self._stopped.discard(row.submission_id)
+        with self._service.leading.write(term, "controller.export_lost") as db:
+            hold = ledger.open_hold(db, row.hold)
+            if hold is not None:
+                lost: dict[CostKind, Cost] = lost_of(hold, {}, died_at)
+                ledger.settle(db, row.project, row.job, hold.id, lost, now)
+            ended = exports.end(db, row, "failed", now, code="export_lost", detail=LOST)
+        if ended:
+            log.warning("the process of %s died", row.submission_id)
