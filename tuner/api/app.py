@@ -27,7 +27,6 @@ from tuner.api.routers import (
     packages,
     people,
     planning,
-    prices,
     spend,
 )
 from tuner.api.routers.curves import CurvesText
@@ -85,7 +84,6 @@ def create_app(
         artifacts,
         exports,
         planning,
-        prices,
         spend,
         budgets,
         packages,

@@ -1,19 +1,25 @@
-"""The routes for decisions about money: advice on a job that ran, pilots, cost estimates and plans of jobs to come."""
+"""The routes for decisions about money: advice on a job that ran, pilots, cost estimates, plans of jobs to come, and prices."""
 
-from fastapi import APIRouter, Response
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
 
 from tuner.api import serialize_estimates, serialize_jobs, translate
 from tuner.api.deps import Svc
 from tuner.api.routers.jobs import Key
 from tuner.api.translate import facts_of
 from tuner.api.translate_estimates import questions_of
+from tuner.domain.time import NS
 from tuner.schemas.answers import Advice
 from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.estimates import EstimateRequest
 from tuner.schemas.job import Job
 from tuner.schemas.plan import PilotRequest, Plan, PlanRequest
+from tuner.schemas.prices import CatalogueAge, Prices
 from tuner.service import estimates, plans
 from tuner.service.advice import advice
+from tuner.service.catalogue import Catalogue, Market, prices
 from tuner.service.exports import served_model
 
 router = APIRouter()
@@ -66,3 +72,51 @@ def make_plan(body: PlanRequest, service: Svc) -> Plan:
     """Plan a job. Only simulations run. The body is that of a job, and `planning` contains what else is known about it."""
     spec = translate.spec_of(body)
     return serialize_jobs.plan_of(plans.plan(service, spec, facts_of(body.planning)), spec)
+
+
+@router.get("/prices", tags=["prices"])
+def list_prices(
+    service: Svc,
+    *,
+    cloud: str | None = None,
+    region: str | None = None,
+    zone: str | None = None,
+    instance_type: str | None = None,
+    accelerator: str | None = None,
+    market: Market | None = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+) -> Prices:
+    """List machines and their prices with dates and sources, cheapest first.
+
+    With `market`, machines without a known price on that market are left out, and the list is sorted by that price.
+    """
+    today = datetime.fromtimestamp(service.now() // NS, UTC).date()
+    words = {
+        "cloud": cloud,
+        "region": region,
+        "zone": zone,
+        "instance_type": instance_type,
+        "accelerator": accelerator,
+    }
+    view = prices(service.settings, today, words, market)
+    return Prices.model_validate(
+        {
+            "items": view.listings[:limit],
+            "total": len(view.listings),
+            "catalogue": catalogue_age(view.catalogue, view.today),
+            "warning": view.warning,
+            "data_rates": view.rates,
+        }
+    )
+
+
+def catalogue_age(catalogue: Catalogue, today: date) -> CatalogueAge:
+    return CatalogueAge(
+        name=catalogue.name,
+        listings=len(catalogue.listings),
+        newest=catalogue.newest,
+        oldest=catalogue.oldest,
+        undated=catalogue.undated,
+        age_days=catalogue.age_days(today),
+        age=catalogue.age(today),
+    )
