@@ -21,6 +21,7 @@ from tuner.domain.money import FREE, Money
 from tuner.domain.records import ReportRow
 from tuner.service import answers, control
 from tuner.service.bootstrap import Service
+from tuner.service.views import JobView
 from tuner.store.journal import SqlJournal
 
 
@@ -133,7 +134,7 @@ def at_look(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obje
     """Call `act` when the stream reads changes for the `number`th time."""
     looks, changes = iter(range(1, 10_000)), answers.changes
 
-    def looked(service: Service, job: str, after: int) -> answers.ChangesView:
+    def looked(service: Service, job: str, after: int) -> tuple[answers.ChangesSince, JobView]:
         if next(looks) == number:
             act()
         return changes(service, job, after)

@@ -304,17 +304,17 @@ class JobEvents:
 
         Return b"" if there are more events than are read at once.
         """
-        read = answers.changes(self._service, self._job, after)
-        if read.changes.more:
-            return b""
-        return BEGIN + (_batch(read.changes).after(after) + _messages(_state(read.view))).encode()
+        changes, view = answers.changes(self._service, self._job, after)
+        return (
+            b"" if changes.more else BEGIN + (_batch(changes).after(after) + _messages(_state(view))).encode()
+        )
 
     def _read(self, after: int | None) -> JobReading:
         seq = answers.newest(self._service, self._job) if after is None else after
-        read = answers.changes(self._service, self._job, seq)
-        batch = EventBatch(seq, []) if after is None else _batch(read.changes)
-        ended = read.view.row.state in FINAL and (after is not None or read.changes.seq == seq)
-        return JobReading(batch, _state(read.view), ended)
+        changes, view = answers.changes(self._service, self._job, seq)
+        batch = EventBatch(seq, []) if after is None else _batch(changes)
+        ended = view.row.state in FINAL and (after is not None or changes.seq == seq)
+        return JobReading(batch, _state(view), ended)
 
 
 def _messages(state: dict[str, tuple[object, str]]) -> str:

@@ -145,8 +145,10 @@ def _whoami(identity: WhoAmI) -> RenderableType:
 
 
 def _projects(items: Sequence[Project]) -> RenderableType:
-    columns = {"project": lambda row: row.name, "since": lambda row: escape.moment(row.created_at)}
-    return tables.rows(items, columns)
+    table = tables.plain("project", "since")
+    for project in items:
+        table.add_row(project.name, escape.moment(project.created_at))
+    return table
 
 
 def _users(items: Sequence[User]) -> RenderableType:
@@ -159,9 +161,8 @@ def _users(items: Sequence[User]) -> RenderableType:
 def _members(items: Sequence[Member]) -> RenderableType:
     table = tables.plain("user", "role", "since", "disabled")
     for member in items:
-        table.add_row(
-            member.user, member.role, escape.moment(member.since), "yes" if member.disabled else "-"
-        )
+        disabled = "yes" if member.disabled else "-"
+        table.add_row(member.user, member.role, escape.moment(member.since), disabled)
     return table if items else Text("no members")
 
 
@@ -204,12 +205,10 @@ def audit(
 
 def _table(items: Sequence[AuditEntry]) -> RenderableType:
     table = tables.plain("when", "who", "what", "of", "before", "after")
-    for audit_entry in items:
-        who = f"{audit_entry.user} ({audit_entry.key})" if audit_entry.key else audit_entry.user
-        facts = (_facts(audit_entry.before), _facts(audit_entry.after))
-        table.add_row(
-            f"{audit_entry.at[:19]}Z".replace("T", " "), who, audit_entry.action, audit_entry.target, *facts
-        )
+    for entry in items:
+        when = f"{entry.at[:19]}Z".replace("T", " ")
+        who = f"{entry.user} ({entry.key})" if entry.key else entry.user
+        table.add_row(when, who, entry.action, entry.target, _facts(entry.before), _facts(entry.after))
     return table if items else Text("no changes")
 
 

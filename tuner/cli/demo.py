@@ -28,14 +28,7 @@ def run(usd: float, trainable: str) -> None:
     console = Console(highlight=False)
     home = Settings.from_env().home / "demo"
     with service(home) as client:
-        described = next(
-            (
-                listed_trainable
-                for listed_trainable in client.trainables().items
-                if listed_trainable.trainable == trainable
-            ),
-            None,
-        )
+        described = next((item for item in client.trainables().items if item.trainable == trainable), None)
         if described is None or described.search_space is None:
             raise Unavailable(
                 f"{trainable} suggests no search space; use a trainable that `tuner trainables` lists with parameters"

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
+PeriodUsd = Annotated[float | None, typer.Option("--usd", help="Dollars in each period.")]
+PeriodGpuHours = Annotated[float | None, typer.Option("--gpu-hours", help="GPU-hours in each period.")]
+PeriodTimezone = Annotated[
+    str, typer.Option("--timezone", help="Time zone in which periods begin, such as Europe/Berlin.")
+]
 budgets = CommandGroup("budgets", help="Manage shared budgets over all jobs with certain tags.")
 
 
@@ -43,8 +48,8 @@ def show_budget(name: Name, as_json: Json = False) -> None:
 @budgets.add("set")
 def set_budget(
     name: Name,
-    usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
-    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
+    usd: PeriodUsd = None,
+    gpu_hours: PeriodGpuHours = None,
     match: Annotated[
         list[str] | None,
         typer.Option(help="Count only jobs with this tag, as key:value. Can be repeated."),
@@ -52,9 +57,7 @@ def set_budget(
     period: Annotated[
         str | None, typer.Option(help="day, week or month. Without it, the budget is never reset.")
     ] = None,
-    timezone: Annotated[
-        str, typer.Option(help="Time zone in which periods begin, such as Europe/Berlin.")
-    ] = "UTC",
+    timezone: PeriodTimezone = "UTC",
     parent: Annotated[str | None, typer.Option(help="Name of the budget that contains this one.")] = None,
     alert: Annotated[
         list[str] | None,
@@ -73,7 +76,7 @@ def set_budget(
         "period": period,
         "timezone": timezone,
         "parent": parent,
-        "alerts": [_alert(alert_text) for alert_text in alert or ()],
+        "alerts": [_alert(text) for text in alert or ()],
         "new_secret": new_secret,
     }
     Output(as_json).show(connect().put_budget(name, **body), _budget)
@@ -142,14 +145,12 @@ def show_quota(as_json: Json = False) -> None:
 
 @quota.add("set")
 def set_quota(
-    usd: Annotated[float | None, typer.Option(help="Dollars in each period.")] = None,
-    gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours in each period.")] = None,
+    usd: PeriodUsd = None,
+    gpu_hours: PeriodGpuHours = None,
     period: Annotated[
         str | None, typer.Option(help="day, week or month. Without it, the quota is never reset.")
     ] = None,
-    timezone: Annotated[
-        str, typer.Option(help="Time zone in which periods begin, such as Europe/Berlin.")
-    ] = "UTC",
+    timezone: PeriodTimezone = "UTC",
     concurrent_jobs: Annotated[
         int | None, typer.Option(help="Maximum number of running jobs. Other jobs wait.")
     ] = None,

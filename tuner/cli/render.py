@@ -190,19 +190,17 @@ def _bill_by_trial(answer: show.Bill, most_expensive: int | None) -> list[Render
 
     Kinds of spend that are zero for all trials have no column.
     """
-    by_cost = sorted(answer.trials, key=lambda billed_trial: -billed_trial.total_usd)
+    by_cost = sorted(answer.trials, key=lambda trial: -trial.total_usd)
     listed = answer.trials if most_expensive is None else by_cost[:most_expensive]
-    kinds = [kind for kind in KINDS if any(billed_trial.by_kind[kind] for billed_trial in answer.trials)]
+    kinds = [kind for kind in KINDS if any(trial.by_kind[kind] for trial in answer.trials)]
     table = tables.plain("trial", "state", "steps", *kinds, "total")
-    for trial_bill in listed:
-        costs = [usd(trial_bill.by_kind[kind]) for kind in kinds]
-        table.add_row(
-            trial_bill.trial, trial_bill.state, str(trial_bill.steps), *costs, usd(trial_bill.total_usd)
-        )
+    for row in listed:
+        costs = [usd(row.by_kind[kind]) for kind in kinds]
+        table.add_row(row.trial, row.state, str(row.steps), *costs, usd(row.total_usd))
     rest = by_cost[len(listed) :]
     if not rest:
         return [table]
-    sum_usd = usd(sum(billed_trial.total_usd for billed_trial in rest))
+    sum_usd = usd(sum(trial.total_usd for trial in rest))
     return [table, Text(f"and {plural(len(rest), 'cheaper trial')}, {sum_usd} together")]
 
 

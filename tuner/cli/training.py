@@ -162,18 +162,13 @@ def _teacher_of(client: Client, job: Job) -> Iterator[dict[str, Any] | None]:
 
 
 def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
-    known = [(point.metric, point.step) for point in trial.curve if point.metric is not None]
+    sign = -1 if maximise else 1
+    known = [(sign * point.metric, point.step) for point in trial.curve if point.metric is not None]
     if not known:
         raise typer.BadParameter(
             f"{trial.id} has reported nothing yet: set the number of steps", param_hint="--steps"
         )
-    return min(
-        known,
-        key=lambda metric_and_step: (
-            -metric_and_step[0] if maximise else metric_and_step[0],
-            metric_and_step[1],
-        ),
-    )[1]
+    return min(known)[1]
 
 
 def _prepared(entry: str, recorded: Environment | None, threads: int | None, seed: int | None) -> list[str]:

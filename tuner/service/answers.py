@@ -146,14 +146,6 @@ class BillView:
         return sum(row.preemptions for row in self.trials)
 
 
-@dataclass(frozen=True)
-class ChangesView:
-    """The changes since the last event that a reader of the event stream has seen, and the current view of the job."""
-
-    changes: ChangesSince
-    view: JobView
-
-
 def page_of_jobs(
     service: Service,
     *,
@@ -261,16 +253,15 @@ def ledger_lines(
         left = None if left is None else left - len(lines)
 
 
-def changes(service: Service, job: str, after: int) -> ChangesView:
+def changes(service: Service, job: str, after: int) -> tuple[ChangesSince, JobView]:
     """Return the trials and reports that changed after event `after`, and the job's current view.
 
     Raise NotFound if there is no such job.
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        return ChangesView(
-            answers.changes_after(db, job, row.spec.objective.mode, after), view_of(db, service, row)
-        )
+        changed = answers.changes_after(db, job, row.spec.objective.mode, after)
+        return changed, view_of(db, service, row)
 
 
 def version(service: Service, job: str) -> Version:

@@ -76,11 +76,8 @@ def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dic
     stored = TrialArtifacts(service.settings.storage, service.project, job, trial)
     try:
         # Files that are being removed are not listed any more.
-        return stored, {
-            name: stored_artifact
-            for name, stored_artifact in stored.list().items()
-            if gone is None or stored_artifact.attempt > gone
-        }
+        files = stored.list()
+        return stored, {name: file for name, file in files.items() if gone is None or file.attempt > gone}
     except ArtifactDamaged as error:
         raise NotFound(f"the artifacts of {trial} cannot be read: {error}") from error
     except Exception as error:  # every storage backend raises its own error types

@@ -59,12 +59,10 @@ class Audit:
             projects = shared_budgets.projects(db)
         for project in projects:
             with service.database.read() as db:
-                for shared_budget in shared_budgets.kept(db, project):
-                    account = shared_budgets.period_at(
-                        db, project, shared_budget.budget, service.now()
-                    ).account
+                for budget in [kept.budget for kept in shared_budgets.kept(db, project)]:
+                    account = shared_budgets.period_at(db, project, budget, service.now()).account
                     fits = (account.posted + account.held).fits(account.limit)
-                    name = f"{BUDGET}{full_name(project, shared_budget.budget.name)}"
+                    name = f"{BUDGET}{full_name(project, budget.name)}"
                     names.add(name)
                     self._note(name, [] if fits else ["more is posted and held than it allows"])
         for gone in [name for name in service.health.violations if name.startswith(BUDGET)]:

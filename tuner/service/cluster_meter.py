@@ -136,11 +136,10 @@ def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
     """
     idle = [node for node in workers if node.id not in busy.nodes]
     for kind, market in busy.elsewhere:
-        idle_node = next(
-            (n for n in idle if kind in (None, n.instance_type) and market in (None, n.market)), None
-        )
-        if idle_node is not None:
-            idle.remove(idle_node)
+        for node in idle:
+            if kind in (None, node.instance_type) and market in (None, node.market):
+                idle.remove(node)
+                break
     return idle
 
 

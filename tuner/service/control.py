@@ -6,7 +6,7 @@ trials wait for the job's next driver if it has none.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from tuner.database.database import Connection
@@ -152,7 +152,8 @@ def patch(
             no room for the job's spend and holds.
         Unavailable: The number of trials at once was to be changed, and the cluster does not answer.
     """
-    width = None if max_concurrent_trials is None else _width(service, job, max_concurrent_trials)
+    wanted = max_concurrent_trials
+    fitting = 0 if wanted is None else _fitting_width(service, job, wanted)
     with service.database.write("job.change") as db:
         jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
@@ -166,36 +167,28 @@ def patch(
             shared_budget_changes.recount(db, row.project, service.now())
         if priority is not None:
             jobs.set_priority(db, job, priority)
-        if width is not None:
-            _change_width(db, row, width)
+        if wanted is not None:
+            _change_width(db, row, wanted, fitting)
         if budget is not None:
             _change_budget(db, row, replace(row.budget, **budget), service.now())
         _note(db, service, "job.change", row)
     return job_view(service, job)
 
 
-@dataclass(frozen=True, slots=True)
-class _Width:
-    """How many trials of a job may run at once: as the user wants, and as there is room for."""
-
-    wanted: int
-    fitting: int
-
-
-def _width(service: Service, job: str, wanted: int) -> _Width:
-    """Return the new width of a job. Call it before the transaction, because the cluster may be slow to answer."""
+def _fitting_width(service: Service, job: str, wanted: int) -> int:
+    """Return how many of the wanted trials there is room for. Call it before the transaction, because the cluster may be slow to answer."""
     if not 1 <= wanted <= MAX_CONCURRENT_TRIALS:
         raise Invalid.at("/max_concurrent_trials", f"must be between 1 and {MAX_CONCURRENT_TRIALS}")
     with service.database.read() as db:
         spec = jobs.get(db, job, service.project).spec
-    return _Width(wanted, concurrency_of(service, spec, wanted))
+    return concurrency_of(service, spec, wanted)
 
 
-def _change_width(db: Connection, row: JobRow, width: _Width) -> None:
+def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> None:
     if row.state in ("cancelled", "failed"):
         raise Conflict(f"a job that is {row.state} runs no trials any more")
-    allowed = queue.get(db, row.project).width(width.fitting)
-    jobs.set_concurrency(db, row.id, allowed, width.wanted)
+    allowed = queue.get(db, row.project).width(fitting)
+    jobs.set_concurrency(db, row.id, allowed, wanted)
 
 
 # Trials

@@ -214,20 +214,12 @@ def _right_sizing(service: Service, ids: Sequence[str]) -> list[RightSizing]:
     for job in ids:
         for finding in advice(service, job).findings:
             by_kind.setdefault(finding.kind, []).append(finding)
-    right_sizings = []
+    sizings = []
     for kind, findings in by_kind.items():
-        known = [advice_finding.saves for advice_finding in findings if advice_finding.saves is not None]
-        largest = max(
-            findings,
-            key=lambda advice_finding: -1 if advice_finding.saves is None else advice_finding.saves.micro_usd,
-        )
-        right_sizings.append(
-            RightSizing(kind, largest.title, len(findings), sum_of(known) if known else None)
-        )
-    return sorted(
-        right_sizings,
-        key=lambda right_sizing: (-(right_sizing.saves_usd or ZERO).micro_usd, right_sizing.kind),
-    )
+        known = [finding.saves for finding in findings if finding.saves is not None]
+        largest = max(findings, key=lambda finding: -1 if finding.saves is None else finding.saves.micro_usd)
+        sizings.append(RightSizing(kind, largest.title, len(findings), sum_of(known) if known else None))
+    return sorted(sizings, key=lambda sizing: (-(sizing.saves_usd or ZERO).micro_usd, sizing.kind))
 
 
 def _maturity(service: Service, report: MonthlyReport, by_tags: Sequence[SpendRow]) -> list[Maturity]:

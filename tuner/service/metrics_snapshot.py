@@ -229,29 +229,25 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     Args:
         cpus: The CPUs of one trial, by the id of its job.
     """
-    since = [(running_job, running_job.reported_at or running_job.running_since) for running_job in running]
+    since = [(job, job.reported_at or job.running_since) for job in running]
     spent = [max(ZERO, job.account.posted.usd - job.improved_spent) for job in running]
+    limits = [job.account.limit.usd for job in running]
     shares = [
-        Fraction(usd.micro_usd, running_job.account.limit.usd.micro_usd)
-        for running_job, usd in zip(running, spent, strict=True)
-        if running_job.account.limit.usd > ZERO
+        Fraction(usd.micro_usd, limit.micro_usd)
+        for usd, limit in zip(spent, limits, strict=True)
+        if limit > ZERO
     ]
-    used = {
-        name: sum(running_job.used.get(name, 0) for running_job in running)
-        for name in ("cpu_ns", "gpu_percent", "gpu_samples")
-    }
-    paid = sum(
-        (running_job.used.get("cpu_wall_ns", 0) * cpus[running_job.job] for running_job in running),
-        Fraction(0),
+    cpu_ns, percent, samples = (
+        sum(job.used.get(name, 0) for job in running) for name in ("cpu_ns", "gpu_percent", "gpu_samples")
     )
-    samples = used["gpu_samples"]
+    paid = sum((job.used.get("cpu_wall_ns", 0) * cpus[job.job] for job in running), Fraction(0))
     return RunningMetrics(
         min((at for _, at in since), default=None),
         sum(1 for job, at in since if now - at > max(STALLED_NS, STALLED_STEPS * (job.step_ns or 0))),
         max(spent, default=ZERO),
         max(shares, default=Fraction(0)),
-        used["cpu_ns"] / paid if paid else None,
-        Fraction(used["gpu_percent"], samples * 100) if samples else None,
+        cpu_ns / paid if paid else None,
+        Fraction(percent, samples * 100) if samples else None,
     )
 
 
@@ -260,16 +256,12 @@ def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
 
     At most `BUDGETS_MAX` are returned, so that the number of metrics is bounded.
     """
-    budget_uses = [
-        BudgetUse(
-            shared_budget.budget,
-            shared_budgets.period_at(db, project, shared_budget.budget, now).account,
-            project,
-        )
+    uses = [
+        BudgetUse(kept.budget, shared_budgets.period_at(db, project, kept.budget, now).account, project)
         for project in shared_budgets.projects(db)
-        for shared_budget in shared_budgets.kept(db, project)
+        for kept in shared_budgets.kept(db, project)
     ]
-    return tuple(sorted(budget_uses, key=lambda use: (-use.used, use.name))[:BUDGETS_MAX])
+    return tuple(sorted(uses, key=lambda use: (-use.used, use.name))[:BUDGETS_MAX])
 
 
 def spent(posted: Posted) -> dict[str, Cost]:

@@ -97,19 +97,10 @@ def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[WorkerMachi
 
 def _admitted(machine: WorkerMachine, offers: Sequence[Offer], why: str) -> NodePrice:
     kind = its.instance_type_of(machine.labels), its.market_of(machine.labels)
-    offer = next(
-        (
-            admitted_offer
-            for admitted_offer in offers
-            if (admitted_offer.instance_type, admitted_offer.market) == kind
-        ),
-        None,
-    )
-    return (
-        NodePrice(None, why)
-        if offer is None
-        else NodePrice(offer.price, f"{offer.source}, as admitted: {why}")
-    )
+    for offer in offers:
+        if (offer.instance_type, offer.market) == kind:
+            return NodePrice(offer.price, f"{offer.source}, as admitted: {why}")
+    return NodePrice(None, why)
 
 
 def offer_of(machine: WorkerMachine, price: Price, source: str) -> Offer:

@@ -63,31 +63,27 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     # Labels of unsuitable nodes count too: without a label requirement, Ray could place a trial on a spot machine among them.
     bound = any(MARKET in node.labels for node in there)
     offered = [
-        (
-            node,
-            Offer(
-                node.instance_type,
-                price,
-                node.cpus,
-                node.gpus,
-                node.market,
-                wanted.region,
-                source,
-                _binding(node) if bound else (),
-            ),
-        )
+        (node, _offer(node, price, source, wanted, labels=_binding(node) if bound else ()))
         for node, price, source in priced_nodes(settings, there, wanted)
     ]
-    offers_by_labels: dict[tuple[tuple[str, str], ...], Offer] = {}
+
+    def cost(offer: Offer) -> int:
+        return offer.rate(wanted).price.micro_usd_per_hour
+
+    by_labels: dict[tuple[tuple[str, str], ...], Offer] = {}
     for _, offer in offered:
-        if offer.labels in offers_by_labels:
-            continue
-        # A trial may be placed on any node with these labels, even on one with more labels, so the highest price counts.
-        like = [other for node, other in offered if offer.is_of(node.labels)]
-        offers_by_labels[offer.labels] = replace(
-            max(like, key=lambda similar_offer: _micro_usd(similar_offer, wanted)), labels=offer.labels
-        )
-    return sorted(offers_by_labels.values(), key=lambda offer: -_micro_usd(offer, wanted))
+        if offer.labels not in by_labels:
+            # A trial may be placed on any node with these labels, even on one with more labels, so the highest price counts.
+            like = [other for node, other in offered if offer.is_of(node.labels)]
+            by_labels[offer.labels] = replace(max(like, key=cost), labels=offer.labels)
+    return sorted(by_labels.values(), key=cost, reverse=True)
+
+
+def _offer(
+    node: Node, price: Price, source: str, wanted: Resources, *, labels: tuple[tuple[str, str], ...]
+) -> Offer:
+    kind, region = node.instance_type, wanted.region
+    return Offer(kind, price, node.cpus, node.gpus, node.market, region, source, labels)
 
 
 def priced_nodes(
@@ -127,10 +123,6 @@ def check_size(settings: Settings, wanted: Resources) -> None:
         raise Invalid.at(
             "/resources/gpus", f"{kind} has {has} GPUs, not {wanted.gpus:g}: ask for at most as many"
         )
-
-
-def _micro_usd(offer: Offer, wanted: Resources) -> int:
-    return offer.rate(wanted).price.micro_usd_per_hour
 
 
 def _binding(node: Node) -> tuple[tuple[str, str], ...]:

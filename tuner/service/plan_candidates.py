@@ -6,6 +6,7 @@ The machines are taken from the cluster, from the description in the request, or
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec, Market, Resources
@@ -244,19 +245,18 @@ def _completed(shelf: Catalogue, machine: DescribedMachine, number: int) -> Desc
         if machine.price is not None or machine.spot_price is not None:
             return machine
         raise Invalid(_unknown(shelf, machine, number))
-    return replace(
-        machine,
-        price=machine.price or _least(rows, "on_demand"),
-        spot_price=machine.spot_price or (_least(rows, "spot") if machine.price is None else None),
-        cpus=machine.cpus if machine.cpus is not None else rows[0].vcpus,
-        gpus=machine.gpus if machine.gpus is not None else rows[0].accelerators,
-        memory_gib=machine.memory_gib if machine.memory_gib is not None else rows[0].memory_gib,
-        gpu_memory_gib=machine.gpu_memory_gib
-        if machine.gpu_memory_gib is not None
-        else rows[0].gpu_memory_gib,
-        cloud=rows[0].cloud,
-        region=machine.region or rows[0].region,
-    )
+    row = rows[0]
+    listed: dict[str, Any] = {
+        "spot_price": _least(rows, "spot") if machine.price is None else None,
+        "price": _least(rows, "on_demand"),
+        "cpus": row.vcpus,
+        "gpus": row.accelerators,
+        "memory_gib": row.memory_gib,
+        "gpu_memory_gib": row.gpu_memory_gib,
+        "region": row.region,
+    }
+    missing = {name: value for name, value in listed.items() if getattr(machine, name) is None}
+    return replace(machine, cloud=row.cloud, **missing)
 
 
 def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:

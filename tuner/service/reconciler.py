@@ -101,13 +101,8 @@ class Reconciler(PeriodicService):
         Periods of a budget that ended while no service ran are included.
         """
         with service.database.read() as db:
-            alert_deliveries = _passed(db, service)
-            known = {
-                alert_delivery.id
-                for alert_delivery in alert_deliveries
-                if deliveries.exists(db, alert_delivery.id)
-            }
-        if fresh := [alert_delivery for alert_delivery in alert_deliveries if alert_delivery.id not in known]:
+            fresh = [each for each in _passed(db, service) if not deliveries.exists(db, each.id)]
+        if fresh:
             with service.leading.write(term, "reconciler.alerts") as db:
                 for delivery in fresh:
                     deliveries.add(db, delivery)
@@ -127,20 +122,16 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
     All periods since the alert's budget was last changed are considered.
     """
-    alert_deliveries = []
-    for shared_budget in shared_budgets.kept(db, service.project):
-        if not shared_budget.budget.alerts:
+    passed = []
+    for kept in shared_budgets.kept(db, service.project):
+        budget = kept.budget
+        if not budget.alerts:
             continue
-        for standing in shared_budgets.periods(
-            db, service.project, shared_budget.budget.name, since=shared_budget.updated_at
-        ):
-            share = shared_budget.budget.share_ppm(standing.account.posted)
-            alert_deliveries += [
-                _delivery(service, shared_budget, standing, alert, share)
-                for alert in shared_budget.budget.alerts
-                if alert.at_ppm <= share
-            ]
-    return alert_deliveries
+        for period in shared_budgets.periods(db, service.project, budget.name, since=kept.updated_at):
+            share = budget.share_ppm(period.account.posted)
+            reached = [alert for alert in budget.alerts if alert.at_ppm <= share]
+            passed += [_delivery(service, kept, period, alert, share) for alert in reached]
+    return passed
 
 
 def _delivery(service: Service, kept: Kept, period: BudgetPeriod, alert: Alert, share: int) -> Delivery:

@@ -63,18 +63,10 @@ def put(service: Service, budget: SharedBudget, *, new_secret: bool = False) -> 
     """
     with service.database.write("budget.put") as db:
         shared_budgets.lock_exclusive(db)
-        known = {
-            shared_budget.budget.name: shared_budget
-            for shared_budget in shared_budgets.kept(db, service.project)
-        }
+        known = {kept.budget.name: kept for kept in shared_budgets.kept(db, service.project)}
+        parents = {name: kept.budget for name, kept in known.items() if name != BUDGET}
         tags = [Fault(f"/match{f.pointer.removeprefix('/tags')}", f.detail) for f in tag_faults(budget.match)]
-        faults = [
-            *tags,
-            name_fault(budget.name),
-            parent_fault(
-                budget, {n: shared_budget.budget for n, shared_budget in known.items() if n != BUDGET}
-            ),
-        ]
+        faults = [*tags, name_fault(budget.name), parent_fault(budget, parents)]
         urls = (
             url_fault(f"/alerts/{number}/url", alert.url, private=may_be_private(service.settings, alert.url))
             for number, alert in enumerate(budget.alerts)
@@ -165,15 +157,13 @@ def _views(
     counted = shared_budget_changes.covered(db, project)
     waits = budget_waits.waiting(db, project)
     views = []
-    for shared_budget in budgets:
-        name = shared_budget.budget.name
-        standing = shared_budgets.period_at(db, project, shared_budget.budget, now)
+    for kept in budgets:
+        name = kept.budget.name
+        period = shared_budgets.period_at(db, project, kept.budget, now)
         mine = {job: spent for job, spent in slots.items() if job in counted[name]}
         waiting = [wait.job for wait in waits if wait.name == name]
         sent = deliveries.of_budget(db, project, name, limit=SHOWN_DELIVERIES)
-        views.append(
-            BudgetView(shared_budget, standing, _forecast(standing, mine, now), waiting, sent, secret)
-        )
+        views.append(BudgetView(kept, period, _forecast(period, mine, now), waiting, sent, secret))
     return views
 
 

@@ -195,12 +195,8 @@ def _order_removal(
 ) -> OrderedRemoval:
     """Order the removal of the files of all trials but the retained ones. The caller has locked the job."""
     kept = stored_files.retained_trials(db, row.id, retain, confirms=row.spec.confirm is not None)
-    attempts_by_trial = {} if kept is None else stored_files.trials_with_files(db, row.id)
-    gone = {
-        trial: attempt
-        for trial, attempt in attempts_by_trial.items()
-        if kept is not None and trial not in kept
-    }
+    stored = {} if kept is None else stored_files.trials_with_files(db, row.id)
+    gone = {trial: attempt for trial, attempt in stored.items() if trial not in (kept or ())}
     size = stored_files.checkpoint_bytes(db, row.id, gone)
     if gone:
         stored_files.order_removal(db, row.id, row.project, gone, service.now())
