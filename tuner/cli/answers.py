@@ -98,7 +98,7 @@ def _shown(answer: Advice) -> RenderableType:
     head = f"{usd(answer.spent_usd)} spent, {usd(answer.measured_usd)} of it measured; prices: {answer.prices}, {answer.prices_age}"
     parts: list[RenderableType] = [Text(head)]
     if not answer.findings:
-        parts.append(Text("no change was answer that would have saved money"))
+        parts.append(Text("no change was found that would have saved money"))
     for finding in answer.findings:
         parts += [Text(""), _finding(finding)]
     if answer.not_measured:

@@ -205,7 +205,7 @@ LEAST_S = 30.0  # A rate over a shorter time would vary too much.
 
 
 class SpendRate:
-    """The rate at which a job splimits money, from samples with times of the watching process's clock."""
+    """The rate at which a job spends money, from samples with times of the watching process's clock."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()
