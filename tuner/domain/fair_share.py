@@ -8,8 +8,6 @@ in the order, it counts as a running job of its owner when the next place is fil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from itertools import groupby
 
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import Instant
@@ -38,33 +36,10 @@ NO_SHARE = Share()
 def line_up(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Waiting]:
     """Return all waiting jobs, the next one first. An owner without a share has no running jobs and no recent spend."""
     at_work = defaultdict(int, {owner: share.at_work for owner, share in shares.items()})
-    queue: list[Waiting] = []
-    ordered = sorted(waiting, key=lambda job: (-job.priority, job.owner, job.since, job.job))
-    for _, alike in groupby(ordered, key=lambda job: job.priority):
-        queue += _take_turns(list(alike), shares, at_work)
-    return queue
-
-
-def _take_turns(
-    alike: list[Waiting], shares: Mapping[str, Share], at_work: defaultdict[str, int]
-) -> list[Waiting]:
-    """Order jobs of equal priority by turns of their owners.
-
-    `alike` must have the jobs of each owner together, oldest first. `at_work` is updated.
-    """
-
-    def turn(waiting_job: Waiting) -> tuple[int, int, int, str]:
-        spent = shares.get(waiting_job.owner, NO_SHARE).spent
-        return at_work[waiting_job.owner], spent.micro_usd, waiting_job.since, waiting_job.job
-
-    rest = {owner: list(jobs)[::-1] for owner, jobs in groupby(alike, key=lambda job: job.owner)}
-    turns = [(turn(jobs[-1]), owner) for owner, jobs in rest.items()]
-    heapify(turns)
-    ordered_jobs = []
-    while turns:
-        _, owner = heappop(turns)
-        ordered_jobs.append(rest[owner].pop())
-        at_work[owner] += 1
-        if rest[owner]:
-            heappush(turns, (turn(rest[owner][-1]), owner))
-    return ordered_jobs
+    queue: list[tuple[int, int, int, int, str, Waiting]] = []
+    # In this order, each job comes after those of its owner that get their places before it.
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.since, job.job)):
+        spent = shares.get(job.owner, NO_SHARE).spent.micro_usd
+        queue.append((-job.priority, at_work[job.owner], spent, job.since, job.job, job))
+        at_work[job.owner] += 1
+    return [job for *_, job in sorted(queue, key=lambda place: place[:-1])]
