@@ -34,12 +34,10 @@ OPERATOR, TUNER = "operator", "tuner"
 """Names that are not users: the holder of the service's own key, and the service when it acts without a request."""
 
 DAY_NS = 24 * 3600 * NS
-USUAL_LIFE_NS, LONGEST_LIFE_NS, SHORTEST_LIFE_NS = 90 * DAY_NS, 366 * DAY_NS, 60 * NS
-USUAL_OVERLAP_NS, LONGEST_OVERLAP_NS = 3600 * NS, DAY_NS
+LONGEST_LIFE_NS, SHORTEST_LIFE_NS, LONGEST_OVERLAP_NS = 366 * DAY_NS, 60 * NS, DAY_NS
 
 PROJECT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 USER_NAME = re.compile(r"[a-z0-9][a-z0-9._@-]{0,62}")
-KEY_ID = re.compile(r"tnr_[a-z0-9]{8}")
 _KEY = re.compile(r"(tnr_[a-z0-9]{8})_([A-Za-z0-9_-]{43})([0-9a-f]{8})")
 MAX_KEY_NAME = 100
 

@@ -365,18 +365,12 @@ class Space:
 
     def size(self) -> int | None:
         """Return an upper bound of the number of configurations, or None if a parameter is continuous."""
-        total = 1
-        for parameter in self.parameters.values():
-            match parameter:
-                case Float():
-                    if parameter.count is None:
-                        return None
-                    total *= parameter.count
-                case Int():
-                    total *= parameter.count
-                case Categorical(choices):
-                    total *= len(choices)
-        return total
+        counts = [
+            len(parameter.choices) if isinstance(parameter, Categorical) else parameter.count
+            for parameter in self.parameters.values()
+        ]
+        known = [count for count in counts if count is not None]
+        return math.prod(known) if len(known) == len(counts) else None
 
     def faults(self) -> list[Fault]:
         if not self.parameters:

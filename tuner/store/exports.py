@@ -166,23 +166,10 @@ def _change(db: Connection, row: ExportRow, among: tuple[ExportState, ...], **va
 
 
 def _row(row: Any) -> ExportRow:
-    wanted = json.loads(row.wanted)
-    return ExportRow(
-        row.job,
-        row.export,
-        row.project,
-        row.trial,
-        row.step,
-        row.attempt,
-        ExportSpec(tuple(wanted["formats"]), Money(wanted["max_cost"]), wanted["max_drop"]),
-        row.state,
-        row.code,
-        row.detail,
-        None if row.offer is None else decode(row.offer),
-        {} if row.result is None else json.loads(row.result),
-        row.created_at,
-        row.submitted_at,
-        row.heartbeat_at,
-        row.started_at,
-        row.ended_at,
-    )
+    columns = dict(row._mapping)
+    wanted = json.loads(columns.pop("wanted"))
+    columns["id"] = columns.pop("export")
+    columns["spec"] = ExportSpec(tuple(wanted["formats"]), Money(wanted["max_cost"]), wanted["max_drop"])
+    columns["offer"] = None if row.offer is None else decode(row.offer)
+    columns["result"] = {} if row.result is None else json.loads(row.result)
+    return ExportRow(**columns)

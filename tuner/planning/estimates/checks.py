@@ -45,10 +45,7 @@ def warnings(run: TrainingRun, ranked: Ranked) -> Iterator[str]:
     if not ranked.fitting:
         yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
     if run.deadline_ns is not None and ranked.fitting and ranked.cheapest(in_time=True) is None:
-        average = next(
-            (fitting_candidate for fitting_candidate in ranked.fitting if fitting_candidate.meets_on_average),
-            None,
-        )
+        average = next((candidate for candidate in ranked.fitting if candidate.meets_on_average), None)
         likely = (
             "" if average is None else f"; on average {average.listing.instance_type} does, for {average.usd}"
         )

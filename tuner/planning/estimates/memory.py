@@ -16,6 +16,7 @@ with `torch.cuda.max_memory_reserved()`.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -133,14 +134,8 @@ def _in(model: ModelShape, precision: Format) -> ModelShape:
 
 def _largest_micro_batch(model: ModelShape, gib: Fraction) -> int:
     """Return the largest micro-batch that fits. Return 0 if not even one sample fits."""
-    low, high = 0, model.batch
-    while low < high:
-        middle = (low + high + 1) // 2
-        if memory_of(model, middle).total <= gib * GIB:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    sizes = range(1, model.batch + 1)
+    return bisect_right(sizes, gib * GIB, key=lambda size: Fraction(memory_of(model, size).total))
 
 
 def _activations(model: ModelShape) -> int:

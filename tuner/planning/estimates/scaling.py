@@ -77,21 +77,11 @@ def _peak(precision: Format) -> Precision:
 
 
 def _measured_here(given: Sequence[Measurement], listing: Listing, kind: Accelerator | None) -> Speed | None:
-    by_type = [
-        given_measurement for given_measurement in given if given_measurement.instance_type is not None
-    ]
-    for measurement in by_type:
-        if (
-            measurement.instance_type is not None
-            and measurement.instance_type.casefold() == listing.instance_type.casefold()
-        ):
+    for measurement in given:
+        if (measurement.instance_type or "").casefold() == listing.instance_type.casefold():
             return _as_measured(measurement, listing.instance_type)
     for measurement in given:
-        if (
-            kind is not None
-            and measurement.accelerator is not None
-            and accelerator(measurement.accelerator) == kind
-        ):
+        if kind is not None and accelerator(measurement.accelerator or "") == kind:
             return _as_measured(measurement, kind.name)
     return None
 
