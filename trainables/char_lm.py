@@ -11,7 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from tuner.training import Exported, SpotSafe, accumulate, autocast, grad_scaler, prepare, quantize_aware
+from tuner.training import (
+    Exported,
+    SpotSafe,
+    accumulate,
+    autocast,
+    grad_scaler,
+    prepare,
+    quantize_aware,
+    recompute,
+)
 
 SEARCH_SPACE: dict[str, dict[str, Any]] = {  # the tunable parameters, in the form of a job request
     "learning_rate": {"type": "float", "low": 1e-3, "high": 1e-1, "log": True},
@@ -101,7 +110,8 @@ def train(config: dict[str, Any]) -> None:
 
     Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
     A width that is not a multiple of heads is rounded down to one, but not below heads.
-    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), quantize_aware (true: for int8-static), seed.
+    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), recompute (1: the activations of all blocks, 2: of
+    every second), quantize_aware (true: for int8-static), seed.
     Reports after every 40 optimizer steps: val_loss in nats per character, val_bits_per_char, train_loss.
     """
     torch.manual_seed(config.get("seed", 0))
@@ -112,6 +122,8 @@ def train(config: dict[str, Any]) -> None:
 
     if config.get("quantize_aware"):
         quantize_aware(model)
+    if config.get("recompute"):
+        recompute(model, config["recompute"])
     rate, decay = config.get("learning_rate", 3e-3), config.get("weight_decay", 0.01)
     optimizer: torch.optim.Optimizer
     if config.get("optimizer", "adamw") == "sgd":
@@ -127,21 +139,22 @@ def train(config: dict[str, Any]) -> None:
             logits = model(batch[:, :-1])
             return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
-    with SpotSafe(model=model, optimizer=optimizer, scaler=scaler) as run:
+    losses: list[float] = []  # of this epoch so far, from which a trial that was interrupted continues
+    with SpotSafe(model=model, optimizer=optimizer, scaler=scaler, losses=losses) as run:
         for _ in run.steps():
             model.train()
-            losses = []
-            for _ in range(STEPS_AN_EPOCH):
+            while len(losses) < STEPS_AN_EPOCH:
                 starts = torch.randint(len(learned) - CONTEXT - 1, (config.get("batch_size", 16),))
                 parts = config.get("accumulate", 1)
                 batch = windows(learned, starts).to(device)
                 losses.append(accumulate(batch, parts, loss_of, optimizer=optimizer, scaler=scaler))
+                run.checkpoint_if_due()
             model.eval()
             with torch.no_grad():
                 loss = float(loss_of(validation))
-            run.report(
-                val_loss=loss, val_bits_per_char=loss / math.log(2), train_loss=sum(losses) / len(losses)
-            )
+            train_loss = sum(losses) / len(losses)
+            losses.clear()  # before the report, which may save
+            run.report(val_loss=loss, val_bits_per_char=loss / math.log(2), train_loss=train_loss)
 
 
 def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:

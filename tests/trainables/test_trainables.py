@@ -19,7 +19,8 @@ from trainables import char_lm, digits_cnn, digits_mlp
 from tuner.api.translate import spec_of
 from tuner.domain.space import Space
 from tuner.schemas.job import JobRequest
-from tuner.training import SpotSafe, measured
+from tuner.training import SpotSafe, measured, recompute
+from tuner.training.channel import StopTraining
 
 Reports = list[dict[str, float]]
 Run = Callable[..., Reports]
@@ -112,6 +113,31 @@ def test_interrupted_training_resumes_bit_for_bit(run: Run, module: ModuleType, 
     config: dict[str, Any] = {"dropout": 0.2, "precision": "fp16", "accumulate": 2}
     whole = run(module, 2, **config)
     assert run(module, 1, tmp_path, **config) + run(module, 2, tmp_path, **config) == whole
+
+
+def test_character_model_continues_in_the_middle_of_an_epoch(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole, calls = run(char_lm, 2, dropout=0.2), list[None]()
+
+    def interrupt(self: SpotSafe) -> None:
+        calls.append(None)
+        if len(calls) == 11:  # the third batch of the second epoch
+            self._save(now=True)
+            raise StopTraining(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SpotSafe, "checkpoint_if_due", interrupt)
+        with pytest.raises(StopTraining):
+            run(char_lm, 2, tmp_path, dropout=0.2)
+    assert run(char_lm, 2, tmp_path, dropout=0.2) == whole[1:]
+
+
+def test_recomputed_activations_change_no_metric(run: Run) -> None:
+    config = {"depth": 2, "dropout": 0.2}
+    assert run(char_lm, 1, **config, recompute=1) == run(char_lm, 1, **config)
+    model = recompute(char_lm.build(config))
+    assert all("forward" in vars(block) for block in model.blocks), "not parts of a block"
 
 
 @shipped
@@ -232,7 +258,7 @@ def test_suggested_space_has_exactly_the_parameters_that_training_reads(
     monkeypatch.setattr(module, "train", watched)
     for optimizer in ("sgd", "adamw"):
         run(module, 1, optimizer=optimizer)
-    constants = {"precision", "accumulate", "quantize_aware", "seed", "heads"}
+    constants = {"precision", "accumulate", "quantize_aware", "recompute", "seed", "heads"}
     assert set(module.SEARCH_SPACE) == read - constants
     assert all(name in train.__doc__ for name in module.SEARCH_SPACE)
 

@@ -127,8 +127,8 @@ def _rows(batch: Any, size: int, start: int, end: int) -> Any:
 def recompute(model: M, every: int = 1) -> M:
     """Keep fewer activations of a model in memory, and compute the others again in the backward pass. Return the same model.
 
-    Every n-th block of the model's longest `nn.Sequential` or `nn.ModuleList` keeps nothing but its input. Losses and gradients stay the
-    same, also with dropout. A step takes up to a third longer.
+    Every n-th block of the model's longest `nn.Sequential` or `nn.ModuleList` keeps nothing but its input. A list whose blocks are of one
+    kind is preferred. Losses and gradients stay the same, also with dropout. A step takes up to a third longer.
 
     Args:
         model: A model whose blocks are in an `nn.Sequential` or an `nn.ModuleList`.
@@ -140,7 +140,9 @@ def recompute(model: M, every: int = 1) -> M:
     if every < 1:
         raise ValueError(f"every is {every}; give 1 for all blocks, 2 for every second block, and so on")
     lists = [part for part in model.modules() if isinstance(part, nn.Sequential | nn.ModuleList)]
-    blocks = max(lists, key=len, default=nn.ModuleList())
+    blocks = max(
+        lists, key=lambda part: (len({*map(type, part)}) == 1 < len(part), len(part)), default=nn.ModuleList()
+    )
     if len(blocks) < 2:
         raise ValueError(
             "the model has no nn.Sequential or nn.ModuleList of blocks; give the part that has one"
