@@ -138,12 +138,16 @@ def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> di
     The efficiency of several is the measured one, or an assumed one if nothing was measured.
     """
     factors, count = dict[str, Fraction](), devices(spec.resources)
+    known: dict[tuple[int, str], Fraction] = {}
     for row in rows:
-        other = devices(row.spec.resources)
-        if other != count and differ_in_number(row.spec.resources, spec.resources):
-            sizes = scaling_of(service, row.spec, row.offer.instance_type)
+        other, machine = devices(row.spec.resources), row.offer.instance_type
+        if other == count or not differ_in_number(row.spec.resources, spec.resources):
+            continue
+        if (other, machine) not in known:
+            sizes = scaling_of(service, row.spec, machine)
             before, after = (efficiency_at(sizes, each) or _assumed(each) for each in (other, count))
-            factors[row.id] = other * before / (count * after)
+            known[other, machine] = other * before / (count * after)
+        factors[row.id] = known[other, machine]
     return factors
 
 
