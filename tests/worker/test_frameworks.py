@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.driving import NODE, SECOND
+from tests.worker.driving import NODE, SECOND, Driver
 from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
@@ -28,20 +28,24 @@ CASES = [
 ]
 
 
+def promoted_twice(driver: Driver, steps: int, **more: Any) -> None:
+    """Train to the rung at step 1, then to the one at 3, and then to `steps`. Pause at each rung."""
+    driver.save_at(1, **more)
+    driver.run_to(3, restore=1, **more)
+    assert driver.end("pause")["saved_step"] == 3
+    driver.run_to(steps, restore=3, **more)
+
+
 @pytest.mark.parametrize(("module", "case"), CASES)
 def test_training_that_is_promoted_twice_equals_an_uninterrupted_one(
     drive: Any, module: str, case: str
 ) -> None:
-    """The rungs are 1, 3 and 6."""
     metric = METRICS[module, case]
     whole = drive(case, f"tests.frameworks.{module}")
     whole.begin(until=6, config={})
     whole.until_state("waiting")
     parts = drive(case, f"tests.frameworks.{module}", storage=str(whole.storage) + "-parts")
-    parts.save_at(1, config={})
-    parts.run_to(3, config={}, restore=1)
-    assert parts.end("pause")["saved_step"] == 3
-    parts.run_to(6, config={}, restore=3)
+    promoted_twice(parts, 6, config={})
     assert [report["step"] for report in parts.reports] == [1, 2, 3, 4, 5, 6]
     expected = [report["metrics"][metric] for report in whole.reports]
     assert expected[5] < expected[0]
@@ -161,15 +165,14 @@ NETWORK = {"width": 8, "learning_rate": 0.01}
     [("train", NETWORK, 6), ("folds", {"alpha": 0.001}, 5)],
     ids=["train", "folds"],
 )
-def test_interrupted_estimator_equals_an_uninterrupted_one(
+def test_estimator_that_is_promoted_twice_equals_an_uninterrupted_one(
     drive: Any, case: str, config: dict[str, Any], steps: int
 ) -> None:
     whole = drive(case, SKLEARN)
     whole.run_to(steps, config=config, seed=3)
     whole.end("finish")
     parts = drive(case, SKLEARN, storage=f"{whole.storage}-parts")
-    parts.save_at(2, config=config, seed=3)
-    parts.run_to(steps, config=config, restore=2, seed=3)
+    promoted_twice(parts, steps, config=config, seed=3)
     assert [report["step"] for report in parts.reports] == list(range(1, steps + 1))
     assert [report["metrics"] for report in parts.reports] == [report["metrics"] for report in whole.reports]
 
