@@ -60,6 +60,22 @@ def test_cut_lease_keeps_what_was_already_posted() -> None:
     assert lease.lease_ns == 13 * NS
 
 
+@pytest.mark.parametrize("left_s", [1000, 13])
+def test_worker_that_uses_time_while_it_asks_gets_the_lease_that_it_needs(left_s: int) -> None:
+    """Or it is refused. A step of 12 s is longer than the usual lease, so the worker gets a lease only for what it needs."""
+    journal, hold_service, lease = begun(PLACE.rate.cost(left_s * NS + 8 * NS).usd.micro_usd)
+    with journal.transaction() as tx:
+        for _ in range(4):
+            need_ns = 12 * NS
+            is_longer = hold_service.extend(tx, lease, LeaseRequest(need_ns, 1, None, AT))
+            lease.read(Meter({**lease.meter.ns, "idle": lease.meter.ns.get("idle", 0) + NS}), heard_ns=0)
+            if not is_longer or lease.lease_ns - lease.meter.total_ns >= need_ns:
+                break
+        else:
+            pytest.fail("the worker asks without end")
+    assert is_longer is (left_s == 1000)
+
+
 def test_refused_hold_after_sufficient_balance_raises_and_records_nothing() -> None:
     """The transaction is rolled back, and the driver restarts from the recorded state."""
     journal, hold_service, lease = begun()

@@ -23,6 +23,8 @@ from tuner.driver.placement import Place
 from tuner.driver.ports import JournalTx
 from tuner.tuning.guard import fits_deadline, lease_ns
 
+ANSWER_NS = 200_000_000  # what a worker may use of its lease while it waits for a longer one, in addition to an eighth
+
 
 @dataclass(slots=True)
 class AttemptLease:
@@ -224,11 +226,19 @@ class HoldService:
     def extend(self, tx: JournalTx, lease: AttemptLease, request: LeaseRequest) -> bool:
         """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
 
+        The lease is longer than what the worker asks for, if the budget allows it. The worker uses some of its lease while it waits for
+        the answer. If it got exactly what it needs, it would ask again without end, and the job would pay for the waiting.
+
         Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
         """
-        unused = lease.lease_ns - lease.meter.total_ns
+        unused, need_ns = lease.lease_ns - lease.meter.total_ns, request.need_ns
         left = self._left(tx, lease, lease.held - self._used(lease), request.at)
-        more = self._affordable(left, lease.rate, replace(request, need_ns=max(request.need_ns, unused)))
+        spare_ns = need_ns // 8 + ANSWER_NS if need_ns else 0
+        leases = (
+            self._affordable(left, lease.rate, replace(request, need_ns=max(least_ns, unused)))
+            for least_ns in (need_ns + spare_ns, need_ns)
+        )
+        more = next(filter(None, leases), 0)
         if more <= unused:
             return False
         self._renew(tx, lease, lease.meter.total_ns + more, request.at)
