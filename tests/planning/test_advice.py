@@ -38,10 +38,10 @@ from tuner.planning.advice.missing import not_measured
 from tuner.planning.advice.overheads import (
     checkpoint_interval,
     data_apart,
-    idle_dear,
-    interruptions_dear,
+    idle_expensive,
+    interruptions_expensive,
     regions_apart,
-    setup_dear,
+    setup_expensive,
     spot_unused,
 )
 from tuner.planning.advice.resources import (
@@ -216,7 +216,7 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
     expensive = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
     advice = made(checkpoint_interval(JobEvidence(**{**vars(expensive), "risks": exposures})))
-    assert advice.kind == "checkpoints_too_dear"
+    assert advice.kind == "checkpoints_expensive"
     assert advice.change.setting == "checkpoint.interval"
     assert advice.saves is not None
     assert usd("1.00") < advice.saves <= usd("2.00")
@@ -235,15 +235,18 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
 
 def test_repeated_setup_is_reported() -> None:
     pieces = [measured_attempt(n, setup="0.30", train="1.00") for n in range(10)]
-    advice = made(setup_dear(evidence(*pieces, concurrency=2)))
+    advice = made(setup_expensive(evidence(*pieces, concurrency=2)))
     assert advice.saves == usd("2.40")
-    assert setup_dear(evidence(*[measured_attempt(n, setup="0.10", train="1.00") for n in range(10)])) is None
+    assert (
+        setup_expensive(evidence(*[measured_attempt(n, setup="0.10", train="1.00") for n in range(10)]))
+        is None
+    )
 
 
 def test_budget_spent_mostly_on_setup_advises_a_larger_budget() -> None:
     pieces = measured_attempt(0, setup="0.30"), measured_attempt(1, setup="0.20")
     job = replace(spec(), budget=Budget(usd=usd("0.60")))
-    advice = made(setup_dear(evidence(*pieces, job=job, concurrency=2)))
+    advice = made(setup_expensive(evidence(*pieces, job=job, concurrency=2)))
     assert (advice.change.setting, advice.change.then, advice.saves) == ("budget.usd", "6", None)
     assert "100% of the money" in advice.title
 
@@ -251,14 +254,16 @@ def test_budget_spent_mostly_on_setup_advises_a_larger_budget() -> None:
 def test_job_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
     job = replace(spec(), budget=Budget(usd=usd("2.00")))
     assert (
-        setup_dear(evidence(measured_attempt(0, setup="0.30"), measured_attempt(1, setup="0.20"), job=job))
+        setup_expensive(
+            evidence(measured_attempt(0, setup="0.30"), measured_attempt(1, setup="0.20"), job=job)
+        )
         is None
     )
 
 
 def test_idle_machines_are_reported() -> None:
-    assert made(idle_dear(evidence(measured_attempt(idle="1.00", train="4.00")))).saves == usd("1.00")
-    assert idle_dear(evidence(measured_attempt(idle="0.40", train="4.00"))) is None
+    assert made(idle_expensive(evidence(measured_attempt(idle="1.00", train="4.00")))).saves == usd("1.00")
+    assert idle_expensive(evidence(measured_attempt(idle="0.40", train="4.00"))) is None
 
 
 def test_cheaper_spot_machines_are_advised() -> None:
@@ -285,11 +290,11 @@ def test_cheaper_spot_machines_are_advised() -> None:
 def test_preemptions_costing_more_than_spot_saved_are_reported() -> None:
     first = measured_attempt(0, 1, hourly="3.00", market="spot", end="preempted", train="1.00", lost="3.00")
     again = measured_attempt(0, 2, hourly="3.00", market="spot", setup="1.00", train="1.00")
-    advice = made(interruptions_dear(evidence(first, again, job=spec(market="spot"))))
+    advice = made(interruptions_expensive(evidence(first, again, job=spec(market="spot"))))
     assert advice.evidence["interruptions_usd"] == usd("4.00")
     assert advice.saves == Money(6_000_000 - 2 * -(-4_000_000 // 3))
     little = measured_attempt(0, 1, hourly="1.40", market="spot", end="preempted", train="5.00", lost="0.10")
-    assert interruptions_dear(evidence(little, job=spec(market="spot"))) is None
+    assert interruptions_expensive(evidence(little, job=spec(market="spot"))) is None
 
 
 def test_traffic_between_regions_is_reported() -> None:
@@ -499,7 +504,9 @@ def test_saving_grows_with_gpu_idleness(percent: int, more: int) -> None:
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_saving_grows_with_idle_spend(micro: int, more: int) -> None:
     def saves(idled: int) -> Money:
-        answer = idle_dear(evidence(measured_attempt(train="1.00", idle=str(Money(idled)).removeprefix("$"))))
+        answer = idle_expensive(
+            evidence(measured_attempt(train="1.00", idle=str(Money(idled)).removeprefix("$")))
+        )
         return answer.saves or Money(0) if answer else Money(0)
 
     assert saves(micro) <= saves(micro + more)

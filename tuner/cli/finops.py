@@ -76,7 +76,8 @@ def markdown(report: MonthlyReport) -> str:
     state = "" if report.is_complete else ", which is not over yet"
     parts = [
         f"# {report.project} in {report.month}{state}",
-        f"From {report.since} to {report.until} ({report.timezone}). Storage, transfer and idle machines are in no bill and no budget.",
+        f"From {report.since[:19]}Z to {report.until[:19]}Z, the month in {report.timezone}. "
+        "Storage, transfer and idle machines are in no bill and no budget.",
         _table(("figure", "value"), _figures(report)),
         "## Spend by kind",
         _table(
@@ -96,6 +97,7 @@ def markdown(report: MonthlyReport) -> str:
             ],
         ),
         "## Maturity",
+        "Against the levels of the FinOps Foundation's maturity model. docs/finops.md says what raises each.",
         _table(("capability", "measure", "value", "level", "walk", "run", "thresholds"), _maturity(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -49,7 +49,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
         return None
     now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
     return AdviceFinding(
-        kind="checkpoints_too_dear" if too_dear else "checkpoints_too_rare",
+        kind="checkpoints_expensive" if too_dear else "checkpoints_too_rare",
         title=f"A checkpoint every {between / NS:.0f} s of training, where {best / NS:.0f} s would be best",
         evidence={
             "interval_seconds": Fraction(between, NS),
@@ -93,7 +93,7 @@ MOSTLY = Fraction(1, 2)
 ENOUGH = 10  # a budget should be this many times the cost of one setup of each worker, so that most of it can buy training
 
 
-def setup_dear(evidence: JobEvidence) -> AdviceFinding | None:
+def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     """Find setup that took too much of the money, either in many setups or in a few that used up most of the budget.
 
     If the budget was not used up, the job ended early for another reason, and a larger budget would not help.
@@ -108,7 +108,7 @@ def setup_dear(evidence: JobEvidence) -> AdviceFinding | None:
         return None
     fidelity = evidence.spec.fidelity
     return AdviceFinding(
-        kind="setup_dear",
+        kind="setup_expensive",
         title=f"{float(part):.0%} of the money went into setting trials up",
         evidence=_setup_figures(evidence, setups, part),
         change=AdvisedChange(
@@ -138,7 +138,7 @@ def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: F
     limit = evidence.spec.budget.usd
     enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, max(setups).micro_usd))
     return AdviceFinding(
-        kind="setup_dear",
+        kind="setup_expensive",
         title=f"{float(part):.0%} of the money went into setting trials up, which left little to train with",
         evidence=_setup_figures(evidence, setups, part),
         change=AdvisedChange(
@@ -177,14 +177,14 @@ def _setup_figures(
 IDLE_DEAR_ABOVE = Fraction(1, 10)
 
 
-def idle_dear(evidence: JobEvidence) -> AdviceFinding | None:
+def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a job that paid for idle machines for too much of the time."""
     idle, fidelity = spent_on(evidence.attempts, "idle"), evidence.spec.fidelity
     part = share(idle.micro_usd, evidence.spent.micro_usd)
     if part <= IDLE_DEAR_ABOVE:
         return None
     return AdviceFinding(
-        kind="idle_dear",
+        kind="idle_expensive",
         title=f"{float(part):.0%} of the money was spent on machines that waited",
         evidence={"idle_usd": idle, "idle_share": part, "attempts": len(evidence.attempts)},
         change=AdvisedChange(
@@ -255,7 +255,7 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
     )
 
 
-def interruptions_dear(evidence: JobEvidence) -> AdviceFinding | None:
+def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     """Find preemptions that cost more than the spot market saved.
 
     The cost of the spot attempts is compared with the on-demand price of their useful time. That excludes lost steps, and the setup and
@@ -286,7 +286,7 @@ def interruptions_dear(evidence: JobEvidence) -> AdviceFinding | None:
     if saves.micro_usd <= 0:
         return None
     return AdviceFinding(
-        kind="interruptions_dear",
+        kind="interruptions_expensive",
         title=f"{losses} losses of spot machines cost more than the spot market saved",
         evidence={
             "spot_usd": paid,
