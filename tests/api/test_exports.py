@@ -19,14 +19,15 @@ from tuner.client import ApiError, Client
 from tuner.database.database import Database
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
-from tuner.domain.time import NS
+from tuner.domain.time import NS, Instant
 from tuner.driver import export_run
 from tuner.driver.export_run import ExportRun
 from tuner.ledger import ledger
 from tuner.planning.serving import ReplicaSpeed, serving_cost
 from tuner.schemas.exports import Format
 from tuner.service.controller import Controller
-from tuner.store import exports, jobs
+from tuner.service.storage_lifecycle import StorageLifecycle
+from tuner.store import exports, jobs, stored_files
 from tuner.training.variants import FORMATS, Variant
 from tuner.worker.export import ExportResult
 from tuner.worker.self_test import SelfTestActorLost
@@ -376,6 +377,26 @@ def test_files_are_downloaded_checked_and_in_ranges(
     assert own.exports(job).items[0].id == made["id"]
     with pytest.raises(ApiError):
         own.download_variant(job, made["id"], "int8-static", to=tmp_path)
+
+    elapsed_ns = [0]
+    lifecycle = StorageLifecycle(service, lambda: elapsed_ns[0])
+    with service.database.write() as db:
+        before = stored_files.DueMeasurement(job, "default")
+        stored_files.record_size(db, before, 1, Instant(jobs.get(db, job).ended_at or 0))
+    service.now.pass_s(1)
+    lifecycle.one_pass()
+    assert own.storage(job).items[0].bytes >= len(CONTENT), "the size is measured again after an export"
+    best = own.delete_artifacts(job, retain="best")
+    assert client.get(f"{path}/onnx").status_code == 200, best
+    own.delete_artifacts(job)
+    assert "was deleted; export again" in check_problem(client.get(f"{path}/onnx"), 404)["detail"]
+    assert [each.code for each in own.exports(job).items[0].variants] == [
+        "deleted",
+        "deleted",
+        "no_calibration",
+    ]
+    lifecycle.one_pass()
+    assert store.files(made["id"]) == {}
 
 
 def test_formats_of_the_api_are_those_that_can_be_exported() -> None:

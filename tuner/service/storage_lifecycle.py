@@ -193,13 +193,15 @@ def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> Ord
 def _order_removal(
     db: Connection, service: Service, row: JobRow, retain: Retain, *, why: str
 ) -> OrderedRemoval:
-    """Order the removal of the files of all trials but the retained ones. The caller has locked the job."""
+    """Order the removal of the files of all trials but the retained ones, and of their exports. The caller has locked the job."""
     kept = stored_files.retained_trials(db, row.id, retain, confirms=row.spec.confirm is not None)
     stored = {} if kept is None else stored_files.trials_with_files(db, row.id)
     gone = {trial: attempt for trial, attempt in stored.items() if trial not in (kept or ())}
+    exported = {} if kept is None else stored_files.exports_with_files(db, row.id)
+    gone_exports = {export: 1 for export, trial in exported.items() if kept is not None and trial not in kept}
     size = stored_files.checkpoint_bytes(db, row.id, gone)
-    if gone:
-        stored_files.order_removal(db, row.id, row.project, gone, service.now())
+    if gone or gone_exports:
+        stored_files.order_removal(db, row.id, row.project, gone | gone_exports, service.now())
         facts = {"why": why, "retain": retain, "trials": len(gone), "checkpoint_bytes": size}
         audit_log.note(db, service, "artifacts.delete", row.id, after=facts)
     return OrderedRemoval(row.id, retain, len(gone), size)

@@ -159,6 +159,18 @@ def end(
     return _change(db, row, LIVE, state=state, ended_at=at, code=code, detail=detail, result=text)
 
 
+def forget_files(db: Connection, job: str, export: str) -> None:
+    """Record that the files of an export were deleted. Do nothing if the job has no such export."""
+    e = exports.c
+    mine = (e.job == job) & (e.export == export)
+    for text in db.execute(select(e.result).where(mine, e.result.is_not(None))).scalars():
+        result = json.loads(text)
+        for variant in result.get("variants", ()):
+            if variant["file"] is not None:
+                variant |= {"file": None, "code": "deleted", "detail": "its file was deleted; export again"}
+        db.execute(update(exports).where(mine).values(result=json.dumps(result)))
+
+
 def _change(db: Connection, row: ExportRow, among: tuple[ExportState, ...], **values: object) -> bool:
     e = exports.c
     mine = (e.job == row.job) & (e.export == row.id) & e.state.in_(among)

@@ -182,6 +182,12 @@ def trials_with_files(db: Connection, job: str) -> dict[str, int]:
     return {row.trial: row.attempt for row in rows}
 
 
+def exports_with_files(db: Connection, job: str) -> dict[str, str]:
+    """Return the trial of each export of the job that has files."""
+    rows = exports.of_job(db, job)
+    return {row.id: row.trial for row in rows if any(each["file"] for each in row.result.get("variants", ()))}
+
+
 def checkpoint_bytes(db: Connection, job: str, names: Collection[str]) -> int:
     """Return the size of the recorded checkpoints of these trials."""
     c = checkpoints.c
@@ -190,7 +196,7 @@ def checkpoint_bytes(db: Connection, job: str, names: Collection[str]) -> int:
 
 
 def order_removal(db: Connection, job: str, project: str, names: dict[str, int], at: Instant) -> None:
-    """Forget the checkpoints and artifacts of trials, and order the removal of their files.
+    """Forget the checkpoints and artifacts of trials, and the files of exports, and order the removal of their files.
 
     After this transaction nothing lists the files. They are removed from the storage afterwards.
     """
@@ -202,6 +208,7 @@ def order_removal(db: Connection, job: str, project: str, names: dict[str, int],
             .where(u.job == job, u.trial == trial, u.artifact_bytes > 0)
             .values(artifact_bytes=0)
         )
+        exports.forget_files(db, job, trial)
         key = (removals.c.job == job) & (removals.c.trial == trial)
         values = {"up_to_attempt": attempt, "ordered_at": at}
         if db.execute(update(removals).where(key).values(values)).rowcount == 0:
@@ -232,17 +239,18 @@ def removed(db: Connection, done: Removal) -> None:
 
 
 def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> list[DueMeasurement]:
-    """Return jobs whose files are to be measured: those that have begun and were not measured since they ended, or lately.
+    """Return jobs whose files are to be measured: those that have begun and were not measured lately, or since they ended or exported.
 
     A measurement in the future was made before the clock was set back. It does not count.
     """
     j, s = jobs.c, storage_spans.c
-    ended = j.state.in_(_FINAL)
+    ended, e = j.state.in_(_FINAL), exports_table.c
+    exported = exists().where(e.job == j.id, e.ended_at >= s.seen_at)
     due = or_(
         s.seen_at.is_(None),
         s.seen_at > now,
         and_(~ended, s.seen_at <= now - every_ns),
-        and_(ended, s.seen_at <= func.coalesce(j.ended_at, 0)),
+        and_(ended, or_(s.seen_at <= func.coalesce(j.ended_at, 0), exported)),
     )
     query = (
         select(j.id, j.project)
