@@ -35,13 +35,14 @@ PROGRAMS = [
 ]
 EXTENDED = (
     "all_parts.py",
+    "already_for_tune.py",
     "long_steps.py",
     "progressive.py",
     "student.py",
     "with_artifacts.py",
     "from_a_url.py",
 )
-# One for the service and one for Ray Tune are in the gate.
+# The gate runs one for the service. Trainables for Ray Tune have tests in tests/worker.
 TRAINABLES = [
     pytest.param(name.removesuffix(".py"), marks=[pytest.mark.extended] if name in EXTENDED else [])
     for name, code in BLOCKS.items()

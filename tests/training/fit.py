@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler
+from tuner.worker.dynamo import stand_in
 
 BATCHES_A_STEP = 3  # An epoch has five batches, so that checkpoints fall into the middle of epochs.
 Record = dict[str, Any]
@@ -107,6 +108,7 @@ def fit(
 
 
 def main() -> None:
+    stand_in(lambda: None)  # The compiler is not used, and its import takes two seconds of processor time.
     optimizer, precision, directory, steps = sys.argv[1:5]
     killed_in = int(sys.argv[5]) if len(sys.argv) > 5 else None
 

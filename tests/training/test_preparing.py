@@ -79,7 +79,7 @@ def test_prepared_data_is_repeatable_and_leaves_the_random_generators_alone() ->
 
 
 IMPORTS_INSIDE = """
-import random
+import random, sys
 from tuner.training import prepare, seed_everything
 
 @prepare
@@ -87,9 +87,12 @@ def data():
     import numpy, torch
     return random.random(), float(numpy.random.random()), float(torch.rand(1)), torch.get_num_threads()
 
-seed_everything(7)
+seed_everything(5)
+seed_everything(7, threads=1)
+assert not {"numpy", "torch"} & sys.modules.keys(), "nothing is imported only to be seeded"
 first = data()
 import numpy, torch
+assert torch.get_num_threads() == 1
 after = random.random(), float(numpy.random.random()), float(torch.rand(1))
 assert data.__wrapped__ and prepare(data.__wrapped__)() == first and first[3] == 1
 seed_everything(7)
