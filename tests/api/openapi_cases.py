@@ -5,14 +5,15 @@ import gzip
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from schemathesis.checks import not_a_server_error
@@ -115,6 +116,25 @@ class Workflows:
         seed(number)(self._machine).run(settings=STEPS)
         return self.tried
 
+    def send_each(self, calls: Collection[str]) -> Tried:
+        """Send one generated request of each of these calls, for example `PUT /v1/quota`, and return their counts."""
+        self.tried = Tried()
+        for operation in (operation_result.ok() for operation_result in _document().get_all_operations()):
+            if operation.label in calls:
+                self._send_one(operation)
+        return self.tried
+
+    def _send_one(self, operation: Any) -> None:
+        @settings(STEPS, max_examples=1, derandomize=True)
+        @given(case=operation.as_strategy())
+        def send(case: Any) -> None:
+            machine = self._machine()
+            machine.setup()
+            machine.no_answer_leads_to(case=case)
+            machine.teardown()
+
+        send()
+
     def begin(self) -> None:
         self._service.database.dispose()
         for other in self._file.parent.glob("tuner.db-*"):
@@ -138,6 +158,11 @@ async def at_once(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
     return work(*args)
 
 
+@cache
+def _document() -> Any:
+    return schemathesis.openapi.from_dict(fakes.shared_app().openapi())
+
+
 def _alone(document: Any) -> Any:
     """Generate a case of a call that schemathesis leaves out of its scenarios because no response leads to it or on from it."""
     operations = [operation_result.ok() for operation_result in document.get_all_operations()]
@@ -156,7 +181,7 @@ def _alone(document: Any) -> Any:
 
 def _machine(workflows: Workflows) -> Any:
     """Return schemathesis' state machine, with requests that go to the app directly instead of over a network."""
-    document = schemathesis.openapi.from_dict(fakes.shared_app().openapi())
+    document = _document()
     base = document.as_state_machine()
 
     class Workflow(base):  # type: ignore[misc, valid-type]
