@@ -33,6 +33,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     service.database.dispose()
 
 
+@pytest.mark.extended
 def test_link_on_the_page_opens_the_optuna_study(context: BrowserContext, page: Page, mirrored: Site) -> None:
     job: str = mirrored.job  # type: ignore[attr-defined]
     page.goto(f"{mirrored.url}#/jobs/{job}")

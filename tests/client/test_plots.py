@@ -11,6 +11,8 @@ from tests.client.both import Both
 from tuner.schemas.answers import Bill, Curves
 
 PNG = b"\x89PNG\r\n\x1a\n"
+# Both clients draw with the same functions, so that one test with both is enough.
+one_client = pytest.mark.parametrize("client", ["answers"], indirect=True)
 
 
 def test_plot_without_arguments_draws_four_charts(client: Both, done: str) -> None:
@@ -28,6 +30,7 @@ def test_plot_without_arguments_draws_four_charts(client: Both, done: str) -> No
     assert picture._repr_png_().startswith(PNG)
 
 
+@one_client
 def test_plots_do_not_register_with_pyplot(client: Both, done: str) -> None:
     from matplotlib import pyplot
 
@@ -35,6 +38,7 @@ def test_plots_do_not_register_with_pyplot(client: Both, done: str) -> None:
     assert pyplot.get_fignums() == []
 
 
+@one_client
 def test_learning_curve_plot_shows_all_trials_rungs_and_promotions(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("curves").axes
@@ -50,6 +54,7 @@ def test_learning_curve_plot_shows_all_trials_rungs_and_promotions(client: Both,
     assert len(promoted.get_offsets()) == sum(len(trial.promotions_at) for trial in curves.trials)
 
 
+@one_client
 def test_best_plot_shows_the_best_curve_of_the_report(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("best").axes
@@ -60,6 +65,7 @@ def test_best_plot_shows_the_best_curve_of_the_report(client: Both, done: str) -
     assert budget.get_xdata()[0] == job.budget["usd"]
 
 
+@one_client
 def test_pareto_and_bill_plots_match_the_rest_answers(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("pareto").axes
@@ -69,6 +75,7 @@ def test_pareto_and_bill_plots_match_the_rest_answers(client: Both, done: str) -
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(job.bill().total_usd)
 
 
+@one_client
 def test_pareto_plot_of_two_objectives_draws_their_metrics(client: Both, done: str) -> None:
     from tuner.client.plots import PlotData, draw
 
@@ -80,15 +87,18 @@ def test_pareto_plot_of_two_objectives_draws_their_metrics(client: Both, done: s
     assert list(drawn.get_array()) == [point.cost_usd for point in pareto.items]
 
 
+@one_client
 def test_job_without_results_can_be_plotted(client: Both) -> None:
     assert client.submit(fakes.body()).plot()._repr_png_().startswith(PNG)
 
 
+@one_client
 def test_unknown_plot_name_is_refused_with_a_suggestion(client: Both, done: str) -> None:
     with pytest.raises(ValueError, match="did you mean 'curves'"):
         client.job(done).plot("curve")
 
 
+@one_client
 @pytest.mark.parametrize("name", ["$x$", "$\\frac{", "a_b^c", "costs $5 or $6"])
 def test_names_are_not_drawn_as_math_formulas(client: Both, done: str, name: str) -> None:
     job = client.job(done)

@@ -27,6 +27,7 @@ def test_cancelled_queued_job_does_not_block_the_next_job(served: Served) -> Non
     assert served.client.job(second).spend.usd == 0
 
 
+@pytest.mark.extended
 def test_topped_up_job_decides_like_a_job_with_the_full_budget(served: Served, tmp_path: Path) -> None:
     """Top up a job that needs half a minute on half a logical GPU and has GPU-hours for 22 s. The setup takes up to
     10 s of them on a busy machine. Steps are short after the top-up.
