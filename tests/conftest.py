@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -162,8 +163,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: position.get(item.path, len(FIRST)))
 
 
-def pytest_collection_finish() -> None:
+COLLECTED = pytest.StashKey[frozenset[str]]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Collect garbage from here on, but only among the objects that tests make: the others live as long as the process."""
+    session.config.stash[COLLECTED] = frozenset(sys.modules)
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -238,6 +243,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{'program':<18}{'tests':>6}  install it with")
         for name, count in not_run.items():
             terminalreporter.write_line(f"{name:<18}{count:>6}  {PROGRAMS[name].install_command}")
+
+
+@pytest.fixture(scope="session")
+def collected_modules(pytestconfig: pytest.Config) -> frozenset[str]:
+    """The names of the modules that were imported until the tests were collected."""
+    return pytestconfig.stash[COLLECTED]
 
 
 @pytest.fixture

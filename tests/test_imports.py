@@ -1,7 +1,7 @@
 """Fast tests import neither Ray nor torch: each takes seconds, in every process of pytest that collects them.
 
-Run as a program, this module imports all modules of the fast tests, runs a few of the tests, and prints how Ray or torch
-was first imported, if it was.
+The gate checks what its own collection imports. Run as a program, this module imports all modules of the fast tests, runs a few of
+the tests, and prints how Ray or torch was first imported, if it was.
 """
 
 import importlib
@@ -12,6 +12,8 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
+
+from tools.gate import HEAVY
 
 ROOT = Path(__file__).parents[1]
 SLOW = ("ray", "torch")
@@ -78,7 +80,16 @@ def main() -> int:
     return 1 if lines else int(status)
 
 
-def test_fast_tests_import_neither_ray_nor_torch() -> None:
+def test_collecting_fast_tests_imports_neither_ray_nor_torch(
+    request: pytest.FixtureRequest, collected_modules: frozenset[str]
+) -> None:
+    if any(item.nodeid.startswith(HEAVY) for item in request.session.items):
+        pytest.skip(f"this run has tests of {', '.join(HEAVY)}, which import them")
+    assert collected_modules.isdisjoint(SLOW)
+
+
+@pytest.mark.extended
+def test_fast_tests_import_neither_ray_nor_torch_while_they_run() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.test_imports"], cwd=ROOT, capture_output=True, text=True
     )

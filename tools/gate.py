@@ -30,7 +30,7 @@ class Run:
     marks: str
     workers: int
     niceness: int
-    paths: tuple[str, ...] = ()  #: Arguments that select or leave out folders.
+    paths: tuple[str, ...] = ()  #: Arguments that select or leave out folders and files.
     variables: tuple[tuple[str, str], ...] = ()  #: Environment variables of the tests.
 
     def start(self, options: list[str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -57,8 +57,16 @@ class Run:
 
 
 # Each worker imports all test files of its run. PyTorch, Ray Tune and scikit-learn take about 6 s of processor time,
-# so the folders whose tests need them have a worker of their own.
-HEAVY = ("tests/training", "tests/trainables", "tests/benchmarks", "tests/driver")
+# so the folders and files whose tests need them have a worker of their own.
+HEAVY = (
+    "tests/training",
+    "tests/trainables",
+    "tests/benchmarks",
+    "tests/driver",
+    "tests/worker/test_ranks.py",
+    "tests/cluster/test_machine_watch.py",
+    "tests/cluster/test_taking_away.py",
+)
 OTHERS = "not system and not browser"
 # Threads of OpenMP wait for each other in busy loops. At a lower priority, next to the system tests, a test of 2 s took 100 s.
 ONE_THREAD = (("OMP_NUM_THREADS", "1"),)
@@ -72,7 +80,7 @@ RUNS = (
         OTHERS,
         3,
         LOWER_PRIORITY,
-        tuple(f"--ignore={folder}" for folder in HEAVY),
+        tuple(f"--ignore={path}" for path in HEAVY),
         ONE_THREAD,
     ),
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from sqlalchemy import event
@@ -25,7 +25,6 @@ from tuner.domain.events import ControlRequested
 from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
 from tuner.driver.export_run import ExportRun
-from tuner.driver.main import Heartbeat, LaunchContext, _warm_starts
 from tuner.driver.spot_eligibility import SpotEligibility
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
 from tuner.service import mirroring, webhooks
@@ -39,6 +38,9 @@ from tuner.store.journal import SqlJournal
 from tuner.tuning.samplers import sampler_for
 from tuner.worker.export import ExportResult
 from tuner.worker.self_test import Verdict
+
+if TYPE_CHECKING:
+    from tuner.driver.main import LaunchContext
 
 Tell = Callable[..., None]
 KIND = {"instance-type": "tiny", "usd-per-hour": "0.2"}
@@ -90,6 +92,8 @@ class Journal(fakes.SimulatedSqlJournal):
     """A journal that begins as in `tuner.driver.main`, and reports each report after its commit."""
 
     def __init__(self, life: "Life", database: Database, job: str, project: str, at: Instant) -> None:
+        from tuner.driver.main import Heartbeat, _warm_starts  # imports Ray Tune, which takes seconds
+
         post = life.post(job)
         with database.read() as db:
             row = jobs.get(db, job)
@@ -222,7 +226,9 @@ class Life:
 
     # The driver
 
-    def post(self, job: str) -> LaunchContext:
+    def post(self, job: str) -> "LaunchContext":
+        from tuner.driver.main import LaunchContext
+
         with self.service.database.read() as db:
             launch = launches.get(db, job)
         assert launch is not None
