@@ -23,20 +23,35 @@ class Answer:
 
 
 class Direct:
-    """Send requests one after another, and raise what the app raises. Return after the first part of an event stream."""
+    """Send requests one after another. Return after the first part of an event stream.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app, self._loop = app, asyncio.new_event_loop()
+    Args:
+        app: The app.
+        loop: The event loop to use. If it is None, one is created.
+    """
 
-    def send(self, method: str, target: str, headers: Headers = (), body: bytes = b"") -> Answer:
-        """Send a request. `target` is the path and query exactly as in the request line."""
-        return self._loop.run_until_complete(self._send(method, target, headers, body))
+    def __init__(self, app: ASGIApp, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._app, self._loop = app, loop or asyncio.new_event_loop()
+
+    def send(
+        self, method: str, target: str, headers: Headers = (), body: bytes = b"", *, raises: bool = True
+    ) -> Answer:
+        """Send a request.
+
+        Args:
+            method: The method.
+            target: The path and query exactly as in the request line.
+            headers: The headers.
+            body: The body.
+            raises: Raise what the app raises, instead of returning its answer of status 500.
+        """
+        return self._loop.run_until_complete(self._send(method, target, headers, body, raises=raises))
 
     def close(self) -> None:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
-    async def _send(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
+    async def _send(self, method: str, target: str, headers: Headers, body: bytes, *, raises: bool) -> Answer:
         path, _, query = target.partition("?")
         scope: dict[str, Any] = {
             "type": "http",
@@ -49,7 +64,7 @@ class Direct:
             "query_string": query.encode(),
             "root_path": "",
             "headers": [(name.lower().encode(), _bytes(value)) for name, value in headers],
-            "client": ("127.0.0.1", 1),
+            "client": ("testclient", 50000),  # as Starlette's client, which some tests use in turn with this
             "server": ("127.0.0.1", 80),
         }
         given = [{"type": "http.request", "body": body, "more_body": False}]
@@ -69,7 +84,11 @@ class Direct:
         def kind() -> str:
             return dict(answered[0]["headers"]).get(b"content-type", b"").decode()
 
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except Exception:
+            if raises or not answered:
+                raise
         gone.set()
         begin, *rest = answered
         return Answer(
