@@ -220,7 +220,11 @@ def logs(
         ),
     ] = False,
     node: Annotated[
-        int | None, typer.Option(min=0, help="A node of a trial on several, counted from 0.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Print the output of this node, for a trial on several nodes. Nodes are counted from 0. Default: 0.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

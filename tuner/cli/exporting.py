@@ -103,19 +103,19 @@ def _table(answer: Export, variants: Sequence[ExportVariant]) -> RenderableType:
 
     return tables.rows(
         variants,
-        {
-            "format": lambda variant: variant.format,
-            answer.metric_name: lambda variant: "" if variant.metric is None else number(variant.metric),
-            "bytes": lambda variant: variant.bytes,
-            "load ms": lambda variant: number(round(variant.load_ms or 0, 1)),
-            "p50 ms": lambda variant: number(round(latency(variant, 1).p50_ms, 3)),
-            "p99 ms": lambda variant: number(round(latency(variant, 1).p99_ms, 3)),
-            "1/s": lambda variant: number(round(latency(variant, 1).per_second)),
-            "1/s of 64": lambda variant: number(round(latency(variant, 64).per_second)),
-            "real time": lambda variant: cheapest(variant, lambda price: price.real_time_usd_per_million),
-            "batch": lambda variant: cheapest(variant, lambda price: price.batch_usd_per_million),
-            "front": lambda variant: "*" if variant.format in answer.pareto else "",
-        },
+        [
+            ("format", lambda variant: variant.format),
+            (answer.metric_name, lambda variant: "" if variant.metric is None else number(variant.metric)),
+            ("bytes", lambda variant: variant.bytes),
+            ("load ms", lambda variant: number(round(variant.load_ms or 0, 1))),
+            ("p50 ms", lambda variant: number(round(latency(variant, 1).p50_ms, 3))),
+            ("p99 ms", lambda variant: number(round(latency(variant, 1).p99_ms, 3))),
+            ("1/s", lambda variant: number(round(latency(variant, 1).per_second))),
+            ("1/s of 64", lambda variant: number(round(latency(variant, 64).per_second))),
+            ("real time", lambda variant: cheapest(variant, lambda price: price.real_time_usd_per_million)),
+            ("batch", lambda variant: cheapest(variant, lambda price: price.batch_usd_per_million)),
+            ("front", lambda variant: "*" if variant.format in answer.pareto else ""),
+        ],
     )
 
 

@@ -58,7 +58,7 @@ def prices(
 def _update(file: Path) -> CatalogueAge:
     from datetime import UTC, datetime
 
-    from tuner.api.routers.planning import catalogue_age
+    from tuner.api.serialize_prices import catalogue_age
     from tuner.service.catalogue import update
     from tuner.settings import Settings
 

@@ -57,11 +57,16 @@ def plain(*columns: str) -> Table:
     return table
 
 
-def rows(items: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> Table:
-    """Return a table with a row for each item. `columns` maps each heading to a function that returns the item's cell."""
-    table = plain(*columns)
+Column = tuple[str, Callable[[T], object]]
+"""A heading, and a function that returns the cell of an item."""
+
+
+def rows(items: Iterable[T], columns: Mapping[str, Callable[[T], object]] | Sequence[Column[T]]) -> Table:
+    """Return a table with a row for each item. Columns are given as a sequence if two may have the same heading."""
+    pairs = list(columns.items() if isinstance(columns, Mapping) else columns)
+    table = plain(*(heading for heading, _ in pairs))
     for item in items:
-        cells = [cell(item) for cell in columns.values()]
+        cells = [cell(item) for _, cell in pairs]
         table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in cells))
     return table
 

@@ -373,7 +373,7 @@ class Calls(ABC):
             attempt: The attempt's number. None means the newest attempt that printed anything.
             tail: Return at most this many bytes, from the end.
             after: Skip this many bytes at the beginning.
-            node: One of the nodes of a trial on several, counted from 0. None means the first.
+            node: One of the nodes of a trial on several nodes, counted from 0. None means the first.
 
         Raises:
             ApiError: With status 404 if nothing was printed.
@@ -480,10 +480,11 @@ class Calls(ABC):
         max_drop: float | None = None,
         wait: bool = True,
     ) -> Export:
-        """Export a trial's best checkpoint to files that run elsewhere, and measure them. The job pays for it.
+        """Export a trial's best checkpoint to files that run elsewhere, and measure them.
+
+        The job pays for it and must not be running.
 
         Args:
-            job: A job or its id. It must not be running.
             trial: The trial's id. None means the job's best trial.
             formats: Any of `onnx`, `torch`, `int8-dynamic`, `int8-static`, `int4-weight`, `pruned` and
                 `pruned-unstructured`. None means all.

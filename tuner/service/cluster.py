@@ -188,7 +188,6 @@ class RayCluster:
         return self._dashboard
 
 
-# Parts of the names of variables that hold a secret. "CREDENTIAL" is missing, because AWS_SHARED_CREDENTIALS_FILE names a file.
 SILENT_NS = 4 * NS  # a process without a heartbeat for this long is checked
 HUNG_NS = 90 * NS  # and stopped after this long
 # After the machine has slept or its clock was set, every process seems silent until its next heartbeat. A process is therefore stopped
@@ -215,6 +214,7 @@ class SilenceWatch:
         return now - before[1] >= WATCHED_NS
 
 
+# Parts of the names of variables that hold a secret. "CREDENTIAL" is missing, because AWS_SHARED_CREDENTIALS_FILE names a file.
 CREDENTIALS = ("SECRET", "TOKEN", "PASSWORD", "API_KEY", "ACCESS_KEY")
 
 

@@ -138,8 +138,8 @@ def patch(
     """Change the budget, tags, priority or width of a job. Either all changes are made or none.
 
     Args:
-        budget: New values of fields of the budget. None removes a limit. A limit may not fall below what the job has already used: money and GPU-hours spent
-            and held, trials begun, wall clock run.
+        budget: New values of fields of the budget. None removes a limit. A limit may not fall below what the job has already
+            used: money and GPU-hours spent and held, trials begun, wall clock run.
         tags: The tags that replace all present ones.
         max_concurrent_trials: How many trials may run at once, if the machines and the project's quota allow it.
         revisions: Change the job only if its revision is one of these; None for any revision.
@@ -228,7 +228,7 @@ def _refuse_more(db: Connection, row: JobRow, waiting: int) -> None:
     """Raise an error if no more configurations may wait."""
     if waiting >= MAX_START:
         raise TooManyWaiting(
-            f"{waiting} configurations of this job wait already, and no more may; enqueue more when some of them have begun"
+            f"{waiting} configurations of this job are already waiting, which is the maximum; enqueue more when some of them have begun"
         )
     begun, most = jobs.trials_begun(db, row.id), row.budget.trials
     if most is not None and begun + waiting >= most:

@@ -33,7 +33,6 @@ from tuner.worker.environment import code_of
 log = logging.getLogger("tuner.controller")
 
 PASS_S = 0.25
-
 ASK_EVERY_S = 0.5
 # Most drivers checked in one pass. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tuner.checkpoints.checkpoints import CheckpointStore, StoredFile
 from tuner.checkpoints.storage import explained
@@ -11,7 +11,7 @@ from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Unav
 from tuner.domain.job import Resources
 from tuner.domain.ledger import lost_of
 from tuner.domain.listing import MARKETS
-from tuner.domain.money import Cost
+from tuner.domain.money import Cost, Price
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger, shared_budgets
 from tuner.planning.serving import PricedServing, ReplicaSpeed, ServedModel, pareto_front, serving_cost
@@ -227,8 +227,10 @@ def _view(
     return ExportView(export, mode, row.spec.objective.metric, cost, held, views, front)
 
 
-def _machines(service: Service, row: JobRow, export: ExportRow, query: ServingQuery) -> list[PricedMachine]:
-    """Return the machine of the query in each market that has a price. Its price is that of a share as large as a trial.
+def _machines(
+    service: Service, row: JobRow, export: ExportRow, query: ServingQuery
+) -> list[tuple[PricedMachine, Price]]:
+    """Return the machine of the query in each market that has a price, and the price of a share as large as a trial.
 
     Raises:
         Invalid: The machine has no price in any market.
@@ -241,13 +243,15 @@ def _machines(service: Service, row: JobRow, export: ExportRow, query: ServingQu
         except Invalid as error:
             refusal = error
             continue
-        machines.append(replace(priced, price=priced.rate(row.spec.resources.on_one_node).price))
+        machines.append((priced, priced.rate(row.spec.resources.on_one_node).price))
     if not machines and query.instance_type is not None:
         raise refusal
     return machines
 
 
-def _serving(variant: Variant, machines: Sequence[PricedMachine], query: ServingQuery) -> list[PricedServing]:
+def _serving(
+    variant: Variant, machines: Sequence[tuple[PricedMachine, Price]], query: ServingQuery
+) -> list[PricedServing]:
     model = _served(variant)
     cold_s = query.start_s + model.load_s
     servings = [
@@ -255,11 +259,11 @@ def _serving(variant: Variant, machines: Sequence[PricedMachine], query: Serving
             instance_type=machine.instance_type,
             market=machine.market,
             region=machine.region,
-            price=machine.price,
+            price=share,
             source=machine.source,
-            cost=serving_cost(model.speed, machine.price, per_second=query.per_second, cold_start_s=cold_s),
+            cost=serving_cost(model.speed, share, per_second=query.per_second, cold_start_s=cold_s),
         )
-        for machine in machines
+        for machine, share in machines
     ]
     return sorted(servings, key=lambda serving: serving.price.micro_usd_per_hour)
 

@@ -23,7 +23,6 @@ from tuner.cluster.local_watch import Metadata
 from tuner.cluster.nodes import Market, Node, nodes
 from tuner.domain.errors import Conflict, NotFound, Unavailable
 from tuner.domain.time import NS
-from tuner.service.bootstrap import system_now
 from tuner.service.cluster import import_path
 from tuner.settings import Settings
 
@@ -109,8 +108,14 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
 
     Args:
         name: The name of the node, or the beginning of its id.
-        notice_ns: The time from the notice until the node is taken away. 0 means without a notice.
+        notice_ns: The time from the notice until the node is taken away. 0 means without a notice, which only the local cluster allows.
         say: Called with each line of progress.
+
+    Raises:
+        NotFound: Not exactly one node has this name.
+        Conflict: The node cannot be preempted: no local cluster runs, the node is not alive, it is the head of another cluster, or
+            `notice_ns` is 0 there.
+        Unavailable: The notice could not be given.
     """
     (_drain if settings.ray_address else _kill)(settings, name, notice_ns=notice_ns, say=say)
 
@@ -162,6 +167,8 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
         Conflict: `notice_ns` is 0, or the node is the head.
         Unavailable: The cluster does not answer, or the node could not be notified.
     """
+    from tuner.service.bootstrap import system_now  # takes a second, and `tuner cluster` does not need it
+
     if not notice_ns:
         raise Conflict("the machine is not ours to take: say with --notice how long it will still be there")
     deadline = system_now() + notice_ns

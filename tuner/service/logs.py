@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.checkpoints.storage import explained
-from tuner.domain.errors import NotFound, Unavailable
+from tuner.domain.errors import Invalid, NotFound, Unavailable
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
 from tuner.service.answers import trial_of
@@ -104,9 +104,10 @@ def log(
 
     Raises:
         NotFound: There is no such job, trial or attempt, or the attempt printed nothing.
+        Invalid: The trials of the job have no such node.
         Unavailable: The storage does not answer.
     """
-    begun = _attempts(service, job, trial)
+    begun, nodes = _attempts(service, job, trial)
     logs = TrialLogs(service.settings.storage, service.project, job, trial)
     try:
         kept = logs.attempts(node)
@@ -120,6 +121,10 @@ def log(
         raise Unavailable(f"the log cannot be read: {explained(error)}") from error
     ended = begun[chosen].ended_at is not None
     if printed is None:
+        if node >= nodes:
+            raise Invalid.at(
+                "node", f"a trial of this job has {nodes} node{'' if nodes == 1 else 's'}, counted from 0"
+            )
         others = f"; there are logs of {_numbers(kept)}" if kept else ""
         where = f" on node {node}" if node else ""
         raise NotFound(
@@ -128,13 +133,15 @@ def log(
     return _view(service, job, trial, (chosen, kept, ended), printed, after=after, tail=tail)
 
 
-def _attempts(service: Service, job: str, trial: str) -> dict[int, AttemptRow]:
+def _attempts(service: Service, job: str, trial: str) -> tuple[dict[int, AttemptRow], int]:
+    """Return the attempts of a trial by number, and the number of its nodes."""
     with service.database.read() as db:
-        trial_of(db, jobs.get(db, job, service.project), trial)
-        begun = {row.attempt: row for row, _ in evidence.attempts_of(db, job, [trial])}
+        row = jobs.get(db, job, service.project)
+        trial_of(db, row, trial)
+        begun = {attempt.attempt: attempt for attempt, _ in evidence.attempts_of(db, job, [trial])}
     if not begun:
         raise NotFound(f"{trial} has not begun, so it has printed nothing")
-    return begun
+    return begun, row.spec.resources.nodes
 
 
 def _view(

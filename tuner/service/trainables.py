@@ -44,7 +44,6 @@ class Prober(Protocol):
         Args:
             entry: `module:attribute`.
             package: Folder of the package that contains the trainable. None means a module of this machine.
-
             kind: `optuna` to run the objective and record its search space.
         """
 
@@ -53,13 +52,11 @@ class Prober(Protocol):
 class SubprocessProber:
     """Describe trainables in subprocesses. Thread-safe.
 
-    The description of a module is kept until its file changes. Failures are not kept. Descriptions from packages are kept indefinitely, because
-    the name of a package's folder is its digest. If two callers ask for the same trainable at the same time, it is
-    imported once.
+    The description of a module is kept until its file changes. Failures are not kept. Descriptions from packages are kept indefinitely,
+    because the name of a package's folder is its digest. If two callers ask for the same trainable at the same time, it is imported once.
     """
 
     limits: UserCodeLimits = field(default_factory=UserCodeLimits)
-
     _looks: dict[Hashable, "Future[Described]"] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _room: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(AT_ONCE))

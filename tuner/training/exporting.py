@@ -306,7 +306,7 @@ def _line_of(error: BaseException) -> str:
     own = [frame for frame in frames if frame.filename != __file__] or frames
     if not own:
         return "the module cannot be traced"
-    return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}"
+    return f"{own[-1].filename}:{own[-1].lineno}: {(own[-1].line or '').rstrip(':')}"
 
 
 def _first_line(error: BaseException) -> str:

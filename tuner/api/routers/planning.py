@@ -1,6 +1,6 @@
 """The routes for decisions about money: advice on a job that ran, pilots, cost estimates, plans of jobs to come, and prices."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from tuner.api import serialize_estimates, serialize_jobs, translate
 from tuner.api.deps import Svc
 from tuner.api.routers.jobs import Key
+from tuner.api.serialize_prices import catalogue_age
 from tuner.api.translate import facts_of
 from tuner.api.translate_estimates import questions_of
 from tuner.domain.time import NS
@@ -16,10 +17,10 @@ from tuner.schemas.estimate_answers import Estimate
 from tuner.schemas.estimates import EstimateRequest
 from tuner.schemas.job import Job
 from tuner.schemas.plan import PilotRequest, Plan, PlanRequest
-from tuner.schemas.prices import CatalogueAge, Prices
+from tuner.schemas.prices import Prices
 from tuner.service import estimates, plans
 from tuner.service.advice import advice
-from tuner.service.catalogue import Catalogue, Market, prices
+from tuner.service.catalogue import Market, prices
 from tuner.service.exports import served_model
 
 router = APIRouter()
@@ -107,16 +108,4 @@ def list_prices(
             "warning": view.warning,
             "data_rates": view.rates,
         }
-    )
-
-
-def catalogue_age(catalogue: Catalogue, today: date) -> CatalogueAge:
-    return CatalogueAge(
-        name=catalogue.name,
-        listings=len(catalogue.listings),
-        newest=catalogue.newest,
-        oldest=catalogue.oldest,
-        undated=catalogue.undated,
-        age_days=catalogue.age_days(today),
-        age=catalogue.age(today),
     )

@@ -1,0 +1,18 @@
+"""The age of a price catalogue as an answer. This module imports little, because `tuner prices --update` uses it without the service."""
+
+from datetime import date
+
+from tuner.planning.catalogue import Catalogue
+from tuner.schemas.prices import CatalogueAge
+
+
+def catalogue_age(catalogue: Catalogue, today: date) -> CatalogueAge:
+    return CatalogueAge(
+        name=catalogue.name,
+        listings=len(catalogue.listings),
+        newest=catalogue.newest,
+        oldest=catalogue.oldest,
+        undated=catalogue.undated,
+        age_days=catalogue.age_days(today),
+        age=catalogue.age(today),
+    )
