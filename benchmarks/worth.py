@@ -58,7 +58,7 @@ def simulated(path: Path, budget: float, seed: int) -> Run:
         usd, best = state.spent.usd, state.leader_score / unit
         bests.append((usd, best))
         points = points_per_usd(
-            [trial.value for trial in state.trials if trial.value is not None], state.spent
+            [trial.value for trial in state.trials if trial.value is not None], state.spent, "max"
         )
         if points is not None and usd + 1 <= budget:
             expected.setdefault(int(usd), (usd, best, points / 100 / unit))

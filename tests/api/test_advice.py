@@ -150,10 +150,17 @@ def test_scaling_is_measured_and_used_by_advice_estimates_and_plans(
     assert [error["pointer"] for error in wrong["errors"]] == ["/run/scaling_job"]
 
     few = {**sizes, "budget": {"usd": 50, "trials": 2}}
+    without = fakes.submit(client, **few)
+    fakes.simulate(service, without, training=OnGpus(1))
+    refused = estimate(client, scaling={**scaling, "job": without})
+    assert "used no whole GPU" in refused["errors"][0]["detail"]
     plans = [
         client.post("/v1/plans", json=body(**few, resources={"gpus": gpus})).json() for gpus in (1, 2, 4)
     ]
     seconds = [plan["inputs"]["evidence"]["step_seconds"] for plan in plans]
     assert [plan["inputs"]["evidence"]["jobs"] for plan in plans[::2]] == [[single.json()["id"]], [many]]
     assert seconds[2] < seconds[1] < seconds[0], "step times of other numbers of GPUs are converted"
-    assert any("on 4 GPUs, and this job does on 2 GPUs" in warning for warning in plans[1]["warnings"])
+    (converted,) = [
+        warning for warning in plans[1]["warnings"] if "on 4 GPUs, and this job does on 2 GPUs" in warning
+    ]
+    assert converted.endswith("times as long, as measured")

@@ -126,3 +126,15 @@ def test_efficiency_between_and_beyond_measured_numbers() -> None:
         assert float(efficiency_at(sizes, count) or 0) == pytest.approx(
             1 / (1 + share * (count - 1)), rel=1e-4
         )
+
+
+def test_efficiency_on_one_node_is_not_that_of_several() -> None:
+    known = configs(5)
+    sizes = measured_sizes(
+        [sized(2, 1, known), sized(1, 0.5, known, nodes=2), sized(4, 2, known), sized(4, 2, known, nodes=2)],
+        SPACE,
+    )
+    assert [float(efficiency_at(sizes, count) or 0) for count in (2, 4, 8)] == pytest.approx(
+        [1, 1, 1], rel=1e-4
+    )
+    assert float(efficiency_at(sizes, 2, nodes=2) or 0) == pytest.approx(0.5, rel=1e-4)

@@ -193,6 +193,23 @@ def test_random_augmentations_do_not_depend_on_the_process_nor_on_an_interruptio
     assert len({str(batch[1:]) for batch in whole}) == 20, "each batch draws other numbers"
 
 
+def noisy(rows: list[Any]) -> list[torch.Tensor]:
+    return [torch.rand(len(rows))]
+
+
+def test_random_collation_of_rows_in_memory_does_not_depend_on_the_process() -> None:
+    rows = TensorDataset(torch.arange(8.0))
+    assert batches_of(efficient_loader(rows, 4, collate_fn=noisy)) == batches_of(
+        efficient_loader(rows, 4, collate_fn=noisy, workers=1)
+    )
+
+
+def test_options_for_workers_are_accepted_before_any_worker_starts() -> None:
+    options: dict[str, Any] = {"timeout": 60, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loader = efficient_loader(Augmented(4), 4, prefetch_factor=2, **options)
+    assert len(batches_of(loader)) == 1
+
+
 @pytest.mark.parametrize(("train_s", "workers"), [(0.0, 2), (3.0, 2), (4.0, 1), (75.0, 1), (80.0, 0)])
 def test_number_of_workers_is_measured(monkeypatch: pytest.MonkeyPatch, train_s: float, workers: int) -> None:
     data = Augmented(4 * 10)

@@ -7,7 +7,7 @@ from tests.tuning.test_endings import endings
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.money import ZERO, Money
-from tuner.domain.objective import Constraint
+from tuner.domain.objective import Constraint, Mode
 from tuner.tuning.worth import FEWEST, points_per_usd
 
 DOLLAR = Money(1_000_000)
@@ -17,31 +17,32 @@ def test_expected_gain_is_the_excess_of_the_best_results_per_dollar() -> None:
     # Of all results, 2.22 to 2.31 are 5.5 points above the next one, and 2.16 to 2.31 are 8.5 points above it. Of the newer half, which
     # cost half a dollar, 2.27 to 2.31 are 3 points above the next one, and 2.24 to 2.31 are 4.5 points above it.
     scores = [2 + n / 100 for n in range(32)]
-    assert points_per_usd(scores, DOLLAR) == pytest.approx((5.5 + 8.5 + 6 + 9) / 4)
-    assert points_per_usd(scores, Money(5_000_000)) == pytest.approx((5.5 + 8.5 + 6 + 9) / 20)
+    assert points_per_usd(scores, DOLLAR, "max") == pytest.approx((5.5 + 8.5 + 6 + 9) / 4)
+    assert points_per_usd(scores, Money(5_000_000), "max") == pytest.approx((5.5 + 8.5 + 6 + 9) / 20)
 
 
-@pytest.mark.parametrize("top", [1.0, 0.0], ids=["accuracy", "loss"])
-def test_expected_gain_is_cut_off_at_what_the_metric_can_reach(top: float) -> None:
+@pytest.mark.parametrize(("top", "mode"), [(1.0, "max"), (0.0, "min")], ids=["accuracy", "loss"])
+def test_expected_gain_is_cut_off_at_what_the_metric_can_reach(top: float, mode: Mode) -> None:
     far, near, reached = (
-        points_per_usd([top - below - n / 100 for n in range(32)], DOLLAR) for below in (0.4, 0.01, 0.0)
+        points_per_usd([top - below - n / 100 for n in range(32)], DOLLAR, mode) for below in (0.4, 0.01, 0.0)
     )
     assert far == pytest.approx((5.5 + 8.5 + 3 * 2 + 4.5 * 2) / 4, rel=0.02)
-    assert near == pytest.approx(
-        (1 + 1 + 2 + 2) / 2 / 4, rel=0.1
-    )  # somewhat less than half of the one point that is left
+    # somewhat less than half of the one point that is left
+    assert near == pytest.approx((1 + 1 + 2 + 2) / 2 / 4, rel=0.1)
     assert near < 0.75
     assert reached == 0.0
+    elsewhere = points_per_usd([top - 1 - n / 100 for n in range(32)], DOLLAR, "max")
+    assert elsewhere == pytest.approx(7.25), "a metric to maximise that was negative may exceed 0"
 
 
 def test_expected_gain_is_unknown_with_few_trials_or_without_cost() -> None:
-    assert points_per_usd([0.5] * (FEWEST - 1), DOLLAR) is None
-    assert points_per_usd([0.5] * FEWEST, ZERO) is None
+    assert points_per_usd([0.5] * (FEWEST - 1), DOLLAR, "max") is None
+    assert points_per_usd([0.5] * FEWEST, ZERO, "max") is None
 
 
 @pytest.mark.parametrize("scores", [[1e308] * FEWEST, [-1e308, 1e308] * FEWEST, [0.0] * FEWEST + [1e307]])
 def test_expected_gain_is_unknown_if_it_exceeds_the_largest_number(scores: list[float]) -> None:
-    assert points_per_usd(scores, DOLLAR) is None
+    assert points_per_usd(scores, DOLLAR, "max") is None
 
 
 @pytest.mark.parametrize(

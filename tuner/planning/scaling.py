@@ -19,6 +19,7 @@ from tuner.planning.evidence import SeenTrial, points_of, ridge
 
 TRIALS_MIN = 3  # trials of each size, so that the error of a ratio of step times can be estimated
 ERROR_MAX = 0.1  # a ratio of step times with a larger standard error is not used
+SLOPES_ERROR = 0.1  # relative error of the effects of parameters on step times
 PRECISION = 10**6
 
 
@@ -132,20 +133,26 @@ def _compared(a: Paced, b: Paced, space: Space) -> tuple[float, float]:
     if fit is None:
         return offset, error
     moved = float((points[1].mean(axis=0) - points[0].mean(axis=0)) @ fit.slopes)
-    # From the errors of predicting each trial from all others: those of the fit itself would be too small.
-    return offset - moved, fit.spread * math.sqrt(1 / len(a) + 1 / len(b))
+    # The error of predicting a trial from all others, because that of the fit itself would be too small. The correction adds its own,
+    # because the penalty makes the slopes too small.
+    return offset - moved, math.hypot(fit.spread * math.sqrt(1 / len(a) + 1 / len(b)), SLOPES_ERROR * moved)
 
 
-def efficiency_at(sizes: Sequence[MeasuredSize], count: int) -> Fraction | None:
-    """Return the efficiency with `count` devices, relative to the smallest size. Return None if nothing was measured.
+def efficiency_at(sizes: Sequence[MeasuredSize], count: int, nodes: int = 1) -> Fraction | None:
+    """Return the efficiency with `count` devices on `nodes` nodes, relative to the smallest size. Return None if nothing was measured.
 
-    If this number was not measured, it follows from the nearest one: the inverse of the efficiency is assumed to grow linearly
+    If this number was not measured, it follows from the nearest one, preferably of one node or of several as well: the inverse of the efficiency is assumed to grow linearly
     with the number, as it does if a fixed part of each step is not divided.
     """
     if len(sizes) < 2:
         return None
     least, *others = sizes
-    near = min(others, key=lambda size: (abs(math.log(size.devices / count)), size.resources.nodes))
+    if (count, nodes) == (least.devices, least.resources.nodes):
+        return Fraction(1)
+    alike = [size for size in others if (size.resources.nodes > 1) == (nodes > 1)] or others
+    near = min(
+        alike, key=lambda size: (abs(math.log(size.devices / count)), abs(size.resources.nodes - nodes))
+    )
     if count == near.devices:
         return near.efficiency
     if count <= least.devices:

@@ -106,7 +106,13 @@ def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
     kind = accelerator(listings[0].accelerator, listings[0].gpu_memory_gib) if listings else None
     if kind is None:
         raise ValueError(f"{job} ran on {machine}, which is no machine of the catalogue with a known GPU")
+    if row.spec.resources.gpus < 1:
+        raise ValueError(f"the trials of {job} used no whole GPU; name a job whose trials do")
     sizes = scaling_of(service, row.spec, machine)
+    if sizes and sizes[0].resources.nodes > 1:
+        raise ValueError(
+            f"the smallest trials of jobs like {job} used several nodes; run a pilot of the job on one"
+        )
     if not sizes:
         detail = f"no jobs of {row.spec.trainable} on {machine} measured steps with different numbers of GPUs"
         raise ValueError(f"{detail}; run a pilot of the job with fewer or more GPUs")

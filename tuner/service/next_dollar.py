@@ -61,7 +61,9 @@ def forecast(database: Database, row: JobRow) -> NextDollarForecast:
         return made
     with database.read() as db:
         values, spent = best.results(db, row.id)
-    return replace(made, points_per_usd=points_per_usd(list(map(row.spec.objective.score, values)), spent))
+    objective = row.spec.objective
+    points = points_per_usd(list(map(objective.score, values)), spent, objective.mode)
+    return replace(made, points_per_usd=points)
 
 
 def _continuations(database: Database, row: JobRow) -> NextDollarForecast:

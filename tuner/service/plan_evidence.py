@@ -4,14 +4,16 @@ The evidence consists of the step times and curves of their trials, and of the t
 restores.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import fmean
+from typing import NamedTuple
 
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Fault, Invalid, NotFound
-from tuner.domain.job import JobSpec
+from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
@@ -71,13 +73,14 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     for row in rows:
         comparable, ran = _trials_of(service, row, spec)
         if comparable:
-            trials += [_slowed(trial, factors.get(row.id, Fraction(1))) for trial in comparable]
+            factor = factors[row.id].factor if row.id in factors else Fraction(1)
+            trials += [_slowed(trial, factor) for trial in comparable]
             attempts, used = [*attempts, *ran], [*used, row.id]
     if not trials:
         return None
     notes = [
         f"{row.id} trained each trial on {named(row.spec.resources)}, and this job does on {named(spec.resources)}: a step is "
-        f"taken to need {float(factors[row.id]):.2g} times as long"
+        f"taken to need {float(factors[row.id].factor):.3g} times as long, {factors[row.id].source}"
         for row in rows
         if row.id in used and row.id in factors
     ]
@@ -132,27 +135,50 @@ def _scales_like(service: Service, row: JobRow, spec: JobSpec, machine: str) -> 
     )
 
 
-def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> dict[str, Fraction]:
-    """Return how many times as long a step of `spec` takes as one of each job whose trials had other numbers of GPUs or processes.
+class StepFactor(NamedTuple):
+    """How many times as long a step takes with another number of GPUs or processes."""
+
+    factor: Fraction
+    source: str  # a phrase for users
+
+
+def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> dict[str, StepFactor]:
+    """Compare a step of `spec` with one of each job whose trials had other numbers of GPUs or processes.
 
     The efficiency of several is the measured one, or an assumed one if nothing was measured.
     """
-    factors, count = dict[str, Fraction](), devices(spec.resources)
-    known: dict[tuple[int, str], Fraction] = {}
+    factors = dict[str, StepFactor]()
+    known: dict[str, StepFactor] = {}
     for row in rows:
-        other, machine = devices(row.spec.resources), row.offer.instance_type
-        if other == count or not differ_in_number(row.spec.resources, spec.resources):
+        if _has_size_of(row, spec) or not differ_in_number(row.spec.resources, spec.resources):
             continue
-        if (other, machine) not in known:
-            sizes = scaling_of(service, row.spec, machine)
-            before, after = (efficiency_at(sizes, each) or _assumed(each) for each in (other, count))
-            known[other, machine] = other * before / (count * after)
-        factors[row.id] = known[other, machine]
+        size, fidelity = row.spec.resources, row.spec.fidelity
+        compared = (devices(size), size.nodes, row.offer.instance_type, row.spec.package)
+        key = json.dumps(
+            [*compared, dict(row.spec.constants), fidelity.unit, fidelity.proxies], sort_keys=True
+        )
+        if key not in known:
+            known[key] = _step_factor(
+                scaling_of(service, row.spec, row.offer.instance_type), size, spec.resources
+            )
+        factors[row.id] = known[key]
     return factors
 
 
-def _assumed(count: int) -> Fraction:
-    return EFFICIENCY if count > 1 else Fraction(1)
+def _step_factor(sizes: Sequence[MeasuredSize], before: Resources, after: Resources) -> StepFactor:
+    efficiencies = [
+        efficiency_at(sizes, devices(size), size.nodes) or (EFFICIENCY if devices(size) > 1 else Fraction(1))
+        for size in (before, after)
+    ]
+    factor = devices(before) * efficiencies[0] / (devices(after) * efficiencies[1])
+    source = "as measured" if sizes else f"with an assumed efficiency of {float(EFFICIENCY)} for several"
+    return StepFactor(factor, source)
+
+
+def _has_size_of(row: JobRow, spec: JobSpec) -> bool:
+    """Return whether the trials of a job have as many GPUs, or without whole GPUs as many processes, as those of `spec`."""
+    a, b = row.spec.resources, spec.resources
+    return (a.gpus >= 1, devices(a)) == (b.gpus >= 1, devices(b))
 
 
 def _slowed(trial: SeenTrial, factor: Fraction) -> SeenTrial:
@@ -182,7 +208,7 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     """
     setups, steps = list[int](), list[int]()
     for row in _alike(service, spec):
-        if devices(row.spec.resources) != devices(spec.resources):
+        if not _has_size_of(row, spec):
             continue
         seen_trials, ran = _trials_of(service, row, spec)
         fresh = _on_new_workers(ran)
@@ -216,8 +242,11 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
     rows = [row for row in rows if packages.same(service, row.spec, spec)]
     rows = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)] or rows
-    count = devices(spec.resources)
-    rows = [row for row in rows if devices(row.spec.resources) == count] or rows
+    rows = (
+        [row for row in rows if _has_size_of(row, spec)]
+        or [row for row in rows if differ_in_number(row.spec.resources, spec.resources)]
+        or rows
+    )
     piloted = pilot_of_job(service, spec)
     first = [] if piloted is None else [piloted.row]
     chosen = [*first, *(row for row in rows if row.id not in [row.id for row in first])]

@@ -118,8 +118,9 @@ class ResumableLoader:
             "persistent_workers": workers > 0,
             **self._arguments,
         }
-        if not workers:
-            arguments.pop("prefetch_factor", None)
+        if not workers:  # PyTorch refuses these options then
+            for name in ("prefetch_factor", "timeout", "multiprocessing_context", "persistent_workers"):
+                arguments.pop(name, None)
         # Without its own generator, each epoch would draw a number from PyTorch's. A continued epoch would draw one more.
         generator = torch.Generator()
         return DataLoader(
@@ -236,7 +237,8 @@ def efficient_loader(
     if workers is None and in_memory:
         workers = 0
     note(pin_memory=torch.cuda.is_available(), batch_size=batch_size)
-    # Seeding takes a tenth of a millisecond, and rows in memory draw nothing.
-    batches = _SeededBatches(dataset, collate_fn or default_collate, draws=bool(workers) or not in_memory)
+    # Seeding takes a tenth of a millisecond. Rows of these types draw nothing. A subclass or `collate_fn` may.
+    plain = collate_fn is None and type(dataset) in (TensorDataset, torch.Tensor, list, tuple)
+    batches = _SeededBatches(dataset, collate_fn or default_collate, draws=bool(workers) or not plain)
     order = Batches(len(dataset), batch_size, seed=seed, shuffle=shuffle)
     return ResumableLoader(batches, order, workers, more)

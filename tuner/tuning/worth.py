@@ -8,8 +8,8 @@ dollar is that excess divided by this money. It includes everything that is paid
 The estimate is the mean of four: from all trials and from their newer half, with half of the money, each with two tails. The newer half
 says what the sampler proposes now. Alone it would count every gain twice if the sampler did not improve.
 
-A result cannot exceed what the metric can reach. If no result has left [0, 1], as with an accuracy, the tail ends at 1. If no loss was
-negative, it ends at 0. The expected excess is then that of an exponential tail that is cut off there.
+A result cannot exceed what the metric can reach. If a metric to maximise has not left [0, 1], as an accuracy, the tail ends at 1. If one to
+minimise was never negative, as a loss, it ends at 0. The expected excess is then that of an exponential tail that is cut off there.
 
 A job stops if this gain is worth less than a dollar. This is the stopping rule of Pandora's box with equal boxes: stop when the best
 result exceeds the Gittins index of the next trial, which is the result at which its expected improvement equals its cost (Xie et al.,
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tuner.domain.money import Money
-from tuner.domain.objective import gain_of_next
+from tuner.domain.objective import Mode, gain_of_next
 from tuner.tuning.state import Ending, State
 
 POINT = 0.01  # a point, in units of the metric
@@ -30,7 +30,7 @@ TAILS = (0.3, 0.5)  # shares of the results that are in the upper tail
 TAIL_FEWEST = 3
 
 
-def points_per_usd(scores: Sequence[float], spent: Money) -> float | None:
+def points_per_usd(scores: Sequence[float], spent: Money, mode: Mode) -> float | None:
     """Return the points that the job's next dollar is expected to gain. A point is 0.01 of the metric.
 
     Return None if it is too early to tell, if nothing was spent, or if the metric is too large to compute with.
@@ -38,10 +38,11 @@ def points_per_usd(scores: Sequence[float], spent: Money) -> float | None:
     Args:
         scores: The newest score of each feasible trial that has one, oldest trial first.
         spent: Spend of the job so far.
+        mode: Whether the metric is maximised, so that scores are its values, or minimised, so that they are its negated values.
     """
     if len(scores) < FEWEST or not spent.micro_usd:
         return None
-    newer, reach = scores[len(scores) // 2 :], _reach(scores)
+    newer, reach = scores[len(scores) // 2 :], _reach(scores, mode)
     try:
         gains = [
             _cut_off(_excess(results, tail), reach) / (spent.usd * len(results) / len(scores))
@@ -60,11 +61,11 @@ def _excess(results: Sequence[float], tail: float) -> float:
     return fmean(results[:count]) - results[count]
 
 
-def _reach(scores: Sequence[float]) -> float:
+def _reach(scores: Sequence[float], mode: Mode) -> float:
     """Return how far the best score is from the highest one that the metric can probably reach."""
     best = max(scores)
-    if best <= 0:
-        return -best
+    if mode == "min":
+        return -best if best <= 0 else math.inf
     return 1 - best if best <= 1 and min(scores) >= 0 else math.inf
 
 
@@ -84,7 +85,7 @@ def ending(state: State) -> Ending | None:
     score = state.spec.objective.score
     searched = (trial for trial in state.trials if trial.repeats is None and not trial.violation)
     scores = [score(trial.value) for trial in searched if trial.value is not None]
-    points = points_per_usd(scores, state.spent)
+    points = points_per_usd(scores, state.spent, state.spec.objective.mode)
     if points is None or points * worth >= 1_000_000:
         return None
     detail = f"{gain_of_next(points)}, and a point is worth {Money(worth)} (stop.worth)"

@@ -40,8 +40,11 @@ def _of_machine(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
     if devices(size) > 1 and evidence.size is None:
         yield MissingMeasurement(
             "scaling efficiency",
-            f"no job trained this trainable on {named(size)} and also on fewer, on the same machine and with the same constants",
-            "run a pilot of the job with fewer by tuner pilot",
+            f"step times on {named(size)} and on fewer are not both known well enough: at least three trials of each among the newest "
+            "jobs, on the same machine and with the same constants, and an error below 10 %",
+            "run the job with fewer"
+            if evidence.spec.fidelity.proxies
+            else "run a pilot of the job with fewer by tuner pilot",
         )
     if evidence.home is None:
         kind, market = evidence.offer.instance_type, evidence.market

@@ -388,7 +388,7 @@ def scaling_inefficient(evidence: JobEvidence) -> AdviceFinding | None:
     return AdviceFinding(
         kind="scaling_inefficient",
         title=f"{many} run at {float(own.efficiency):.0%} efficiency: {at_once} trial{'s' * (at_once > 1)} on {few}"
-        f"{' each' * (at_once > 1)} cost {saves} less for the same steps",
+        f"{' each cost' if at_once > 1 else ' costs'} {saves} less for the same steps",
         evidence={
             "efficiency": own.efficiency,
             "relative_error": Fraction(own.error).limit_denominator(10**6),

@@ -99,15 +99,15 @@ class MeasuredScaling:
     def efficiency(self, accelerator: str, link: str, gpus: int) -> Fraction | None:
         """Return the efficiency of this many GPUs that communicate over `link`, or None if it does not follow from the measurements."""
         least, *others = self.sizes
-        several = link == "ethernet"
-        alike = [size for size in others if (size.resources.nodes > 1) == several]
+        nodes = 2 if link == "ethernet" else 1
+        alike = [size for size in others if (size.resources.nodes > 1) == (nodes > 1)]
         if (
             accelerator != self.accelerator
             or link not in ("ethernet", self.link)
             or least.resources.nodes > 1
         ):
             return None
-        measured = efficiency_at([least, *alike], gpus)
+        measured = efficiency_at([least, *alike], gpus, nodes)
         return None if measured is None else min(Fraction(1), measured)
 
 
