@@ -113,5 +113,5 @@ def test_package_changed_on_the_machine_is_unpacked_again(
 
 @pytest.mark.parametrize("name", ["pkg_../../x", "pkg_" + "A" * 64, "pkg_" + "a" * 63, "", "job_1"])
 def test_invalid_package_id_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="no id"):
+    with pytest.raises(ValueError, match="not the id of a package"):
         Stored(str(tmp_path), "default", name).get()

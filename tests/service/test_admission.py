@@ -20,10 +20,8 @@ SECOND_USD = 0.1 / 3600  # the price of one second of a trial on the only machin
 class MeasuringProber(FakeProber):
     """A prober for which importing any trainable takes 4 s."""
 
-    def describe(
-        self, entry: str, package: Path | None = None, *, fresh: bool = True, kind: str = ""
-    ) -> Described:
-        return replace(super().describe(entry, package, fresh=fresh), import_ns=4 * NS)
+    def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
+        return replace(super().describe(entry, package), import_ns=4 * NS)
 
 
 class SlowSteps(fakes.Curves):
