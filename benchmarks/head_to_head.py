@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from itertools import accumulate, product
 from pathlib import Path
@@ -154,6 +155,11 @@ def suggested(trial: Any, space: Mapping[str, Mapping[str, Any]]) -> dict[str, A
     return config
 
 
+def suggest_only(space: Mapping[str, Mapping[str, Any]], trial: Any) -> None:
+    """Suggest a configuration. OptunaSearch pickles this function, and takes what it returns for constants."""
+    suggested(trial, space)
+
+
 def ray_search(search: Search) -> None:
     import ray
     from ray import tune
@@ -181,9 +187,6 @@ def ray_search(search: Search) -> None:
             return tune.lograndint(low, high + 1) if log_scale else tune.randint(low, high + 1)
         return tune.loguniform(low, high) if log_scale else tune.uniform(low, high)
 
-    def choose(trial: Any) -> None:
-        suggested(trial, space)
-
     with_optuna = search.method == "ray_optuna"
     ray.init(
         address="local",
@@ -200,7 +203,9 @@ def ray_search(search: Search) -> None:
             mode=search.mode,
             num_samples=-1,
             max_concurrent_trials=WORKERS if with_optuna else None,
-            search_alg=OptunaSearch(choose, metric="value", mode=search.mode, seed=search.seed)
+            search_alg=OptunaSearch(
+                partial(suggest_only, space), metric="value", mode=search.mode, seed=search.seed
+            )
             if with_optuna
             else BasicVariantGenerator(random_state=search.seed),
             scheduler=ASHAScheduler(max_t=search.steps, grace_period=1, reduction_factor=3),
