@@ -4,6 +4,7 @@ A dashboard shows the jobs of all projects. If there are several projects, only 
 """
 
 import logging
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, cast
 
@@ -77,7 +78,7 @@ async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
     return access.operator(service, None) if not key else await run_in_threadpool(access.known, service, key)
 
 
-class _Dashboard:
+class _Dashboard(ABC):
     """ASGI application that answers the requests that `refusal` does not refuse."""
 
     not_reading: str  #: The detail of the answer to methods other than GET and HEAD.
@@ -96,8 +97,9 @@ class _Dashboard:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         await self._serve(request, path, receive, send)
 
+    @abstractmethod
     async def _serve(self, request: Request, path: str, receive: Receive, send: Send) -> None:
-        raise NotImplementedError
+        """Answer a request that was not refused."""
 
 
 class Mounted(_Dashboard):

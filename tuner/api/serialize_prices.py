@@ -2,8 +2,8 @@
 
 from datetime import date
 
-from tuner.planning.catalogue import Catalogue
 from tuner.schemas.prices import CatalogueAge
+from tuner.service.catalogue import Catalogue
 
 
 def catalogue_age(catalogue: Catalogue, today: date) -> CatalogueAge:
