@@ -195,10 +195,12 @@ def _order_removal(
 ) -> OrderedRemoval:
     """Order the removal of the files of all trials but the retained ones, and of their exports. The caller has locked the job."""
     kept = stored_files.retained_trials(db, row.id, retain, confirms=row.spec.confirm is not None)
-    stored = {} if kept is None else stored_files.trials_with_files(db, row.id)
-    gone = {trial: attempt for trial, attempt in stored.items() if trial not in (kept or ())}
-    exported = {} if kept is None else stored_files.exports_with_files(db, row.id)
-    gone_exports = {export: 1 for export, trial in exported.items() if kept is not None and trial not in kept}
+    if kept is None:
+        return OrderedRemoval(row.id, retain, 0, 0)
+    stored = stored_files.trials_with_files(db, row.id)
+    gone = {trial: attempt for trial, attempt in stored.items() if trial not in kept}
+    exported = stored_files.exports_with_files(db, row.id)
+    gone_exports = {export: 1 for export, trial in exported.items() if trial not in kept}
     size = stored_files.checkpoint_bytes(db, row.id, gone)
     if gone or gone_exports:
         stored_files.order_removal(db, row.id, row.project, gone | gone_exports, service.now())

@@ -45,23 +45,21 @@ class TunerCallback(Callback):
     def __init__(self, *metrics: str, artifacts_dir: str | Path | None = None) -> None:
         self._names = metrics
         self._run = FrameworkRun(artifacts_dir)
-        self._epoch_start: dict[str, Any] | None = (
-            None  # the random states before the iterator of the epoch was created
-        )
-        self._first_epoch = 0  # of this process; Lightning creates its iterator before `on_train_start`
+        # The random states before the iterator of the epoch was created.
+        self._epoch_start: dict[str, Any] | None = None
+        # The first epoch of this process. Lightning creates its iterator before `on_train_start`.
+        self._first_epoch = 0
         self._saves_within_epochs = False
-        self._batches = (
-            0  # that the checkpoint which is being written has of its epoch; 0 at the end of an epoch
-        )
-        self._interrupted: dict[str, Any] | None = (
-            None  # the restored state, if it is of the middle of an epoch
-        )
+        # How many batches of its epoch the checkpoint contains that is being written. It is 0 at the end of an epoch.
+        self._batches = 0
+        # The restored state, if it is of the middle of an epoch.
+        self._interrupted: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"random": random_states()}
-        return (
-            {**state, "batches": self._batches, "epoch_start": self._epoch_start} if self._batches else state
-        )
+        if self._batches:
+            state |= {"batches": self._batches, "epoch_start": self._epoch_start}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._interrupted = state_dict if "batches" in state_dict else None
