@@ -150,6 +150,9 @@ def test_files_that_do_not_match_the_manifest_are_discarded(stored: Stored, tmp_
     row = stored.best
     client = Client("http://tuner", fakes.KEY, transport=stored.client._transport)
     other = b"x" * len(CONTENT + str(row.step).encode())
+    trial = client.trial(stored.job, stored.trial)
     with damaged(stored, row, other), pytest.raises(ApiError, match=r"state\.pt: damaged"):
-        client.download_checkpoint(stored.job, stored.trial, to=tmp_path / "model")
+        trial.download(tmp_path / "model", step=row.step)
     assert not list(tmp_path.glob("*model*"))
+    assert trial.download(tmp_path / "model").step == row.step
+    assert (tmp_path / "model" / "state.pt").read_bytes() == CONTENT + str(row.step).encode()

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from tuner.client import AsyncClient, AsyncJob, Client
+from tuner.client import AsyncClient, AsyncJob, AsyncTrial, Client
 
 Both = Any  # `Client`, or a wrapper with the same methods
 
@@ -18,9 +18,9 @@ def both(*address: str, transport: Any, is_awaited: bool) -> Both:
 
 
 class Awaited:
-    """Synchronous wrapper of an `AsyncClient` or `AsyncJob`."""
+    """Synchronous wrapper of an `AsyncClient`, `AsyncJob` or `AsyncTrial`."""
 
-    def __init__(self, inner: AsyncClient | AsyncJob) -> None:
+    def __init__(self, inner: AsyncClient | AsyncJob | AsyncTrial) -> None:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ async def _one(answer: Any) -> Any:
 
 
 def _shown(answer: Any) -> Any:
-    return Awaited(answer) if isinstance(answer, AsyncJob) else answer
+    return Awaited(answer) if isinstance(answer, AsyncJob | AsyncTrial) else answer
 
 
 class Application(httpx2.AsyncBaseTransport):

@@ -35,7 +35,9 @@ def test_job_methods_return_what_the_client_methods_return(client: Both, done: s
     assert job.replay(sampler="grid") == client.replay(done, sampler="grid") != job.replay()
     assert list(job.trials(limit=3)) == list(client.trials(job, limit=3))
     first = next(iter(job.trials()))
-    assert job.trial(first.id) == client.trial(done, first.id)
+    trial = job.trial(first.id)
+    assert trial == client.trial(done, first.id)
+    assert trial.artifacts() == job.artifacts(first.id)
     assert job.report().best_curve
     assert next(iter(job.events())).type == "report" or list(job.events(after=10**6))
 

@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
 from tuner import AsyncClient, Client
-from tuner.client import AsyncJob, Event, Job
+from tuner.client import AsyncJob, AsyncTrial, Event, Job
+from tuner.client import Trial as BoundTrial
+from tuner.client.downloads import Downloaded
 from tuner.schemas.answers import Bill, Trial
 from tuner.schemas.best import BestAnswer
 
@@ -19,6 +21,8 @@ def at_once(client: Client) -> None:
     assert_type(client.best(job, max_cost_usd=1.0, market="spot"), BestAnswer)
     assert_type(client.bill(job.id), Bill)
     assert_type(job.trials(limit=3), Iterator[Trial])
+    assert_type(job.trial("trial_00000"), BoundTrial)
+    assert_type(job.trial("trial_00000").download("model"), Downloaded)
     for event in client.events(job):
         assert_type(event, Event)
     job.best(max_cost=1.0)  # type: ignore[call-arg]
@@ -36,6 +40,7 @@ async def awaited(client: AsyncClient) -> None:
     assert_type(await client.best(job, max_cost_usd=1.0, market="spot"), BestAnswer)
     assert_type(await client.bill(job.id), Bill)
     assert_type(job.trials(limit=3), AsyncIterator[Trial])
+    assert_type(await client.trial(job, "trial_00000"), AsyncTrial)
     async for event in client.events(job):
         assert_type(event, Event)
     job.best().config  # type: ignore[attr-defined]  # noqa: B018

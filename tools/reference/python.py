@@ -30,7 +30,7 @@ def page() -> str:
     parts = [HEAD, "## tuner\n"]
     parts += [_class(f"tuner.{name}", getattr(tuner, name)) for name in ("Client",)]
     parts.append(_awaited())
-    for name in ("Job", "Event", "ApiError"):
+    for name in ("Job", "Trial", "Event", "ApiError"):
         parts.append(_class(f"tuner.client.{name}", getattr(tuner.client, name)))
     parts.append("## tuner.training\n")
     for name in tuner.training.__all__:
@@ -98,7 +98,9 @@ def _signature(member: Any) -> str:
     text = re.sub(r"ForwardRef\('(.*?)'\)", r"\1", text)  # what is imported for types alone
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).replace("Items[", "Iterator[")
     return re.sub(
-        r"\b(?:[A-Za-z_0-9]+\.)+([A-Z]\w*)", r"\1", text.replace("JobFacts", "Job").replace("~", "")
+        r"\b(?:[A-Za-z_0-9]+\.)+([A-Z]\w*)",
+        r"\1",
+        text.replace("JobFacts", "Job").replace("TrialDetail", "Trial").replace("~", ""),
     )
 
 

@@ -22,6 +22,9 @@ from tuner.client.http import ApiError as ApiError
 from tuner.client.http import AsyncHttp, BlockingHttp, address, unreachable
 from tuner.client.job import AsyncJob as AsyncJob
 from tuner.client.job import Job as Job
+from tuner.client.trial import AsyncTrial as AsyncTrial
+from tuner.client.trial import Trial as Trial
+from tuner.schemas.answers import TrialDetail
 from tuner.schemas.job import Job as JobAnswer
 
 
@@ -70,6 +73,9 @@ class Client(Calls, Blocking):
     def _job_of(self, answer: JobAnswer) -> Job:
         return Job.of(answer, self)
 
+    def _trial_of(self, answer: TrialDetail, job: str) -> Trial:
+        return Trial.of(answer, self, job)
+
 
 class AsyncClient(Calls, Awaiting):
     """Client of the service whose methods are awaited. It belongs to one event loop. All methods raise ApiError."""
@@ -103,3 +109,6 @@ class AsyncClient(Calls, Awaiting):
 
     def _job_of(self, answer: JobAnswer) -> AsyncJob:
         return AsyncJob.of(answer, self)
+
+    def _trial_of(self, answer: TrialDetail, job: str) -> AsyncTrial:
+        return AsyncTrial.of(answer, self, job)

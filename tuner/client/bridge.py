@@ -10,12 +10,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
+from tuner.schemas.answers import TrialDetail
 from tuner.schemas.job import JobFacts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tuner.client.job import AsyncJob, Job
+    from tuner.client.trial import AsyncTrial, Trial
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,11 +26,11 @@ Items: TypeAlias = AsyncGenerator[T, None]
 
 
 class Blocking:
-    """Base of `Client` and `Job`, whose calls return when they are complete."""
+    """Base of `Client`, `Job` and `Trial`, whose calls return when they are complete."""
 
 
 class Awaiting:
-    """Base of `AsyncClient` and `AsyncJob`, whose calls are awaited."""
+    """Base of `AsyncClient`, `AsyncJob` and `AsyncTrial`, whose calls are awaited."""
 
 
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
@@ -75,7 +77,7 @@ class call(_Method, Generic[P, R]):
     """Decorate a coroutine function, for calls that return one answer.
 
     If the function is annotated to return `JobFacts`, type checkers see a `Job` on a blocking client and an `AsyncJob` on an
-    asynchronous one.
+    asynchronous one. `TrialDetail` becomes `Trial` and `AsyncTrial` likewise.
     """
 
     body: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
@@ -95,6 +97,12 @@ class call(_Method, Generic[P, R]):
     def __get__(
         self: "call[P, JobFacts]", owner: Awaiting, kind: type
     ) -> "Callable[P, Coroutine[Any, Any, AsyncJob]]": ...
+    @overload
+    def __get__(self: "call[P, TrialDetail]", owner: Blocking, kind: type) -> "Callable[P, Trial]": ...
+    @overload
+    def __get__(
+        self: "call[P, TrialDetail]", owner: Awaiting, kind: type
+    ) -> "Callable[P, Coroutine[Any, Any, AsyncTrial]]": ...
     @overload
     def __get__(self, owner: Blocking, kind: type) -> Callable[P, R]: ...
     @overload

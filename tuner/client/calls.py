@@ -344,7 +344,8 @@ class Calls(ABC):
     @call
     async def trial(self, job: AnyJob, trial: str) -> answers.TrialDetail:
         """Return a trial with its learning curve, its bill and every attempt."""
-        return await self._http.ask(answers.TrialDetail, "GET", path_of(job, f"/trials/{quoted(trial)}"))
+        answer = await self._http.ask(answers.TrialDetail, "GET", path_of(job, f"/trials/{quoted(trial)}"))
+        return self._trial_of(answer, id_of(job))
 
     @call
     async def curves(self, job: AnyJob, *, metric: str | None = None) -> answers.Curves:
@@ -814,6 +815,10 @@ class Calls(ABC):
     @abstractmethod
     def _job_of(self, answer: Job) -> JobFacts:
         """Return the job with methods that call the service through this client."""
+
+    @abstractmethod
+    def _trial_of(self, answer: answers.TrialDetail, job: str) -> answers.TrialDetail:
+        """Return the trial with methods that call the service through this client."""
 
 
 def id_of(job: AnyJob) -> str:

@@ -58,12 +58,13 @@ def _without_job(body: Callable[..., Any], original: Callable[..., Any]) -> Call
 class Acting(JobFacts):
     """A job as it was when it was last fetched. `refresh`, `wait` and the methods that change the job update it in place.
 
-    The field that REST calls `best` is `best_so_far` here, because `best` is a method.
+    REST's fields `best` and `artifacts` are `best_so_far` and `retention` here, because `best` and `artifacts` are methods.
     """
 
     model_config = ConfigDict(serialize_by_alias=True, ignored_types=(call, series))
 
     best_so_far: Best | None = Field(alias="best")
+    retention: dict[str, Any] | None = Field(None, alias="artifacts")
     _client: Any = PrivateAttr()
 
     @classmethod

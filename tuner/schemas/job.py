@@ -407,7 +407,7 @@ class NodePrice(Answer):
 
 
 class JobFacts(Answer):
-    """A job without its best result.
+    """A job without its best result and its retention, whose names are methods of the client's job.
 
     `trainable` of a job with a command is the command, shortened to 300 characters.
 
@@ -443,7 +443,6 @@ class JobFacts(Answer):
     start: list[Any] = []
     constraints: list[dict[str, Any]] = []
     checkpoint: dict[str, Any]
-    artifacts: dict[str, Any] | None = None
     warm_start: dict[str, Any]
     teacher: dict[str, Any] | None = None
     window: dict[str, Any] | None
@@ -465,9 +464,14 @@ class JobFacts(Answer):
 
 
 class Job(JobFacts):
-    """A job. `best` is the best result so far, or null before the first report that keeps the job's constraints."""
+    """A job.
+
+    `best` is the best result so far, or null before the first report that keeps the job's constraints. `artifacts` says which files
+    are kept after the job's end, and for how long. If it is null, the service's own setting applies.
+    """
 
     best: Best | None
+    artifacts: dict[str, Any] | None = None
 
 
 class JobPage(Answer):
