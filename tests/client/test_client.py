@@ -137,6 +137,13 @@ def test_user_given_name_stays_one_path_segment(name: str) -> None:
     assert not any(set("?#\\") & set(path) for path in paths)
 
 
+def test_empty_name_is_refused_before_a_request_is_sent() -> None:
+    server = Server()
+    with pytest.raises(ApiError, match="is empty"):
+        server.client().bill("")
+    assert server.requests == []
+
+
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 422, 500, 502])
 def test_other_errors_are_not_retried(status: int) -> None:
     server = Server(problem(status))

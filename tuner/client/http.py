@@ -118,7 +118,14 @@ def address(url: str | None, api_key: str | None, project: str | None = None) ->
 
 
 def quoted(name: str) -> str:
-    """Quote a name as one segment of a path. `.` and `..` are quoted too, because URL normalization would resolve them to another route."""
+    """Quote a name as one segment of a path. `.` and `..` are quoted too, because URL normalization would resolve them to another route.
+
+    Raises:
+        ApiError: With status 422 if the name is empty, which would address another route.
+    """
+    if not name:
+        detail = "the id or name of a job or of another object is empty"
+        raise ApiError(Problem(title="A name is missing", status=422, detail=detail))
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
