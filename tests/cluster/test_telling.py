@@ -47,7 +47,7 @@ def test_preempt_notifies_one_node_and_it_ends(on_spot: OnSpot, operator: LocalH
         assert message in output
     code, output = preempt(spot.node_id[:12], "--notice", "10m")
     assert code == 0, output
-    assert "has been told" in output
+    assert "was notified" in output
     board = NodeBoard(operator.temp_dir / "session_latest" / "tuner_notices")
     notice = board.earliest_notice(spot.node_id)
     assert notice is not None

@@ -238,5 +238,5 @@ def test_service_that_is_shutting_down_is_not_ready(service: FakeService) -> Non
     assert client.get("/readyz").status_code == 200
     client.app.state.shutting_down.set()  # type: ignore[attr-defined]
     answer = client.get("/readyz")
-    assert (answer.status_code, answer.json()["detail"]) == (503, "this service is about to end")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "this service is shutting down")
     assert client.get("/v1/jobs").status_code == 200

@@ -57,7 +57,7 @@ def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | Non
     except (binascii.Error, ValueError, RecursionError):
         parts = None
     if not isinstance(parts, list) or len(parts) != len(kinds) or not all(map(_fits, parts, kinds)):
-        raise Invalid.at("cursor", "is not a cursor of this listing; take next_cursor from the page before")
+        raise Invalid.at("cursor", "is not a cursor of this listing; use next_cursor of the previous page")
     return parts
 
 

@@ -136,13 +136,13 @@ def _until(value: int | float | str, now: Instant) -> int:
     left = parse_rfc3339(str(value)) - now if is_time else _duration(value)
     if left <= 0:
         fix = "has passed" if is_time else "must be longer than 0"
-        raise ValueError(f"{fix}: give a time to come, or a duration such as 12h")
+        raise ValueError(f"{fix}: give a future time, or a duration such as 12h")
     return left
 
 
 def _duration(value: int | float | str) -> int:
     if not isinstance(value, str) and value < 0:
-        raise ValueError("has passed: give a time to come, or a duration such as 12h")
+        raise ValueError("has passed: give a future time, or a duration such as 12h")
     try:
         return parse_duration_ns(value)
     except ValueError as error:
@@ -274,6 +274,8 @@ def _served(given: wire.Serving) -> ServedModel:
         per_second = given.per_second
         latency_s = 1 / per_second
     else:
-        raise Invalid.at("/serving", "how fast is it? give latency_ms, per_second or a measured variant")
+        raise Invalid.at(
+            "/serving", "the speed is missing: give latency_ms, per_second or a measured variant"
+        )
     speed = ReplicaSpeed(latency_s, per_second, given.batch_per_second or per_second)
     return ServedModel(speed=speed, size_bytes=given.bytes, load_s=given.load_ms / 1000)

@@ -125,7 +125,9 @@ class TrialArtifacts:
         try:
             index = json.loads(self._storage.read(*self._where, f"a{attempt}.json"))
             if index["version"] != VERSION:
-                raise ValueError(f"it is of version {index['version']}, not {VERSION}")
+                raise ValueError(
+                    f"it has version {index['version']}, and this release reads version {VERSION}"
+                )
             return {artifact.name: artifact for artifact in map(_parsed, index["artifacts"])}
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ArtifactDamaged(f"the index of the artifacts cannot be read: {error!r}") from error
@@ -139,9 +141,9 @@ def _parsed(fields: Any) -> Artifact:
     artifact = Artifact(**fields)
     numbers = (artifact.step, artifact.size_bytes, artifact.at_ns)
     if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
-        raise ValueError("a number is not valid")
+        raise ValueError("step, size_bytes and at_ns must be whole numbers from 0 to 2^63 - 1")
     if not _STORED.fullmatch(artifact.stored_as) or not artifact.stored_as.endswith(f"-{artifact.name}"):
-        raise ValueError("a name is not valid")
+        raise ValueError("stored_as is not the name of a stored artifact")
     if not re.fullmatch(r"[0-9a-f]{64}", artifact.sha256):
-        raise ValueError("a digest is not valid")
+        raise ValueError("sha256 is not a digest")
     return artifact

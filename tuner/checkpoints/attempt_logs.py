@@ -78,7 +78,9 @@ class TrialLogs:
         try:
             header = json.loads(line)
             if header["version"] != VERSION:
-                raise ValueError(f"it is of version {header['version']}, not {VERSION}")
+                raise ValueError(
+                    f"it has version {header['version']}, and this release reads version {VERSION}"
+                )
             head = int(header["head"])
             return Printed(
                 int(header["total"]), kept[:head], kept[head:], bool(header["complete"]), int(header["at_ns"])

@@ -247,7 +247,7 @@ class CheckpointStore:
             data = self._storage.read(*self._where(trial, checkpoint), MANIFEST)
         except FileNotFoundError as error:
             raise CheckpointMissing(
-                f"{self._storage.path(*self._where(trial, checkpoint))} is not there"
+                f"{self._storage.path(*self._where(trial, checkpoint))} does not exist"
             ) from error
         except (IsADirectoryError, NotADirectoryError) as error:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest is not a file") from error
@@ -271,7 +271,7 @@ class CheckpointStore:
             )
         if self._storage.is_local and any(in_chunks):
             raise CheckpointDamaged(
-                f"{checkpoint.name}: its manifest names chunks, which a folder has none of"
+                f"{checkpoint.name}: its manifest names chunks, but a storage folder has none"
             )
         return manifest
 
@@ -415,7 +415,7 @@ class _Segment:
 
 
 class SegmentedFile:
-    """A file for download whose bytes lie in several places. Any range can be read without reading the rest."""
+    """A file for download whose bytes are in several places. Any range can be read without reading the rest."""
 
     def __init__(self, name: str, segments: Sequence[_Segment]) -> None:
         self._name, self.segments = name, segments
@@ -511,7 +511,7 @@ def _path_of(file: Mapping[str, Any]) -> Path:
     """Return the path of a file in the manifest. Raise TypeError if it is not a string."""
     path = file["path"]
     if not isinstance(path, str):
-        raise TypeError(f"a path is a {type(path).__name__}")
+        raise TypeError(f"a path in the manifest is a {type(path).__name__}, not text")
     return Path(path)
 
 

@@ -173,7 +173,9 @@ class Storage:
         if self.is_local:
             own, path = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
             if path != own and not path.startswith(f"{own}{os.sep}"):
-                raise FileNotFoundError(errno.ENOENT, "leads out of the storage", self.path(*parts))
+                raise FileNotFoundError(
+                    errno.ENOENT, "the path leads out of its directory in the storage", self.path(*parts)
+                )
 
     def put_directory(
         self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
@@ -245,14 +247,14 @@ class Storage:
             self._fs.makedirs(self.path(PROBES), exist_ok=True)
         self.put_files({name: name.encode()}, PROBES)
         if self.read(PROBES, name) != name.encode():
-            raise OSError(f"{self.path(PROBES, name)} is not what was written")
+            raise OSError(f"{self.path(PROBES, name)} was read back with other content than was written")
         self._fs.rm_file(self.path(PROBES, name))
 
     def _check_size(self, target: str, given: int) -> None:
         """Raise OSError if the stored file does not have the size of the written data."""
         stored = int(self._fs.info(target)["size"])
         if stored != given:
-            raise OSError(f"{target} has {stored} bytes, of {given} that were written")
+            raise OSError(f"{target} has {stored} of the {given} bytes that were written")
 
     def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
         """Return a directory on this machine that holds these files.

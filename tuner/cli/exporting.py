@@ -122,5 +122,5 @@ def _table(answer: Export, variants: Sequence[ExportVariant]) -> RenderableType:
 def _legend(answer: Export) -> str:
     return (
         f"real time and batch: dollars per million predictions, at {answer.requests_per_second:g} requests per second and in batches, on the "
-        f"cheapest market. Measured with {answer.threads} thread(s); * is on the front of metric and dollars in batches."
+        f"cheapest market. Measured with {answer.threads} thread(s); * marks the Pareto front of metric and dollars in batches."
     )

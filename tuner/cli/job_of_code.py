@@ -111,7 +111,7 @@ def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
     if options.metric is None and options.kind is None:
         raise typer.BadParameter("name the metric that the trainable reports", param_hint="--metric")
     if options.mode is None:
-        raise typer.BadParameter("say whether the metric is to be max or min", param_hint="--mode")
+        raise typer.BadParameter("give the direction of the metric: max or min", param_hint="--mode")
     if options.usd is None and options.gpu_hours is None:
         raise typer.BadParameter("give a budget, --usd or --gpu-hours", param_hint="--usd")
     name = entry.replace(":", ".").lstrip("_")[:100]

@@ -128,7 +128,7 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}; put dates and similar values in quotes") from error
     if not isinstance(mapping, dict):
-        raise typer.BadParameter(f"{file} holds no {what}")
+        raise typer.BadParameter(f"{file} does not contain a {what}")
     return mapping
 
 

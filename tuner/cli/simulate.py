@@ -137,7 +137,9 @@ def simulate(
             every_ns=every,
         )
     elif (trace_id, notice, market, spot_saving, checkpoint_interval) != (None, None, "spot", 0.66, "auto"):
-        raise typer.BadParameter("the options of spot machines need it, too", param_hint="--preemptions")
+        raise typer.BadParameter(
+            "is required by the other options for spot machines", param_hint="--preemptions"
+        )
     result = simulation.simulate(
         table,
         budget_trainings,

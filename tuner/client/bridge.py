@@ -1,6 +1,6 @@
 """Offer each call of the client, written once as a coroutine function, to blocking and to asynchronous code.
 
-`AsyncClient` returns the coroutine of a call, and its user awaits it. `Client` runs the same coroutine to its end: under it lies
+`AsyncClient` returns the coroutine of a call, and its user awaits it. `Client` runs the same coroutine to its end: below it is
 `BlockingHttp`, whose coroutines block instead of suspending, so a single `send(None)` completes any call. There is neither an event
 loop nor a thread in between. Interrupts and tracebacks are those of plain blocking code.
 """
@@ -40,7 +40,7 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     coroutine.close()
-    raise RuntimeError("a call of the blocking client waits for an event loop")
+    raise RuntimeError("a call of the blocking client awaited something that needs an event loop")
 
 
 def iterate(items: Items[T]) -> Iterator[T]:

@@ -29,7 +29,7 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
         raise ValueError(f"say how much to add: {' or '.join(more)}")
     for name in added:
         if budget[name] is None:
-            raise ValueError(f"the job has no limit on {name}")
+            raise ValueError(f"the job has no limit on {name} to which something could be added")
     return {name: round(budget[name] + value, 6) for name, value in added.items()}
 
 

@@ -44,7 +44,7 @@ def _files(folder: Path) -> list[Path]:
         names[:] = [name for name in names if not _is_left_out(Path(parent, name))]
         for path in (Path(parent, name) for name in [*names, *others]):
             if path.is_symlink() and not _is_left_out(path):
-                raise ValueError(f"{path} is a link: put in its place what it leads to, or leave it out")
+                raise ValueError(f"{path} is a link: replace it with its target, or leave it out")
         paths += [path for name in others if not _is_left_out(path := Path(parent, name))]
     return paths
 

@@ -68,7 +68,9 @@ class Dashboard:
         try:
             return answer.json()
         except ValueError as problem:
-            raise RayUnavailable(f"{answer.request.url} answers no JSON: {answer.text[:100]!r}") from problem
+            raise RayUnavailable(
+                f"{answer.request.url} did not answer with JSON: {answer.text[:100]!r}"
+            ) from problem
 
     def answers(self) -> bool:
         """Return whether the dashboard and the cluster's control service (GCS) answer."""

@@ -26,7 +26,7 @@ _Selector = GetAllNodeInfoRequest.NodeSelector
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A living node of a Ray cluster."""
+    """A node of a Ray cluster that is alive."""
 
     id: str
     is_head: bool
@@ -79,18 +79,20 @@ class Gcs:
         self._client: Any = None
 
     def node(self, node_id: str) -> RayNode:
-        """Return a living node. Raise NotFound if Ray does not consider it alive."""
+        """Return a node. Raise NotFound if Ray does not consider it alive."""
         try:
             selector = _Selector(node_id=bytes.fromhex(node_id))
         except ValueError:
             raise NotFound(f"{node_id!r} is not the id of a node: node ids have hexadecimal digits") from None
         node = self._living([selector]).get(node_id)
         if node is None:
-            raise NotFound(f"{node_id} is not a living node of the cluster at {self._address}")
+            raise NotFound(
+                f"{node_id} is not the id of a node that is alive in the cluster at {self._address}"
+            )
         return node
 
     def nodes_at(self, addresses: Iterable[str]) -> dict[str, RayNode]:
-        """Return the living nodes at any of these addresses, by id."""
+        """Return the nodes that are alive at any of these addresses, by id."""
         return self._living([_Selector(node_ip_address=address) for address in sorted(addresses)])
 
     def drain(self, node_id: str, notice: Notice) -> None:

@@ -30,7 +30,7 @@ from tuner.cluster.nodes import nodes
 from tuner.cluster.processes import kill_marked, mark_of
 
 START_TIMEOUT_S = 90.0
-BUSY_S = 60.0  # how long a head with living processes may leave requests unanswered
+BUSY_S = 60.0  # how long a head whose processes are alive may leave requests unanswered
 STOP_TIMEOUT_S = 20.0
 # The processes that a head needs: its control service, its scheduler and its HTTP interface.
 _PARTS = ("gcs_server", "raylet", "dashboard.py")
@@ -241,7 +241,7 @@ class LocalHead:
         facts = self._private_dir.lstat()
         if self._private_dir.is_symlink() or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
             raise RayUnavailable(
-                f"{self._private_dir} belongs to another user or is open to others: remove it"
+                f"{self._private_dir} belongs to another user or is accessible to other users: remove it"
             )
         self.temp_dir.mkdir(exist_ok=True)
 
@@ -279,4 +279,4 @@ def _parts(pid: int) -> list[int]:
         parts = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]
         if len(parts) == len(_PARTS):
             return parts
-    raise RayUnavailable("the local Ray head has lost a part while it started")
+    raise RayUnavailable("a process of the local Ray head ended while the head started")

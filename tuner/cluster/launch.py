@@ -129,7 +129,7 @@ def ray_environment(
 def free_ports(count: int) -> tuple[int, ...]:
     """Return ports of the loopback interface that nothing listens on now.
 
-    Another process may take one before it is used. The ports lie outside those that the system assigns by itself, because any
+    Another process may take one before it is used. The ports are outside the range that the system assigns by itself, because any
     outgoing connection could take one of those.
 
     Raises:

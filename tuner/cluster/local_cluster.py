@@ -92,7 +92,7 @@ class LocalCluster:
                 self._own_head = STARTING
                 self._write()
             self._join()
-            changes.append("the head was gone; every node joins the next one")
+            changes.append("the head ended; all nodes join the new one")
         if self._joined is not None:
             self._watch.keep(self._joined)
         joined = self._joined_ids()
@@ -155,7 +155,7 @@ class LocalCluster:
         node.start(self._joined.address)
 
     def _joined_ids(self) -> list[tuple[str, str]]:
-        """Return the name and Ray's id of each living node.
+        """Return the name and Ray's id of each node that is alive.
 
         Return an empty list if no node is starting or the head does not answer.
         """

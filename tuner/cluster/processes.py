@@ -30,7 +30,7 @@ def mark_of(pid: int) -> str | None:
 
 
 def marked(prefix: str) -> Iterator[psutil.Process]:
-    """Yield each living process, except the caller, whose session begins with `prefix`.
+    """Yield each running process, except the caller, whose session begins with `prefix`.
 
     Checks every process of the machine, about 50 µs each.
     """
@@ -54,7 +54,9 @@ def kill_marked(prefix: str) -> int:
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while left := _families(prefix):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(process.pid for process in left)} survive SIGKILL")
+            raise TimeoutError(
+                f"processes {sorted(process.pid for process in left)} have not ended after SIGKILL"
+            )
         for process in left:
             killed.add(process.pid)
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -271,7 +271,7 @@ def _url(text: str) -> URL:
         url = None
     if url is None or url.drivername not in DRIVERS:
         raise ValueError(
-            "TUNER_DATABASE_URL: it is not the URL of a database that can be used, in the file of TUNER_DATABASE_URL_FILE if that is set: "
+            "TUNER_DATABASE_URL, or the file that TUNER_DATABASE_URL_FILE names, has no URL of a supported database: "
             "write postgresql://USER:PASSWORD@HOST/NAME or sqlite:////PATH"
         )
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
@@ -287,7 +287,7 @@ def _as_unavailable() -> Iterator[None]:
         raise Unavailable(f"the database does not answer, all connections wait for it: {error}") from error
     except DatabaseError as error:
         if getattr(error.orig, "sqlstate", "") in (READ_ONLY, NOT_PERMITTED):
-            raise Unavailable(f"the database refuses: {error.orig}") from error
+            raise Unavailable(f"the database refused the operation: {error.orig}") from error
         if type(error) is DatabaseError:  # this is what SQLite raises for a damaged file
             raise Unavailable(f"the database is damaged, restore a backup: {error.orig}") from error
         raise

@@ -113,16 +113,16 @@ def project_fault(name: str) -> Fault | None:
         return None
     return Fault(
         "/name",
-        "begin with a small letter or digit, go on with such or -, at most 63 in all: it names a folder of the storage",
+        "use at most 63 lower-case letters, digits and -, a letter or digit first: the name is also that of a folder",
     )
 
 
 def user_fault(name: str) -> Fault | None:
     if name in (OPERATOR, TUNER):
-        return Fault("user", f"{name!r} stands for the service itself; take another name")
+        return Fault("user", f"{name!r} is the name of the service itself; use another name")
     if USER_NAME.fullmatch(name):
         return None
-    return Fault("user", "begin with a small letter or digit, go on with such or . _ @ -, at most 63 in all")
+    return Fault("user", "use at most 63 lower-case letters, digits and . _ @ -, a letter or digit first")
 
 
 def role_fault(role: str) -> Fault | None:
@@ -130,7 +130,7 @@ def role_fault(role: str) -> Fault | None:
         return None
     near = get_close_matches(role, MEMBER_ROLES, 1)
     suggestion = f"did you mean {near[0]}? " if near else ""
-    return Fault("/role", f"{suggestion}there are {', '.join(MEMBER_ROLES)}")
+    return Fault("/role", f"{suggestion}the roles are {', '.join(MEMBER_ROLES)}")
 
 
 def key_name_fault(name: str) -> Fault | None:
@@ -142,13 +142,13 @@ def key_name_fault(name: str) -> Fault | None:
 def life_fault(life_ns: int) -> Fault | None:
     if SHORTEST_LIFE_NS <= life_ns <= LONGEST_LIFE_NS:
         return None
-    return Fault("/expires_in", "must be from 1m to 366d: a key that never ends is one that nobody misses")
+    return Fault("/expires_in", "must be from 1m to 366d")
 
 
 def overlap_fault(overlap_ns: int) -> Fault | None:
     if 0 <= overlap_ns <= LONGEST_OVERLAP_NS:
         return None
-    return Fault("/overlap", "must be from 0s to 24h: so long the key before goes on")
+    return Fault("/overlap", "must be from 0s to 24h, for which the old key remains valid")
 
 
 def _checksum(body: str) -> str:

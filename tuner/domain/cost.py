@@ -25,7 +25,7 @@ class Meter:
         """
         known: dict[CostKind, int] = {kind: int(ns[kind]) for kind in KINDS if ns.get(kind)}
         if len(known) != sum(1 for v in ns.values() if v) or any(v < 0 for v in known.values()):
-            raise ValueError(f"not a meter: {dict(ns)!r}")
+            raise ValueError(f"not a valid meter reading: {dict(ns)!r}")
         return cls(known)
 
     @property

@@ -132,14 +132,14 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The range in which a reported metric must lie. At least one end is given."""
+    """The range that a reported metric must keep. At least one end is given."""
 
     metric: str
     min: float | None = None
     max: float | None = None
 
     def violation(self, value: float) -> float:
-        """Return by how much a value lies outside of the range, relative to the end that it exceeds. It is 0 within the range.
+        """Return by how much a value is outside of the range, relative to the end that it exceeds. It is 0 within the range.
 
         If that end is 0, the difference itself is returned.
 

@@ -43,7 +43,7 @@ class Quota:
     def faults(self) -> list[Fault]:
         given = {"concurrent_jobs": self.concurrent_jobs, "concurrent_trials": self.concurrent_trials}
         return [
-            Fault(f"/{name}", "must be at least 1; null is any number")
+            Fault(f"/{name}", "must be at least 1; null means no limit")
             for name, count in given.items()
             if count is not None and count < 1
         ]

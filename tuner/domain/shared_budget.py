@@ -88,7 +88,7 @@ class SharedBudget:
 def _alert_faults(where: str, alert: Alert) -> list[Fault]:
     faults = []
     if not 0 < alert.at_ppm <= PPM:
-        faults.append(Fault(f"{where}/at", "is the share of the budget, more than 0 and at most 1"))
+        faults.append(Fault(f"{where}/at", "must be a share of the budget, more than 0 and at most 1"))
     try:
         url = urlsplit(alert.url)
         right = (
@@ -117,13 +117,13 @@ def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fau
         return None
     if budget.parent not in known and budget.parent != budget.name:
         near = get_close_matches(budget.parent, known, 3) or sorted(known)[:3]
-        suggestion = f"; there are {', '.join(near)}" if near else "; make that first"
+        suggestion = f"; the budgets are {', '.join(near)}" if near else "; create it first"
         return Fault("/parent", f"there is no budget {budget.parent[:60]!r}{suggestion}")
-    above = {**known, budget.name: budget}
-    if budget.name in _ancestors(budget, above):
-        return Fault("/parent", f"{budget.parent!r} has {budget.name!r} above itself")
-    if len(_ancestors(budget, above)) > MAX_DEPTH:
-        return Fault("/parent", f"budgets are nested at most {MAX_DEPTH} deep")
+    budgets = {**known, budget.name: budget}
+    if budget.name in _ancestors(budget, budgets):
+        return Fault("/parent", f"{budget.parent!r} is itself under {budget.name!r}")
+    if len(_ancestors(budget, budgets)) > MAX_DEPTH:
+        return Fault("/parent", f"budgets may be nested at most {MAX_DEPTH} deep")
     return None
 
 

@@ -143,7 +143,7 @@ class Learner:
     def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
         """Pass a report to the sampler.
 
-        If the report lies beyond the rung that it crossed, pass only the share of its training time up to the rung.
+        If the report is of a step beyond the rung that it crossed, pass only the share of its training time up to the rung.
         """
         assert record.value is not None
         score = self._spec.objective.score(record.value)

@@ -286,7 +286,7 @@ class Loop:
                 waiting.extend(self._carry_out(turn, command))
 
     def _carry_out(self, turn: LoopTurn, command: do.Command) -> Sequence[ev.Event | do.Suggest | do.Predict]:
-        """Carry out one command of `decide`. Return what follows: an event, or the command if it is to be answered."""
+        """Carry out one command of `decide`. Return what follows: an event, or the command if an answer is due."""
         match command:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
                 turn.suggest = command  # a slow sampler must not hold the transaction open

@@ -200,7 +200,7 @@ class SpotEligibility:
             actor.begin(self._order(limit_ns))
             if self._awaited(actor.answered, limit_ns / NS):
                 return actor.verdict()
-            late = Verdict(False, f"it was not through within {limit_ns / NS:.0f} s", lasting=False)
+            late = Verdict(False, f"it did not finish within {limit_ns / NS:.0f} s", lasting=False)
             return late if self.may_continue() else None
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))

@@ -307,7 +307,7 @@ def _labels(worker: Trial) -> Labels:
 def _has_message(tune: Any, worker: Trial) -> bool:
     """Return True if the worker has sent a message that Tune has not delivered yet."""
     manager, actor = tune._actor_manager, tune._trial_to_actor.get(worker)
-    # Tune keeps futures that it has delivered together with the others. Only those with an event are still to come.
+    # Tune keeps futures that it has delivered together with the others. Only those with an event are still pending.
     futures = list(
         manager._tracked_actors_to_task_futures.get(actor, set()) & manager._actor_task_events.get_futures()
     )

@@ -1,6 +1,6 @@
 """The ledger's tables for queries in other packages, which may read them and not write them.
 
-They have the names and the columns of the tables, so the SQL of a query is the same but for `FROM accounts AS accounts`.
+They have the names and the columns of the tables, so the SQL of a query is the same except for `FROM accounts AS accounts`.
 """
 
 from sqlalchemy import Table

@@ -82,7 +82,7 @@ class Model:
     fetch: Callable[[], AbstractContextManager[Path | None]]
 
 
-#: Returns the models of a job that are to be registered.
+#: Returns the models of a job that must be registered.
 ListModels = Callable[[str], Sequence[Model]]
 
 

@@ -316,7 +316,7 @@ class Catalogue:
             return None
         parts = [f"{old} of {len(ages)} prices are older than {OLD_AFTER_DAYS} days"] if old else []
         parts += [f"{undated} of {len(ages)} have no date"] if undated else []
-        return f"{' and '.join(parts)}: check them before you decide, and bring newer ones by `tuner prices --update FILE`"
+        return f"{' and '.join(parts)}: check them before you decide, and install newer ones with `tuner prices --update FILE`"
 
     @cached_property
     def _dates(self) -> list[str]:

@@ -279,9 +279,7 @@ def _missing(evidence: ReplayEvidence | None) -> str | None:
     if evidence is None:
         return "no trial has reported the metric yet"
     if len(evidence.trials) < MIN_TRIALS:
-        return f"{len(evidence.trials)} trials have reported the metric; it takes {MIN_TRIALS} to replay a search"
+        return f"{len(evidence.trials)} trials have reported the metric; at least {MIN_TRIALS} are needed to replay a search"
     if last_step_of(evidence.trials, evidence.fidelity.max) is None:
-        return (
-            "no trial was trained to the last step, so nothing is known of what the others would have come to"
-        )
+        return "no trial was trained to the last step, so it is not known what the others would have reached"
     return None

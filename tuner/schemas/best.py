@@ -83,7 +83,7 @@ class Continuation(Answer):
 class Forecast(Answer):
     """The trials whose continuation is expected to gain most per dollar.
 
-    `points_per_usd` is what the next dollar is expected to gain if the job goes on as before, in points of 0.01 of the metric. It is the
+    `points_per_usd` is what the next dollar is expected to gain if the job continues as before, in points of 0.01 of the metric. It is the
     number for which `stop.worth` ends a job, and null if it is too early to tell. If `items` is empty, `reason` says why. `as_of_event` is the number of the newest event of the job that the forecast includes.
     """
 

@@ -73,7 +73,7 @@ class Objective(Request):
 
 
 class Constraint(Request):
-    """The range in which a metric must lie: at least `min`, at most `max`, or both. The trainable reports it with each report of the
+    """The range that a metric must keep: at least `min`, at most `max`, or both. The trainable reports it with each report of the
     objective's metric.
     """
 

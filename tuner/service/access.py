@@ -101,10 +101,12 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
         row = access.key(db, service.project, key, user=_whose(service), alone=True)
         now = service.now()
         if row.revoked_at is not None or row.expires_at <= now:
-            raise Conflict(f"{key} has ended: an admin of the project can make another, with POST /v1/keys")
+            raise Conflict(
+                f"{key} is not valid any more: an admin of the project can create another, with POST /v1/keys"
+            )
         if row.replaced_by is not None:
             raise Conflict(
-                f"{key} was replaced by {row.replaced_by}, and ends at {rfc3339(row.expires_at)}: rotate that"
+                f"{key} was replaced by {row.replaced_by}, and is valid until {rfc3339(row.expires_at)}: rotate the new key"
             )
         new_key = _add(db, service, row.user, row.name, row.expires_at - row.created_at)
         access.replace_key(db, key, new_key.row.id, Instant(min(row.expires_at, now + overlap_ns)))

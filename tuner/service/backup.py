@@ -54,7 +54,7 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
         revision, taken_at = database.revision(), now()
         if revision is None:
             raise Conflict(
-                "the database is empty: there is nothing to back up; is TUNER_HOME, or TUNER_DATABASE_URL, right?"
+                "the database is empty: there is nothing to back up; check TUNER_HOME and TUNER_DATABASE_URL"
             )
         if not knows_revision(revision):
             raise Conflict(

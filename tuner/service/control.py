@@ -186,7 +186,7 @@ def _fitting_width(service: Service, job: str, wanted: int) -> int:
 
 def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> None:
     if row.state in ("cancelled", "failed"):
-        raise Conflict(f"a job that is {row.state} runs no trials any more")
+        raise Conflict(f"a job that is {row.state} runs no more trials")
     allowed = queue.get(db, row.project).width(fitting)
     jobs.set_concurrency(db, row.id, allowed, wanted)
 
@@ -247,7 +247,7 @@ def stop_trial(service: Service, job: str, trial: str) -> TrialView:
     with _steering(service, job) as (db, row):
         state = _state_of(db, job, trial)
         if state in ("completed", "failed"):
-            raise Conflict(f"{trial} is {state}, so that there is nothing to stop")
+            raise Conflict(f"{trial} is {state}, so there is nothing to stop")
         if state != "stopped":
             _request(db, service, row, lambda number: StopRequested(service.now(), number, trial))
             audit_log.note(db, service, "trial.stop", f"{job}/{trial}", after={"request": "stop"})
@@ -287,7 +287,7 @@ def _steering(service: Service, job: str) -> Iterator[tuple[Connection, JobRow]]
         row = jobs.get(db, job, service.project)
         if row.state in FINAL:
             more = "; raise its budget and resume it first" if row.state == "succeeded" else ""
-            raise Conflict(f"the job is {row.state}, so that its trials cannot be steered{more}")
+            raise Conflict(f"the job is {row.state}, so its trials cannot be changed{more}")
         _refuse_cancelled(row)
         yield db, row
 
@@ -332,7 +332,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         Conflict: The job was cancelled or failed, or a limit is below what the job has already used.
     """
     if row.state in ("cancelled", "failed"):
-        raise Conflict(f"a job that is {row.state} spends nothing any more")
+        raise Conflict(f"a job that is {row.state} spends no more money")
     faults = [
         fault for fault in replace(row.spec, budget=budget).faults() if fault.pointer.startswith("/budget")
     ]

@@ -216,7 +216,7 @@ class Controller(PeriodicService):
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
         """Return whether the launch is still unchanged in the database.
 
-        The launch is read again because this service may itself have stood still since the first read. A healthy driver
+        The launch is read again because this service may itself have been suspended since the first read. A healthy driver
         would then seem silent.
 
         Raises:

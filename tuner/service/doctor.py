@@ -249,7 +249,7 @@ def _drivers(db: Connection) -> PartCheck:
     ]
     seen = f"{len(drivers)} at work"
     if others:
-        seen += f", of another version, which go on: {_first(others)}"
+        seen += f", of another version, which keep running: {_first(others)}"
     elif drivers:
         seen += f", all of tuner {release()}"
     return _check("drivers", seen)

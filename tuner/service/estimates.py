@@ -70,7 +70,7 @@ def estimate(settings: Settings, questions: EstimateQuestions, now: Instant) -> 
     """
     if questions == EstimateQuestions():
         parts = "run, choices, scaling, compute_optimal, recurring, ownership, serving"
-        raise Invalid.at("", f"asks for nothing; give at least one of {parts}")
+        raise Invalid.at("", f"is empty; give at least one of {parts}")
     known, today = catalogue(settings), datetime.fromtimestamp(now // NS, UTC).date()
     run = None if questions.run is None else sections.run_view(questions.run, known, today)
     return EstimateView(
@@ -105,7 +105,7 @@ def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
     listings = catalogue(service.settings).find(instance_type=machine)
     kind = accelerator(listings[0].accelerator, listings[0].gpu_memory_gib) if listings else None
     if kind is None:
-        raise ValueError(f"{job} ran on {machine}, which is no machine of the catalogue with a known GPU")
+        raise ValueError(f"{job} ran on {machine}, which is not in the catalogue, or has no known GPU there")
     if row.spec.resources.gpus < 1:
         raise ValueError(f"the trials of {job} used no whole GPU; name a job whose trials do")
     sizes = scaling_of(service, row.spec, machine)

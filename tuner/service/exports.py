@@ -36,7 +36,7 @@ LEAST_NS = 30 * NS  # importing PyTorch and tracing a small module already take 
 
 @dataclass(frozen=True, slots=True)
 class ServingQuery:
-    """How predictions are to be served."""
+    """How predictions will be served."""
 
     per_second: float = 10.0  #: Requests per second.
     #: Seconds to start a machine and a process. The measured time to load the file is added.
@@ -161,7 +161,7 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
     except Exception as error:  # every storage backend raises its own error types
         raise Unavailable(f"the file cannot be read: {explained(error)}") from error
     if file is None:
-        raise NotFound(f"the file of {format} is not in the storage any more")
+        raise NotFound(f"the file of {format} is no longer in the storage")
     return variant, file
 
 

@@ -52,7 +52,7 @@ class Leading:
         with self._lock:
             now = self._now()
             if self._looked_at is None or not 0 <= now - self._looked_at < LEASE_NS:
-                self._fit_at = now  # this service has just started, or it stood still
+                self._fit_at = now  # this service has just started, or it was suspended
             if self._looked_at is None or not 0 <= now - self._looked_at < RENEW_NS:
                 self._set(self._renew_or_begin(now), now)
             return self._term

@@ -134,7 +134,7 @@ def _kill(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str],
     deadline = preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
     try:
         if deadline is not None:
-            say(f"{node.name} has been told that it goes in {notice_ns / NS:g} s")
+            say(f"{node.name} was notified that it is taken away in {notice_ns / NS:g} s")
             preemption.wait_until(node, deadline)
     finally:
         killed = preemption.kill(node)
@@ -150,7 +150,7 @@ def _kept(settings: Settings, name: str) -> KeptNode:
     matching = [node for node in kept.nodes if _is_named(name, node.name, node.node_id)]
     if len(matching) != 1:
         there = ", ".join(node.name for node in kept.nodes)
-        raise NotFound(f"there is no node {name!r}; there is {there}")
+        raise NotFound(f"there is no node {name!r}; the nodes are {there}")
     if matching[0].state != "alive":
         raise Conflict(f"{matching[0].name} is {matching[0].state}")
     return matching[0]
@@ -163,19 +163,21 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
     the node was notified.
 
     Raises:
-        NotFound: Not exactly one living node has this name.
+        NotFound: Not exactly one node that is alive has this name.
         Conflict: `notice_ns` is 0, or the node is the head.
         Unavailable: The cluster does not answer, or the node could not be notified.
     """
     from tuner.service.bootstrap import system_now  # takes a second, and `tuner cluster` does not need it
 
     if not notice_ns:
-        raise Conflict("the machine is not ours to take: say with --notice how long it will still be there")
+        raise Conflict(
+            "this command cannot remove the machine: use --notice to give the time until it is taken away"
+        )
     deadline = system_now() + notice_ns
     with contextlib.closing(Dashboard(dashboard_url(settings.ray_address), cluster_token())) as dashboard:
         node, jobs = _living(dashboard, name), RayJobs(dashboard)
         if node.is_head:
-            raise Conflict(f"{name} is the head, with which the cluster would end: it cannot be drained")
+            raise Conflict(f"{name} is the head, which cannot be drained because the whole cluster would end")
         job = f"preempt-{node.id[:12]}-{deadline}"
         program = f"{sys.executable} -m tuner.cluster.notify_node"
         env = {"PYTHONPATH": os.pathsep.join(import_path())}
@@ -184,8 +186,8 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
             time.sleep(LOOK_S)
         if status != "succeeded":
             output = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
-            raise Unavailable(f"{name} did not take the order: {output.splitlines()[-1]}")
-    say(f"{name} has been told that it goes in {(deadline - system_now()) / NS:.1f} s")
+            raise Unavailable(f"{name} could not be notified: {output.splitlines()[-1]}")
+    say(f"{name} was notified that it is taken away in {(deadline - system_now()) / NS:.1f} s")
 
 
 def _living(dashboard: Dashboard, name: str) -> Node:
@@ -193,7 +195,7 @@ def _living(dashboard: Dashboard, name: str) -> Node:
     matching = [node for node in there if _is_named(name, node.name, node.id)]
     if len(matching) != 1:
         known = ", ".join(f"{node.name} ({node.id[:12]})" for node in there)
-        raise NotFound(f"{len(matching)} living nodes are {name!r}; there is {known}")
+        raise NotFound(f"{len(matching)} nodes match {name!r}; these are alive: {known}")
     return matching[0]
 
 

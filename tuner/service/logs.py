@@ -182,7 +182,7 @@ def _view(
 def _hidden(printed: Printed, secrets: list[str]) -> Printed:
     """Return the log with secrets masked.
 
-    If no bytes are missing between head and tail, they are masked together, because a secret may lie across both.
+    If no bytes are missing between head and tail, they are masked together, because a secret may extend over both.
     """
     cut = len(printed.head)
     if cut + len(printed.tail) == printed.total:

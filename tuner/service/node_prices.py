@@ -127,7 +127,7 @@ def _unknown(here: Catalogue, kind: str, market: Market, where: str) -> str:
     name = kind if market == "on_demand" else f"{kind}/{market}"
     return (
         f"the price of {kind} {_word(market)} in {where} is not known to the catalogue {here.name}, and {there}: "
-        f"name it with TUNER_NODE_PRICES={name}=…, or bring prices by `tuner prices --update FILE`"
+        f"name it with TUNER_NODE_PRICES={name}=…, or install prices with `tuner prices --update FILE`"
     )
 
 

@@ -19,7 +19,7 @@ from tuner.settings import Settings
 
 
 def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
-    """Return the living nodes, followed by the nodes that the autoscaler may start according to TUNER_NODE_TYPES.
+    """Return the nodes that are alive, followed by the nodes that the autoscaler may start according to TUNER_NODE_TYPES.
 
     Raises:
         BadFile: The file that TUNER_NODE_TYPES names cannot be used.
@@ -121,7 +121,7 @@ def check_size(settings: Settings, wanted: Resources) -> None:
             else "no"
         )
         raise Invalid.at(
-            "/resources/gpus", f"{kind} has {has} GPUs, not {wanted.gpus:g}: ask for at most as many"
+            "/resources/gpus", f"{kind} has {has} GPUs, not {wanted.gpus:g}: request at most {has}"
         )
 
 
@@ -155,7 +155,7 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
 
 def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
     if not nodes:
-        raise Unavailable("the Ray cluster has no living node")
+        raise Unavailable("no node of the Ray cluster is alive")
     fault, types = _missing(nodes, wanted), _types(nodes)
     return replace(fault, detail=f"{fault.detail}; the autoscaler has {types}") if types else fault
 

@@ -130,7 +130,7 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
         )
         would_do = that_would_do(service, spec, facts.machines)
         fix = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
-        raise Invalid.at("/planning/candidates", f"none will do: {reasons}{fix}")
+        raise Invalid.at("/planning/candidates", f"no candidate is suitable: {reasons}{fix}")
     alike = as_fast_by_assumption(candidates, evidence, facts.machines)
     if alike:
         note = (

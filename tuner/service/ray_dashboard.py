@@ -130,7 +130,7 @@ async def open_page(
     """
     rest = path.removeprefix("/")
     if not _is_shown(rest) or not query.isascii():
-        raise NotFound(f"/{rest[:200]} of Ray's dashboard is not shown here")
+        raise NotFound(f"/{rest[:200]} of Ray's dashboard is not available here")
     door = cluster.dashboard_access()
     if door is None:
         raise Unavailable("the local Ray cluster is starting")
@@ -147,7 +147,7 @@ async def open_page(
             if answer.status_code in (401, 403):
                 raise Unavailable("the Ray cluster refuses the service's token")
             if answer.is_redirect:
-                raise Unavailable("Ray's dashboard leads elsewhere")
+                raise Unavailable("Ray's dashboard redirects to another address")
             kept = {name: answer.headers[name] for name in ANSWERED_WITH if name in answer.headers}
             yield DashboardAnswer(answer.status_code, kept, answer.aiter_raw())
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:

@@ -187,7 +187,7 @@ def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
     if any(offer.is_of(node.labels) and node.cpus for node in nodes for offer in offers):
         return ""
     kinds = ", ".join(dict.fromkeys(f"{offer.instance_type} ({MARKETS[offer.market]})" for offer in offers))
-    return f"no machine that it may have is up yet: the autoscaler will be asked for {kinds}"
+    return f"no machine that the job may use is running yet: the autoscaler will be asked to start {kinds}"
 
 
 def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
@@ -264,7 +264,7 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
     if len(names) > MAX_JOBS:
         return [Fault("/warm_start/jobs", f"name at most {MAX_JOBS} jobs")]
     if spec.warm_start_checkpoints and not names:
-        return [Fault("/warm_start/jobs", "name the jobs whose checkpoints are to be gone on from")]
+        return [Fault("/warm_start/jobs", "name the jobs from whose checkpoints the trials continue")]
     faults = []
     for i, name in enumerate(names):
         detail = "is named twice; name it once" if name in names[:i] else _why_not(service, spec, name)
@@ -347,10 +347,8 @@ def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | Non
         old, new = row.spec.fidelity.unit, spec.fidelity.unit
         return f"a step of {name} was one {old}, here it is one {new}; give the same unit, {rest}"
     if has_run and row.code is None:
-        return (
-            f"it is not known with which code {name} ran, or that changed meanwhile; name another job, {rest}"
-        )
+        return f"it is not known with which code {name} ran, or its code changed while it ran; name another job, {rest}"
     code = code_of(spec, import_path()) if has_run else None
     if code is not None and code != row.code:
-        return f"the code of {spec.trainable} has changed since {name} ran; bring it back, {rest}"
+        return f"the code of {spec.trainable} has changed since {name} ran; restore the earlier code, {rest}"
     return None

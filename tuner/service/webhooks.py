@@ -215,9 +215,9 @@ def send(
 def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str]:
     """Return all addresses of the host. Raise AddressRefused if any of them is private or the URL is not allowed."""
     if parts.scheme not in (("https", "http") if private else ("https",)):
-        raise AddressRefused("only https:// is sent to")
+        raise AddressRefused("the URL must begin with https://")
     if "@" in parts.netloc:
-        raise AddressRefused("nothing is sent to a URL with a user")
+        raise AddressRefused("the URL must not contain a user name")
     host = parts.hostname or ""
     addresses = resolve(host, _port(parts))
     for text in addresses:

@@ -65,7 +65,7 @@ class Invariants:
         for where in touched:
             left = self._open.pop(where, FREE)
             if not left.nothing:
-                _broken("I4", f"the hold of {where} is resolved but for {left}")
+                _broken("I4", f"the hold of {where} is resolved except for {left}")
         self._check_ended(committed)
         self._check_account(tables, before)
 

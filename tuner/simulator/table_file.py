@@ -50,7 +50,9 @@ def _arrays(path: Path) -> Arrays:
         try:
             archive = np.load(file, allow_pickle=False)
         except Exception as error:  # the zip and npy readers raise a dozen kinds of errors for invalid files
-            raise ValueError(f"is not an .npz archive without pickles ({error}): use numpy.savez") from error
+            raise ValueError(
+                f"cannot be read as an .npz archive ({error}): write it with numpy.savez, without pickled objects"
+            ) from error
         if not isinstance(archive, np.lib.npyio.NpzFile) or archive.zip is None:
             raise ValueError("is one array, not an .npz archive: write it with numpy.savez")
         sizes = {member.filename.removesuffix(".npy"): member.file_size for member in archive.zip.infolist()}
@@ -74,7 +76,9 @@ def _table(name: str, arrays: Arrays) -> RecordedTable:
     rows, metric, step_s = _numbers(arrays, "X"), _decoded(arrays, "metric"), _decoded(arrays, "time")
     if metric.shape != step_s.shape or len(metric) != len(rows):
         shapes = f"X {rows.shape}, metric {metric.shape}, time {step_s.shape}"
-        raise ValueError(f"the arrays do not fit: {shapes}; X is (n, d), metric and time are (n, steps)")
+        raise ValueError(
+            f"the shapes of the arrays do not match: {shapes}; X is (n, d), metric and time are (n, steps)"
+        )
     if len(rows) < 2:
         raise ValueError(f"X has {len(rows)} rows: at least 2 are needed")
     if (step_s <= 0).any():
@@ -104,7 +108,9 @@ def _numbers(arrays: Arrays, name: str, *, ndim: int = 2) -> Floats:
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name} holds {array.dtype}, not numbers: store floats or integers")
     if array.ndim != ndim or not array.size:
-        raise ValueError(f"{name} has shape {array.shape}: {ndim} dimensions, none of them empty, are needed")
+        raise ValueError(
+            f"{name} has shape {array.shape}: it needs {ndim} dimensions, each of at least one entry"
+        )
     return _finite(name, array.astype(np.float64))
 
 
@@ -122,7 +128,7 @@ def _decoded(arrays: Arrays, name: str) -> Floats:
         return coded
     aff = _numbers(arrays, f"{name}_aff", ndim=1)
     if aff.shape != (2,):
-        raise ValueError(f"{name}_aff has {aff.size} values: it is (a, b)")
+        raise ValueError(f"{name}_aff has {aff.size} values: it needs two, (a, b)")
     with np.errstate(over="ignore"):
         decoded: Floats = coded * aff[0] + aff[1]
         return _finite(f"{name}, decoded by {name}_aff,", np.exp(decoded) if name == "time" else decoded)

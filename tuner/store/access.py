@@ -76,7 +76,7 @@ def add_project(db: Connection, name: str, at: Instant) -> ProjectRow:
         with db.begin_nested():
             db.execute(insert(projects).values(name=name, created_at=at))
     except IntegrityError as error:
-        raise Conflict(f"there is a project {name!r} already") from error
+        raise Conflict(f"the project {name!r} already exists") from error
     return ProjectRow(name, at)
 
 

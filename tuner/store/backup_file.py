@@ -65,9 +65,7 @@ def unpack(file: Path, to: Path) -> About:
             members = sorted(packed.namelist())
             if members != sorted((ABOUT, NAMES[about.kind])):
                 other = next((name for name in members if name not in (ABOUT, NAMES[about.kind])), members[0])
-                raise BadFile(
-                    f"{file} was altered: it has a member {other[:100]!r} that no backup has, or one twice"
-                )
+                raise BadFile(f"{file} was altered: its member {other[:100]!r} is unknown or occurs twice")
             with packed.open(NAMES[about.kind]) as inside, _private(to) as target:
                 digest_and_size = _copied(inside, target, about.size_bytes)
     except OSError as error:
@@ -93,13 +91,13 @@ def _about(data: bytes) -> About:
         seal, version = fields.pop("seal"), fields["format"]
         about = About(**fields) if version == FORMAT else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadFile(f"what the backup says of itself cannot be read: {error}") from error
+        raise BadFile(f"the description in the backup cannot be read: {error}") from error
     if about is None:
         raise BadFile(
-            f"it is a backup of format {version}, and this version of tuner reads {FORMAT}: use a newer one"
+            f"it is a backup of format {version}, and this version of tuner reads format {FORMAT}: restore it with a newer version of tuner"
         )
     if not _is_possible(about) or seal != _seal(about) or about.kind not in NAMES:
-        raise BadFile("what the backup says of itself was altered")
+        raise BadFile("the description in the backup was altered")
     return about
 
 

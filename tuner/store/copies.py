@@ -45,9 +45,7 @@ def copy(source: Path, to: Path) -> None:
         Unavailable: The database cannot be read.
     """
     if not source.is_file():
-        raise Unavailable(
-            f"there is no database {source}: is TUNER_HOME, or TUNER_DATABASE_URL, what it was?"
-        )
+        raise Unavailable(f"there is no database {source}: check TUNER_HOME and TUNER_DATABASE_URL")
     os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     _copy(source, to)
     check(to)
@@ -295,7 +293,7 @@ class ReplacedContents:
 def kind_of(database: Database) -> Kind:
     """Return the kind of the database. Raise BadFile if it is in memory."""
     if database.is_sqlite and database.url.database in (None, "", ":memory:"):
-        raise BadFile("a database in memory cannot be backed up, nor restored")
+        raise BadFile("a database in memory cannot be backed up or restored")
     return "sqlite" if database.is_sqlite else "postgresql"
 
 

@@ -129,7 +129,7 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
     except InternalError as error:
         if "idle-in-transaction" not in str(error.orig):
             raise
-        raise Unavailable(f"this service stood still in the middle of a write: {error.orig}") from error
+        raise Unavailable(f"this service was suspended in the middle of a write: {error.orig}") from error
 
 
 def check(db: Connection, term: Term) -> None:

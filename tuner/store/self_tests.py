@@ -51,6 +51,6 @@ def put(db: Connection, project: str, result: SelfTestRow) -> None:
 def refusal(reason: str) -> str:
     """Return the error text for a job that requests spot machines although its trainable failed the restore self-test."""
     return (
-        f"spot machines may be taken away at any time, and the restore self-test says of this trainable: {reason}. "
-        "Ask for on_demand, or fix the trainable; once its code has changed it is tested again"
+        f"the trainable failed the restore self-test that spot machines require: {reason}. "
+        "Use on_demand, or fix the trainable: changed code is tested again"
     )

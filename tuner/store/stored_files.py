@@ -60,7 +60,7 @@ class StoredSpan:
 
 @dataclass(frozen=True, slots=True)
 class DueMeasurement:
-    """A job whose files are to be measured."""
+    """A job whose files must be measured."""
 
     job: str
     project: str
@@ -239,7 +239,7 @@ def removed(db: Connection, done: Removal) -> None:
 
 
 def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> list[DueMeasurement]:
-    """Return jobs whose files are to be measured: those that have begun and were not measured lately, or since they ended or exported.
+    """Return jobs whose files must be measured: those that have begun and were not measured recently, or not since they ended or exported.
 
     A measurement in the future was made before the clock was set back. It does not count.
     """

@@ -165,7 +165,7 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
     """Return a row for each trial of the source that the job may continue: its newest usable checkpoint, with the metric there.
 
     A checkpoint is usable if its step has a metric that was reported by the cut-off event `mark.until_seq`. Failed
-    trials, and trials whose configuration lies outside the job's search space, are left out.
+    trials, and trials whose configuration is outside the job's search space, are left out.
     """
     r, c, t = reports.c, checkpoints.c, trials.c
     counts = (c.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)

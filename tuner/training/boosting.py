@@ -83,7 +83,7 @@ class _LightGBMCallback:
         missing = [name for name in self._names if name not in scores]
         if missing:
             raise ValueError(
-                f"{', '.join(missing)}: no such metric is evaluated; evaluated are {', '.join(scores) or 'none'}"
+                f"{', '.join(missing)}: not evaluated; the evaluated metrics are {', '.join(scores) or 'none'}"
             )
         reported = {name: scores[name] for name in self._names or scores}
         if self._run.report(reported, last=last):

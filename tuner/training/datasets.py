@@ -487,7 +487,7 @@ def _log(count: int, *, from_bucket: bool = False, waits: bool = False) -> None:
 
 
 def _is_waited_for() -> bool:
-    """Return whether training cannot go on meanwhile: not if a thread or a worker of a data loader reads ahead."""
+    """Return whether training waits for the data. It does not if a thread or a worker of a data loader reads ahead."""
     is_main_process = multiprocessing.parent_process() is None
     return is_main_process and threading.current_thread() is threading.main_thread()
 

@@ -26,7 +26,7 @@ class Home(ABC):
 
     first_step: int = 0
     max_step: int | None = None
-    echo: bool = False  #: Whether the restored state is to be saved again at once.
+    echo: bool = False  #: Whether the restored state must be saved again at once.
     rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
     #: One value per rung for each proxy of the job's fidelity.
     proxies: Mapping[str, Sequence[float]] | None = None

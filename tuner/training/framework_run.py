@@ -88,7 +88,7 @@ class FrameworkRun:
             last: Whether training ends after this step by itself. The final state is then saved.
 
         Raises:
-            StopTraining: The attempt is over, and nothing is to be saved.
+            StopTraining: The attempt is over, and nothing needs to be saved.
             MetricsRefused: A metric cannot be recorded.
             ArtifactRefused: A file of the directory for artifacts cannot be stored.
         """
@@ -105,7 +105,7 @@ class FrameworkRun:
         The next attempt then continues in the middle of that step.
 
         Raises:
-            StopTraining: The attempt is over, and nothing is to be saved.
+            StopTraining: The attempt is over, and nothing needs to be saved.
         """
         reply = self._home.ask()
         if reply.flush:

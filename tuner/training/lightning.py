@@ -108,7 +108,7 @@ class TunerCallback(Callback):
         if missing:
             names = ", ".join(sorted(logged)) or "none"
             raise ValueError(
-                f"{', '.join(missing)}: not logged by the end of epoch {trainer.current_epoch}; logged are {names}"
+                f"{', '.join(missing)}: not logged by the end of epoch {trainer.current_epoch}; the logged metrics are {names}"
             )
         reported = {name: logged[name] for name in self._names or logged}
         ends = trainer.max_epochs is not None and trainer.current_epoch + 1 >= trainer.max_epochs

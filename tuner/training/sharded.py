@@ -32,7 +32,7 @@ def unwrapped(name: str, part: Any) -> Any:
 
 
 def is_same_on_all_ranks(part: Any) -> bool:
-    """Return whether all ranks have the same state of a part, but for their pieces of tensors."""
+    """Return whether all ranks have the same state of a part, apart from their shards of tensors."""
     return isinstance(part, torch.nn.Module | torch.optim.Optimizer)
 
 
@@ -59,7 +59,7 @@ class _LikeParameter:
 
 
 def layout_of(part: Any) -> Any:
-    """Return the tensors of a part as they are now, which show how those of a checkpoint are to be spread."""
+    """Return the current tensors of a part. They show how the tensors of a checkpoint must be distributed over the ranks."""
     if isinstance(part, torch.optim.Optimizer):
         parameters = [parameter for group in part.param_groups for parameter in group["params"]]
         return {"state": {number: _LikeParameter(parameter) for number, parameter in enumerate(parameters)}}
@@ -121,7 +121,9 @@ def _filled(pieces: Sequence[Mapping[str, Any]], size: list[int], offset: list[i
             target[tuple(slice(begin, begin + length) for _, begin, length in both)] = source
             filled += source.numel()
     if filled != target.numel():
-        raise ValueError(f"{target.numel() - filled} of {target.numel()} numbers of a tensor are in no file")
+        raise ValueError(
+            f"{target.numel() - filled} of {target.numel()} numbers of a tensor are missing in the files"
+        )
     return target
 
 

@@ -216,7 +216,7 @@ class SpotSafe:
         weights would be new.
         """
         if not self._open:
-            raise RuntimeError("this is for inside of a with block: with SpotSafe(...) as run:")
+            raise RuntimeError("use this inside of a with block: with SpotSafe(...) as run:")
 
     def report(self, *, artifacts: Mapping[str, str | Path] | None = None, **metrics: Any) -> None:
         """Report the metrics of a step, once per step, and save a checkpoint if it is requested.

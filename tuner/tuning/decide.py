@@ -36,7 +36,7 @@ from tuner.tuning.steps import (
 LOSSES_WITHOUT_NEW_STEP = 5
 BUDGETS = ("budget_usd", "budget_gpu_hours")
 OUTSIDE_WINDOW = Ending(
-    "paused", None, "outside of its window; it goes on by itself at the next opening", reopens=True
+    "paused", None, "outside of its window; it continues automatically at the next opening", reopens=True
 )
 
 
@@ -321,7 +321,7 @@ def _exhausted(state: State, reason: StopReason) -> Ending:
             if state.refusing_budget == BUDGET
             else f"budget {state.refusing_budget!r} above this job"
         )
-        detail = f"the {name} is used up; the job goes on once that allows more"
+        detail = f"the {name} is used up; the job continues once that budget has room again"
         return Ending("paused", reason, detail, waits_for=state.refusing_budget)
     return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
 

@@ -1,6 +1,6 @@
 """The next dollar: what it is expected to gain, and when a job stops because that is not worth it.
 
-The forecast assumes that the job goes on as before: the next trials are drawn, promoted and paid for like earlier ones. The best of n
+The forecast assumes that the job continues as before: the next trials are drawn, promoted and paid for like earlier ones. The best of n
 results is beaten by the next result with a chance of about 1/n. If the upper tail of the results is exponential, the expected excess
 is then the mean excess of the best results over the next best one. The n trials cost what was spent on them, so the expected gain per
 dollar is that excess divided by this money. It includes everything that is paid for: setup, lost work and trials that are cut short.

@@ -135,7 +135,7 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     imported = importlib.import_module(module)
     file = str(getattr(imported, "__file__", None))
     if package and entry != PROGRAM_ENTRY and not file.startswith(package + os.sep):
-        raise NotTrainable(f"{module} is not of the package: it is {file}")
+        raise NotTrainable(f"{module} is not in the package: it was imported from {file}")
     target = getattr(imported, attribute)
     if type(target).__module__.startswith("ray.train."):
         raise NotTrainable(RAY_TRAINER.format(entry=entry, kind=type(target).__name__))

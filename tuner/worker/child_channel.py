@@ -70,7 +70,7 @@ class AskMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """A complete checkpoint lies in the staging directory."""
+    """A complete checkpoint is in the staging directory."""
 
     step: int
     path: str

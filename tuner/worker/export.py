@@ -62,7 +62,7 @@ def export(
         trial: The trial whose checkpoint is exported.
         step: The step of the checkpoint.
         attempt: The attempt that saved the checkpoint.
-        wanted: The configuration of `run_export`, but for `checkpoint`.
+        wanted: The configuration of `run_export`, without `checkpoint`.
         limit_s: How long the download of the checkpoint and the lease may take together.
         resources: CPUs and GPUs.
     """

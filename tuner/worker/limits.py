@@ -116,7 +116,7 @@ class ProbeRequest:
     processes: int  #: Processes and threads, counted together.
     memory_bytes: int
     package: str = ""  #: The folder that `entry` comes from, or empty.
-    kind: str = ""  #: `optuna` if the search space of an objective is to be recorded, or empty.
+    kind: str = ""  #: `optuna` to record the search space of an objective, otherwise empty.
 
     def text(self) -> str:
         return json.dumps(astuple(self))

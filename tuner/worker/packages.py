@@ -63,7 +63,7 @@ def check_tops(names: Iterable[str]) -> None:
             else None
         )
         if whose is not None:
-            raise BadFile(f"{name!r} is a name of {whose} module, which it would stand before: rename it")
+            raise BadFile(f"{name!r} is a name of {whose} module, which it would hide: rename it")
 
 
 @cache
@@ -187,7 +187,7 @@ def _files(entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     files = [info for info in entries if not info.is_dir()]
     _check_together([info.filename for info in entries])
     if not any(info.filename.endswith(".py") for info in files):
-        raise BadFile("there is no Python in this package: a trainable is a function in a .py file")
+        raise BadFile("this package has no Python file: a trainable is a function in a .py file")
     return files
 
 
@@ -196,7 +196,7 @@ def _kind_fault(info: zipfile.ZipInfo) -> str | None:
     if info.flag_bits & 0x1:
         return "is encrypted: pack it without a password"
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR if info.is_dir() else 0):
-        return "is a link, a device or another folder than it says: pack plain files"
+        return "is a link, a device, or a file with the name of a folder: pack plain files"
     if info.is_dir() and info.file_size:
         return "is a folder entry with content of its own: pack it again"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -217,7 +217,7 @@ def _name_fault(name: str) -> str | None:
     if unicodedata.normalize("NFC", name) != name or len(name.encode()) > MAX_NAME_BYTES:
         return f"has a name that is not in Unicode's normal form C, or of more than {MAX_NAME_BYTES} bytes: rename it"
     if len(parts) > MAX_DEPTH:
-        return f"lies deeper than {MAX_DEPTH} folders: pack it flatter"
+        return f"is nested deeper than {MAX_DEPTH} folders: use fewer nested folders"
     return None
 
 
@@ -233,7 +233,7 @@ def _content_fault(name: str) -> str | None:
     if last.endswith(PACKED):
         return "is an archive in an archive: pack its files instead"
     if parts[0].endswith(".data"):
-        return "has to be installed: packages are used as they lie, so pack a wheel without a .data folder"
+        return "has to be installed: packages are used without installation, so pack a wheel without a .data folder"
     return None
 
 
@@ -245,13 +245,15 @@ def _check_together(names: list[str]) -> None:
         if name.endswith("/"):
             above.append(last)
         elif name.casefold() in files:
-            raise BadFile(f"{name!r} is there twice, but for case: leave one out")
+            raise BadFile(f"{name!r} occurs twice with different upper and lower case: leave one out")
         else:
             files.add(name.casefold())
         for depth in range(1, len(above) + 1):
             folder = "/".join(above[:depth])
             if folders.setdefault(folder.casefold(), folder) != folder:
-                raise BadFile(f"the folder {folder!r} is there twice, but for case: rename one")
+                raise BadFile(
+                    f"the folder {folder!r} occurs twice with different upper and lower case: rename one"
+                )
     if both := files & folders.keys():
         raise BadFile(f"{min(both)!r} is a file and a folder: rename one")
 

@@ -94,7 +94,7 @@ class Program:
         self._tail, self._line = bytearray(), bytearray()
         self._printed: list[bytes] = []  # complete lines of the output that were not searched yet
         self._read_bytes, self._last_line = 0, b""  # how much of the file with metrics was read
-        # whether the checkpoint of the last reported step is to be saved when the program ends
+        # whether the checkpoint of the last reported step must be saved when the program ends
         self._unsaved = False
         pattern = config["metrics_pattern"]
         self._pattern = re.compile(pattern) if pattern is not None else None
@@ -230,7 +230,7 @@ class Program:
     def _report_new(self, *, last: bool) -> None:
         """Report the steps that the program has finished since the last call. It is stopped meanwhile.
 
-        Only the program of rank 0 is asked. The others go on until they need it.
+        Only the program of rank 0 is asked. The others continue until they need it.
         """
         if not self._is_first_rank:
             return

@@ -167,7 +167,7 @@ class RestoreSelfTest:
         if run.steps:
             return run.steps[0]
         if run.state == "failed":
-            raise _Failed(f"its first step did not end well: {run.error_text()}", lasting=False)
+            raise _Failed(f"its first step failed: {run.error_text()}", lasting=False)
         self._check_time(run)
         if not run.reports:
             raise _Failed("it ended without a report", lasting=False)
@@ -193,7 +193,7 @@ class RestoreSelfTest:
         self._check_time(run)
         if saved.step not in run.steps:
             raise _Failed(
-                f"it was given its checkpoint of step {saved.step} and began again without it; {USE_SPOT_SAFE}, and go on from "
+                f"it was given its checkpoint of step {saved.step} and began again without it; {USE_SPOT_SAFE}, and continue from "
                 "tune.get_checkpoint() where there is one"
             )
 
@@ -241,7 +241,7 @@ class RestoreSelfTest:
     def _check_time(self, run: _AttemptResults) -> None:
         """Raise _Failed if the lease of the attempt ended before the test was done."""
         if run.state == "paused" and run.error:
-            raise _Failed(f"it was not through within {self._limit_s:.0f} s", lasting=False)
+            raise _Failed(f"it did not finish within {self._limit_s:.0f} s", lasting=False)
 
 
 def _differences(saved: Path, restored: Path) -> list[str]:

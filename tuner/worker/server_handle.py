@@ -211,7 +211,7 @@ class Servers:
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
-        """Return a living fork server. Start a new one if the current one is dead. Raise the error of a package that cannot be unpacked."""
+        """Return the fork server, and start a new one if it is dead. Raise the error of a package that cannot be unpacked."""
         if self._trouble is not None:
             self.current.close()
             self.current = self._new(self._entry)

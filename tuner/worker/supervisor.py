@@ -157,7 +157,7 @@ class Supervisor:
                     if not self.server.ready:
                         self.server.kill()
                 case unknown:
-                    raise ValueError(f"there is no order {unknown!r}")
+                    raise ValueError(f"unknown order {unknown!r}")
             self.reply_if_due(attempt)
             self._changed.notify_all()
 
@@ -641,7 +641,7 @@ class Supervisor:
                 endings.kill_group(pid)
 
     def kill_all(self) -> None:
-        """Kill the child and all processes that it started, in any session. This needs neither the lock nor a living fork server."""
+        """Kill the child and all processes that it started, in any session. This needs neither the lock nor a fork server that is alive."""
         self.kill()
         if self.pids:
             kill_descendants(self.server.pid)

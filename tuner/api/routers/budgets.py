@@ -73,7 +73,7 @@ def _ppm(share: float) -> int:
     """Return a share of a budget in parts per million. Raise ValueError if it has more than six decimals."""
     exact = Decimal(str(share)) * PPM
     if not exact.is_finite() or exact != exact.to_integral_value():
-        raise ValueError("is the share of the budget, such as 0.8, with at most six decimals")
+        raise ValueError("must be a share of the budget, such as 0.8, with at most six decimals")
     return int(exact)
 
 

@@ -29,7 +29,7 @@ def readyz(request: Request, service: Svc) -> dict[str, Any]:
     ready too. A service that is shutting down is not.
     """
     if request.app.state.shutting_down.is_set():
-        raise Unavailable("this service is about to end")
+        raise Unavailable("this service is shutting down")
     metrics_snapshot.check_database(service)
     if not request.app.state.is_ready():
         raise Unavailable("the Ray cluster is starting, or does not answer")
@@ -51,7 +51,7 @@ def metrics(request: Request, service: Svc) -> Response:
     if _has_several_projects(service):
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
-            raise Unauthorized("with several projects, figures are shown to who sends the service's own key")
+            raise Unauthorized("with several projects, the metrics require the service's own key")
         if not access.is_operators(given, request.app.state.api_key):
             access.user_of(service, given).need("operator")
     text, kind = request.app.state.metrics.render(request.headers.get("accept", ""))

@@ -1,4 +1,4 @@
-"""The routes for decisions about money: advice on a job that ran, pilots, cost estimates, plans of jobs to come, and prices."""
+"""The routes for decisions about money: advice on a job that ran, pilots, cost estimates, plans, and prices."""
 
 from datetime import UTC, datetime
 from typing import Annotated

@@ -76,7 +76,7 @@ class NodeBoard:
 def _read(path: Path) -> Notice:
     notice = Notice(**json.loads(path.read_text()))
     if path.name != _name(notice.id) or not isinstance(notice.deadline, int):
-        raise ValueError(f"{path.name} is none of ours")
+        raise ValueError(f"{path.name} is not the name of a notice")
     return notice
 
 

@@ -112,5 +112,5 @@ def shown(value: object) -> str:
 def _rfc1123(text: str) -> Instant:
     at = parsedate_to_datetime(text)
     if at.tzinfo is None:
-        raise ValueError("a time without its zone")
+        raise ValueError("the time has no time zone")
     return Instant(int(at.timestamp()) * NS)

@@ -77,7 +77,7 @@ def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
     chance = 1 - Fraction(max(0.0, first.rho)).limit_denominator(10**6)
     return AdviceFinding(
         kind="min_fidelity_misleads",
-        title=f"The ranking at step {fidelity.min} says little of that at step {last}: rank correlation {first.rho:.2f}",
+        title=f"The ranking at step {fidelity.min} says little about that at step {last}: rank correlation {first.rho:.2f}",
         evidence={
             "rank_correlation": _figure(first.rho),
             "rank_correlation_low": _figure(first.low),
@@ -91,13 +91,13 @@ def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
             "fidelity.min",
             str(fidelity.min),
             str(min(step, last)),
-            "trials are then first compared where it tells",
+            "trials are then first compared at a step that predicts the last one",
         ),
         saves=min(evidence.spent, portion(cost, chance)),
-        saves_note="what trials cost that were cut at that rung, by the part in which its ranking is chance: as many drawn at random "
-        "would have done as well",
-        verify="run both with the same budget and three seeds and compare the best metric; the trials at both steps are those that "
-        "were promoted, whose ranks correlate less than all trials' would",
+        saves_note="the cost of the trials that were cut at that rung, times the share of the ranking that is chance: a random "
+        "choice would have been as good",
+        verify="run both with the same budget and three seeds and compare the best metric; only promoted trials have metrics at both "
+        "steps, and their ranks correlate less than those of all trials would",
         confidence="low",
     )
 
@@ -146,7 +146,7 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
             f"with fidelity.min: {step}" if whole else "trials that will not be promoted then end earlier",
         ),
         saves=min(evidence.spent, Money(saves)),
-        saves_note="what the trials that were cut, or would have been, cost beyond that step",
+        saves_note="the cost, beyond that step, of the trials that were cut or would have been cut",
         verify="run both with the same budget and three seeds and compare the best metric, or replay the curves by `tuner simulate`",
         confidence="medium",
     )

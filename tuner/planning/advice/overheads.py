@@ -64,10 +64,11 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
         saves=min(
             saved_usd if too_dear else lost_usd, portion(spent_on(attempts, "train", "lost"), now - then)
         ),
-        saves_note="training times what saves and losses take of it (δ/τ + τ/2M) at this interval and at the best; at most what was "
+        saves_note="the cost of training times the difference between the shares of saves and losses (δ/τ + τ/2M) at this interval and at the best "
+        "one; at most what was "
         f"{'spent on saves' if too_dear else 'lost'}",
-        verify="compare `checkpoint` and `lost` in the bills of both, over as much training; the metric cannot change, since a "
-        "restored trial goes on as it was: the restore self-test says so",
+        verify="compare `checkpoint` and `lost` in the bills of two jobs with as much training; the metric cannot change, since a "
+        "restored trial continues exactly where it was, as the restore self-test checks",
         confidence="medium",
     )
 
@@ -127,7 +128,7 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         ),
         # Each worker must set up once in any case, so these setups are not savings.
         saves=max(ZERO, Money(spent.micro_usd - evidence.concurrency * max(setups).micro_usd)),
-        saves_note=f"all setups but the dearest one for each of {evidence.concurrency} workers; at most this",
+        saves_note=f"at most this: all setups except one, the most expensive, for each of {evidence.concurrency} workers",
         verify="the metric at each step of one configuration with the same seed must be as before; compare `setup` in the bills",
         confidence="medium",
     )

@@ -71,8 +71,8 @@ def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
         saves_note=savings[0][2]
         if savings
         else "how much faster larger batches are is known once they are tried",
-        verify="run two or three of the same configurations with the same seeds both ways and compare the metric at the same step, "
-        "seconds a step and the bill; keep the change where the metric is within its spread between seeds and the dollars to the "
+        verify="run two or three of the same configurations with the same seeds with and without the change, and compare the metric at the same step, "
+        "seconds a step and the bill; keep the change if the metric is within its spread between seeds and the dollars to the "
         "same step fall",
         confidence="medium" if savings else "low",
     )

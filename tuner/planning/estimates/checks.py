@@ -132,7 +132,7 @@ def check_run(run: TrainingRun, catalogue: Catalogue) -> list[Listing]:
     faults = [*_filter_faults("/run", run.where, catalogue)]
     faults += [*_speed_faults(run, catalogue), *_model_faults(run)]
     if run.deadline_ns is not None and run.deadline_ns <= 0:
-        faults.append(Fault("/run/deadline", "has passed: give a time to come, or a duration such as 12h"))
+        faults.append(Fault("/run/deadline", "has passed: give a future time, or a duration such as 12h"))
     if faults:
         raise Invalid(*faults)
     listings = _listings_in("/run", run.where, catalogue)
@@ -225,7 +225,7 @@ def work_of(
         raise Invalid.at("/run/tokens", "count the work in samples or in tokens, not in both")
     if samples is None and tokens is None and flops is None:
         raise Invalid.at(
-            "/run", "how much work is it? give samples (of an epoch, with epochs), tokens or flops"
+            "/run", "the amount of work is missing; give samples (of one epoch, with epochs), tokens or flops"
         )
     if tokens is not None:
         known = None if parameters is None else 6 * parameters * tokens * epochs
@@ -255,7 +255,7 @@ def timed_run(
     names = (*where.accelerators, *where.instance_types)
     if len(names) != 1:
         fix = "name one machine in accelerators or in instance_types"
-        raise Invalid.at("/run/hours", f"hours are those of one machine; {fix}")
+        raise Invalid.at("/run/hours", f"hours apply to one kind of machine; {fix}")
     if gpus is None:
         raise Invalid.at("/run/gpus", "give the number of GPUs with which the run takes these hours")
     measured = Measurement(
@@ -307,7 +307,7 @@ def _model_faults(run: TrainingRun) -> Iterator[Fault]:
     shape = (model.layers, model.hidden, model.heads, model.sequence)
     if model.activation_bytes is None and None in shape:
         fix = "give activation_mib_per_sample, or layers, hidden, heads and sequence of a transformer"
-        yield Fault("/run/model", f"what do activations take? {fix}")
+        yield Fault("/run/model", f"the memory of activations is missing; {fix}")
 
 
 def _check_gpus(run: TrainingRun, listings: list[Listing]) -> None:
@@ -320,9 +320,9 @@ def _check_gpus(run: TrainingRun, listings: list[Listing]) -> None:
     short = {name: has for name, has in few.items() if name.casefold() in named}
     if short:
         listed = ", ".join(f"{name} has {has:g}" for name, has in sorted(short.items()))
-        raise Invalid.at("/run/gpus", f"{run.gpus} are more than there are: {listed}")
+        raise Invalid.at("/run/gpus", f"there are fewer than {run.gpus} GPUs: {listed}")
     if all(listing.accelerators < run.gpus for listing in listings):
         counts = sorted({f"{listing.accelerators:g}" for listing in listings}, key=float)
         raise Invalid.at(
-            "/run/gpus", f"no machine asked for has {run.gpus}; there are machines with {', '.join(counts)}"
+            "/run/gpus", f"none of the requested machines has {run.gpus} GPUs; they have {', '.join(counts)}"
         )

@@ -320,7 +320,7 @@ def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[Ye
     costs = question.costs or _costs(run)
     if not costs:
         raise Invalid.at(
-            "/recurring", "what does a run cost? give costs, or describe a run that fits somewhere"
+            "/recurring", "the cost of a run is missing; give costs, or describe a run that fits on a machine"
         )
     yearly_costs = [
         yearly(name, usd, runs_per_month=question.runs_per_month, failed_share=question.failed_share)

@@ -16,7 +16,7 @@ export class Actions {
     this.busy = false;
     const button = (words, act, name = "quiet") => h("button", { type: "button", class: name, onclick: act }, words);
     this.pause = button("Pause", () => this.act("pause", "The job pauses: its trials are saved at their next step."));
-    this.resume = button("Resume", () => this.act("resume", "The job goes on."));
+    this.resume = button("Resume", () => this.act("resume", "The job continues."));
     this.topUp = button("Top up…", () => this.askBudget(), "");
     this.edit = button("Priority and tags…", () => this.askRest());
     this.cancel = button("Cancel…", () => this.askCancel(), "danger");

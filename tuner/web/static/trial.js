@@ -86,7 +86,7 @@ class Steering {
 
   askStop(id) {
     const wrong = h("div");
-    ask(`Stop trial ${short(id)}?`, [h("p", {}, "It stops for good. What it has reported stays, and its worker goes on with another trial."), wrong],
+    ask(`Stop trial ${short(id)}?`, [h("p", {}, "It stops for good. What it has reported stays, and its worker continues with another trial."), wrong],
       "Stop the trial", () => this.send("stop", `Trial ${short(id)} is being stopped.`, wrong), "danger");
   }
 }
