@@ -239,8 +239,8 @@ def test_page_draws_both_metrics_of_two_objectives(page: Page, finished: Finishe
     page.route(re.compile(f"/v1/jobs/{job}(/pareto)?$"), changed)
     see(page, finished, job)
     part = section(page, "What can I get for my money?")
-    expect(part.get_by_role("img", name="Both metrics of the front.").locator("canvas")).to_be_visible()
-    part.get_by_text("The front as a table").click()
+    expect(part.get_by_role("img", name="Both metrics of the Pareto front.").locator("canvas")).to_be_visible()
+    part.get_by_text("The Pareto front as a table").click()
     table = part.get_by_role("table")
     expect(table.get_by_role("columnheader", name="latency_ms")).to_be_visible()
     expect(table.locator("tbody tr").first).to_contain_text("100")
@@ -253,11 +253,11 @@ def test_page_asks_for_a_missing_or_refused_key(page: Page, finished: Finished) 
     page.goto(finished.url)
     page.evaluate("sessionStorage.setItem('was', '1')")
     page.get_by_label("API key").fill("wrong")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("alert")).to_contain_text("refused the key")
     assert violations(page) == []
     page.get_by_label("API key").fill(KEY)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("link", name="digits")).to_be_visible()
     page.get_by_role("button", name="Change key").click()
     page.goto(f"{finished.url}#key={KEY}")
@@ -277,7 +277,7 @@ def test_page_asks_for_a_missing_or_refused_key(page: Page, finished: Finished) 
     page.get_by_role("button", name="Set them").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.get_by_label("API key").fill(KEY)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("button", name="Priority and tags…")).to_be_visible()
 
 
@@ -289,7 +289,7 @@ def test_spend_is_grouped_and_downloaded_and_idle_machines_are_separate(
     expect(table).to_contain_text("vision")
     machines = section(page, "Machines that no job used")
     expect(machines.get_by_role("heading")).to_have_text("Machines that no job used: $0.0600")
-    expect(machines).to_contain_text("Nobody looked for 2.0 h")
+    expect(machines).to_contain_text("Not observed for 2.0 h")
     expect(machines.get_by_role("table")).to_contain_text("tiny")
     page.get_by_label("By", exact=True).select_option("market")
     expect(page.get_by_role("region", name="Spend by market")).to_contain_text("on_demand")
@@ -310,7 +310,7 @@ def test_jobs_are_filtered_by_state_and_tag(page: Page, finished: Finished) -> N
     page.get_by_role("link", name="All jobs").click()
     expect(page.get_by_role("link", name="digits")).to_be_visible()
     page.get_by_label("State").select_option("running")
-    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    expect(page.get_by_text("No job matches these filters.")).to_be_visible()
     page.get_by_label("State").select_option("succeeded")
     page.get_by_label("Tag").fill("project:vision")
     page.get_by_label("Tag").press("Enter")
@@ -340,7 +340,7 @@ def test_pages_are_accessible_fit_the_screen_and_are_small(page: Page, finished:
     for path, sign in (
         ("", "succeeded"),
         ("new", "Nothing has run"),
-        ("spend", "Nobody looked for"),
+        ("spend", "Not observed for"),
         (f"jobs/{job}", "of training"),
     ):
         page.goto(f"{finished.url}#/{path}")

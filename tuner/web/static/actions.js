@@ -64,7 +64,7 @@ export class Actions {
   askCancel() {
     const wrong = h("div");
     ask("Cancel this job?", [
-      h("p", {}, "All work stops at once. What was found stays, and no more is spent. A cancelled job cannot go on."), wrong,
+      h("p", {}, "All work stops at once, and no more money is spent. The results are kept. A cancelled job cannot be resumed."), wrong,
     ], "Cancel the job", () => this.once(() => order(this.model.job.id, "cancel"), "The job is being cancelled.", wrong), "danger");
   }
 
@@ -77,7 +77,7 @@ export class Actions {
         return await this.once(async () => then(await change(seen, body(), is)), saying(), wrong);
       } catch (error) {
         if (!(error instanceof Meanwhile)) throw error;
-        fill(wrong, problem({ title: "The job was changed meanwhile", detail: `${told(seen, error.job)} Nothing was changed from here. To set what is written above all the same, ask again.` }));
+        fill(wrong, problem({ title: "The job was changed meanwhile", detail: `${told(seen, error.job)} Your change was not made. To make it anyway, press the button again.` }));
         button.textContent = `${words} all the same`;
         seen = error.job;
         return false;
@@ -92,14 +92,14 @@ export class Actions {
     const goes = ["paused", "succeeded"].includes(state);
     const add = (part) => h("button", { type: "button", class: "quiet small", onclick: () => { input.value = String(Number((budget.usd * (1 + part)).toFixed(6))); input.focus(); } }, `+ ${100 * part} %`);
     this.askChange("Top up", [
-      h("p", {}, budget.usd === null ? "This job has no budget in dollars yet." : `Its budget is ${usd(budget.usd)}. Say what it shall be in all.`),
+      h("p", {}, budget.usd === null ? "This job has no budget in dollars yet." : `Its budget is ${usd(budget.usd)}. Enter the new total.`),
       h("p", {}, h("label", { for: "total" }, "New budget, in dollars"), h("span", { class: "dollars" }, "$", input, budget.usd ? [0.25, 0.5, 1].map(add) : null)),
       h("p", { id: "total-help", class: "soft small" }, `At least ${usd(least)}: what is spent and held.`),
-      goes ? h("p", { class: "check" }, go, h("label", { for: "go-on" }, "and go on with the job")) : null,
+      goes ? h("p", { class: "check" }, go, h("label", { for: "go-on" }, "and resume the job")) : null,
     ], "Set the budget", {
       body: () => ({ budget: { usd: Number(input.value) } }),
       is: (job) => job.budget.usd === Number(input.value),
-      told: (before, now) => before.budget.usd === now.budget.usd ? "Its priority or tags are others now." : `Its budget was ${usd(before.budget.usd)}. It is ${usd(now.budget.usd)} now.`,
+      told: (before, now) => before.budget.usd === now.budget.usd ? "Its priority or tags have changed." : `Its budget was ${usd(before.budget.usd)}. It is ${usd(now.budget.usd)} now.`,
       saying: () => `The budget is ${usd(Number(input.value))}.`,
       then: (job) => (goes && go.checked && ["paused", "succeeded"].includes(job.state) ? order(id, "resume") : job),
     });
@@ -119,7 +119,7 @@ export class Actions {
     this.askChange("Priority and tags", [
       h("p", {}, h("label", { for: "priority" }, "Priority: higher ones are launched first"), rank),
       h("p", {}, h("label", { for: "tags" }, "Tags"), lines),
-      h("p", { id: "tags-help", class: "soft small" }, "One to a line, such as project: vision. Spend is charged by them."),
+      h("p", { id: "tags-help", class: "soft small" }, "One per line, such as project: vision. Spend is grouped by tags."),
     ], "Set them", {
       body: () => ({ priority: Number(rank.value), tags: read() }),
       is: (job) => job.priority === Number(rank.value) && sorted(job.tags) === sorted(read()),

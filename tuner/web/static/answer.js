@@ -13,8 +13,8 @@ export class Answer {
     this.front = [];
     this.amount = null; // null: the cost of the best configuration, until the user chooses an amount
     this.asked = 0;
-    this.place = h("div", { class: "chart", role: "img", "aria-label": "The front of metric against cost: no point of it is beaten on both." });
-    this.both = h("div", { class: "chart", role: "img", "aria-label": "Both metrics of the front." }); // of a job with two objectives
+    this.place = h("div", { class: "chart", role: "img", "aria-label": "The Pareto front of metric against cost: no other point is better in both." });
+    this.both = h("div", { class: "chart", role: "img", "aria-label": "Both metrics of the Pareto front." }); // of a job with two objectives
     this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.most()) });
     this.number = h("input", { type: "number", id: "amount-exact", min: 0, step: "any", inputmode: "decimal", oninput: () => this.choose(Number(this.number.value), true) });
     this.found = h("div", { class: "answer", "aria-live": "polite" }, loading());
@@ -25,7 +25,7 @@ export class Answer {
         h("label", { for: "amount" }, "I can spend"), this.slider,
         h("label", { for: "amount-exact", class: "unseen" }, "Dollars, exactly"), h("span", { class: "dollars" }, "$", this.number)),
       this.found, this.both,
-      h("details", {}, h("summary", {}, "The front as a table"), this.rows));
+      h("details", {}, h("summary", {}, "The Pareto front as a table"), this.rows));
   }
 
   begin() {

@@ -34,7 +34,7 @@ export class Problem extends Error {
 
 const SILENT = {
   title: "The service does not answer",
-  detail: "See that `tuner serve` runs and can be reached, then try again. Asking again never does a thing twice.",
+  detail: "Check that `tuner serve` runs and can be reached, then try again. A repeated request never takes effect twice.",
 };
 
 /** Send a request and return the successful response. Throw a Problem for any other status, or if there is no answer. */

@@ -28,7 +28,7 @@ export class Curves {
     this.picker = h("select", { id: "charted", onchange: () => this.choose(this.picker.value) });
     this.choice = h("p", { class: "charted", hidden: true }, h("label", { for: "charted" }, "Metric"), this.picker);
     this.failed = h("div");
-    this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "unseen" }, "Up and down go through the trials from the best on, Enter shows one."), this.place, this.told, this.off, h("ul", { class: "legend" },
+    this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "unseen" }, "The up and down keys move through the trials from the best on, Enter shows one."), this.place, this.told, this.off, h("ul", { class: "legend" },
       sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
       sign("promoted", "promoted"), sign("preempted", "preempted")));
     this.place.addEventListener("keydown", (event) => this.pressed(event));

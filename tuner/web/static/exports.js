@@ -21,7 +21,7 @@ export class Exports {
     this.failed = h("div");
     this.list = h("div");
     this.node = h("section", { "aria-label": "Exports", hidden: true }, h("h2", {}, "Exports"),
-      h("p", { class: "soft small" }, "Files of a trained model that run elsewhere, and what a million predictions cost. The job’s budget pays for making them."),
+      h("p", { class: "soft small" }, "Files of a trained model that run elsewhere, and what a million predictions cost. The job’s budget pays for the export."),
       h("div", { class: "acts" }, this.button), this.failed, this.list);
   }
 
@@ -79,7 +79,7 @@ export class Exports {
     const { button } = ask("Export the best model", [
       h("fieldset", {}, h("legend", {}, "Formats"), boxes.map(([name, box, words]) => h("p", { class: "check" }, box, h("label", { for: box.id }, `${name} (${words})`)))),
       h("p", {}, h("label", { for: "max-cost" }, "It may cost at most, in dollars"), h("span", { class: "dollars" }, "$", most)),
-      h("p", { id: "cost-help", class: "soft small" }, "So much is held until the export has ended. Only the time that it uses on a machine is paid.", left === null ? null : ` The budget has ${usd(left)} left, and no more than that is spent.`),
+      h("p", { id: "cost-help", class: "soft small" }, "This amount is held until the export has ended. Only the time that it uses on a machine is paid.", left === null ? null : ` The budget has ${usd(left)} left, and no more than that is spent.`),
       h("p", {}, h("label", { for: "max-drop" }, `Largest drop of ${this.model.job.objective.metric}`), drop),
       h("p", { id: "drop-help", class: "soft small" }, "A variant that loses more is not delivered. Leave it empty to accept any."), wrong,
     ], "", () => this.create({

@@ -26,7 +26,7 @@ const LIVE = {
   live: "● Live",
   lost: "◌ The connection is lost; trying again. Nothing will be missing.",
   ended: "○ The job has ended",
-  refused: "The service refuses to tell more; load the page again",
+  refused: "The service refuses further requests; load the page again",
 };
 
 /** Show a job in `main`. Return a function that removes it. `view` is the sort order and filter of its trials from the address. Throw

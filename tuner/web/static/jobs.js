@@ -12,7 +12,7 @@ export async function jobsPage(main) {
   document.title = "Jobs · tuner";
   let count = PAGE, ended = false, turn = 0;
   const body = h("tbody"), empty = h("p", { hidden: true }, "No job yet. ", h("a", { href: "#/new" }, "Submit the first one"), ".");
-  const none = h("p", { hidden: true }, "No job is like that."), failed = h("div"), waiting = loading();
+  const none = h("p", { hidden: true }, "No job matches these filters."), failed = h("div"), waiting = loading();
   const states = h("select", { id: "state", onchange: () => look() }, h("option", { value: "" }, "any"), STATES.map((one) => h("option", { value: one }, one)));
   const tag = h("input", { id: "tag", size: 18, placeholder: "project:vision", onchange: () => look() });
   const filters = h("div", { class: "fields", hidden: true }, h("p", {}, h("label", { for: "state" }, "State"), states), h("p", {}, h("label", { for: "tag" }, "Tag"), tag));

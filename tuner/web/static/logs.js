@@ -70,7 +70,7 @@ export class Logs {
     this.after = found.bytes_until;
     this.out.hidden = this.tools.hidden = false;
     const left = this.leftOut > 0 ? ` The first ${this.leftOut} bytes are left out; tuner logs --tail shows more.` : "";
-    text(this.said, `${found.complete ? "Complete." : found.ended ? "Its worker was lost, with what it printed in its last seconds." : "● Live: written down every few seconds."}${left}`);
+    text(this.said, `${found.complete ? "Complete." : found.ended ? "Its worker was lost, and so was the output of its last seconds." : "● Live: stored every few seconds."}${left}`);
     if (follows) this.out.scrollTop = this.out.scrollHeight;
   }
 

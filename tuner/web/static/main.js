@@ -72,9 +72,9 @@ function askKey(refused = false) {
   fill(main, h("h1", {}, "The key"),
     refused ? problem({ title: "The service refused the key", detail: "Copy it again; it is one line." }) : null,
     h("form", { class: "key", onsubmit: (event) => { event.preventDefault(); setKey(input.value); route(); } },
-      h("p", {}, "It lies where the service runs, in ", h("code", {}, "~/.tuner/api_key"), " unless ", h("code", {}, "TUNER_API_KEY"), " or ",
+      h("p", {}, "It is on the machine of the service, in ", h("code", {}, "~/.tuner/api_key"), " unless ", h("code", {}, "TUNER_API_KEY"), " or ",
         h("code", {}, "TUNER_HOME"), " says otherwise; a user has one of their own, which begins with tnr_. This browser keeps it until it is changed here."),
-      h("p", {}, h("label", { for: "key" }, "API key"), input), h("button", {}, "Go on")));
+      h("p", {}, h("label", { for: "key" }, "API key"), input), h("button", {}, "Continue")));
   input.focus();
 }
 

@@ -69,8 +69,8 @@ export function kinds(of, total) {
 export function bill(found) {
   const total = found.total_usd;
   if (!total) return h("p", {}, "Nothing was spent yet.");
-  const dearest = [...found.trials].sort((a, b) => b.total_usd - a.total_usd).slice(0, SHOWN);
-  const most = dearest[0]?.total_usd || 1;
+  const costliest = [...found.trials].sort((a, b) => b.total_usd - a.total_usd).slice(0, SHOWN);
+  const most = costliest[0]?.total_usd || 1;
   const { savings } = found;
   const facts = [
     ["Spent", usd(total)], ["GPU-hours", figure(found.gpu_hours)], ["Held", usd(found.held_usd)],
@@ -81,8 +81,8 @@ export function bill(found) {
   return h("div", {},
     kinds(found.by_kind, total),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    h("details", {}, h("summary", {}, `The ${dearest.length} dearest trials`),
-      table("The bill of the dearest trials", ["Trial", "Kinds", "Total", ...KINDS],
-        dearest.map((row) => [short(row.trial), stack(row.by_kind, most), usd(row.total_usd), ...KINDS.map((kind) => usd(row.by_kind[kind] ?? 0))]),
+    h("details", {}, h("summary", {}, `The ${costliest.length} most expensive trials`),
+      table("The bill of the most expensive trials", ["Trial", "Kinds", "Total", ...KINDS],
+        costliest.map((row) => [short(row.trial), stack(row.by_kind, most), usd(row.total_usd), ...KINDS.map((kind) => usd(row.by_kind[kind] ?? 0))]),
         { numeric: [2, 3, 4, 5, 6, 7, 8] })));
 }

@@ -71,7 +71,7 @@ class Form {
         h("div", { class: "fields" }, field("trainable", "Trainable", this.trainable), this.named, field("name", "Name", this.name), field("usd", "Budget, in dollars", this.usd), field("market", "Machines", this.market)),
         this.listing,
         h("p", {}, h("label", { for: "source" }, "The whole job"), this.source),
-        h("p", { id: "source-help", class: "soft small" }, "YAML or JSON, as tuner submit takes it. What is chosen above is written here.")),
+        h("p", { id: "source-help", class: "soft small" }, "YAML or JSON, as for tuner submit. What you choose above is written here.")),
       h("section", { "aria-label": "Plan" }, h("h2", {}, "Plan"), this.planning, this.planned, this.failed, h("div", { class: "actions" }, this.button)));
   }
 

@@ -17,8 +17,8 @@ export function plan(made) {
     made.warnings.length ? h("div", { class: "warning" }, h("strong", {}, "Warnings"), h("ul", {}, made.warnings.map((words) => h("li", {}, words)))) : null,
     table("Rungs", ["To step", "Trials", "Cost", "GPU-hours"],
       made.rungs.map((rung) => [rung.step, figure(Math.round(10 * rung.trials) / 10), usd(rung.usd), figure(rung.gpu_hours)]), { numeric: [0, 1, 2, 3] }),
-    h("details", {}, h("summary", {}, "Instead of this"),
-      table("Other ways", ["Way", "Cost", "Time", "Trials"],
+    h("details", {}, h("summary", {}, "Alternatives"),
+      table("Alternatives", ["Method", "Cost", "Time", "Trials"],
         made.comparisons.map((one) => [one.name.replaceAll("_", " "), usd(one.usd), duration(one.finish_seconds), one.trials]), { numeric: [1, 2, 3] })),
     h("p", { class: "soft small" }, `Step times: ${made.inputs.evidence.source === "none" ? "not known, assumed" : made.inputs.evidence.source}. Nothing has run.`));
 }

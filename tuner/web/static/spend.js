@@ -30,7 +30,7 @@ export async function spendPage(main) {
   const show = async () => {
     const mine = (turn += 1);
     tagged.hidden = by.value !== "tag:";
-    if (by.value === "tag:" && tag.value.trim() === "") { fill(shown, h("p", {}, "Say by which tag.")); return; }
+    if (by.value === "tag:" && tag.value.trim() === "") { fill(shown, h("p", {}, "Enter the key of the tag.")); return; }
     let found;
     try {
       const answer = await call(query());
@@ -90,10 +90,10 @@ function machines(found) {
   const { cluster, cluster_idle_usd: idle } = found;
   if (cluster === null) return null;
   const notes = [];
-  if (idle !== null) notes.push(`It is part of the ${usd(cluster.usd)} that all worker machines cost in this time, in its whole hours.`);
-  if (cluster.unpriced_node_hours > 0) notes.push(`Of ${figure(cluster.unpriced_node_hours)} machine hours the price is not known; they are not in it.`);
-  if (cluster.unseen_hours > 0) notes.push(`Nobody looked for ${duration(cluster.unseen_hours * 3600)}; what machines cost then is not known, and not in it.`);
-  else if (idle === null && cluster.unpriced_node_hours === 0) notes.push("Nobody looked at the machines in this time.");
+  if (idle !== null) notes.push(`This is a part of ${usd(cluster.usd)}, the cost of all worker machines in the whole hours of this period.`);
+  if (cluster.unpriced_node_hours > 0) notes.push(`${figure(cluster.unpriced_node_hours)} machine hours have no known price and are not included.`);
+  if (cluster.unseen_hours > 0) notes.push(`Not observed for ${duration(cluster.unseen_hours * 3600)}; the cost of machines in that time is unknown and not included.`);
+  else if (idle === null && cluster.unpriced_node_hours === 0) notes.push("The machines were not observed in this period.");
   if (found.since === null || found.since < cluster.known_since) notes.push(`Counted since ${when(cluster.known_since)}.`);
   const rows = cluster.kinds.map((one) => [one.instance_type || "unnamed", one.market.replaceAll("_", " "), usd(one.idle_usd), figure(one.idle_hours), usd(one.usd), figure(one.node_hours)]);
   return h("section", { "aria-label": "Machines that no job used" },
