@@ -155,7 +155,7 @@ class Measured:
         assert isinstance(cluster, LargeCluster)
         took_ms, statements, asked = [], self._statements, cluster.status_queries
         for _ in range(times):
-            self._beat()
+            self._send_heartbeat()
             self.service.now.pass_s(pause_s)
             began = time.perf_counter()
             act()
@@ -168,7 +168,7 @@ class Measured:
             flush=True,
         )
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Record a fresh heartbeat for every driver."""
         with self.service.database.write() as db:
             db.execute(

@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "reading-beyond-the-lease",
         "tuner/driver/holds.py",
-        "self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns",
-        "self.meter, self.heard_ns = meter, heard_ns",
+        "self.meter, self.last_message_ns = self._within(meter, self.lease_ns), last_message_ns",
+        "self.meter, self.last_message_ns = meter, last_message_ns",
         "a worker that runs on is billed for more than was held",
         (f"{ATTEMPT_LEASES}::test_bill_does_not_exceed_the_hold",),
     ),
@@ -223,8 +223,8 @@ MUTANTS = (
     Mutant(
         "lost-time-by-the-wall-clock",
         "tuner/driver/loop.py",
-        "silent = self._clock.elapsed_ns() - lease.heard_ns if not lease.waits else 0",
-        "silent = self._clock.now() - lease.heard_ns if not lease.waits else 0",
+        "silent = self._clock.elapsed_ns() - lease.last_message_ns if not lease.waits else 0",
+        "silent = self._clock.now() - lease.last_message_ns if not lease.waits else 0",
         "a clock that is set bills time that nobody used",
         (f"{CLOCKS}::test_clock_adjustment_does_not_change_the_bill",),
     ),

@@ -253,7 +253,7 @@ def test_silent_process_is_stopped_after_a_while(
     made, controller = begin(client, job), Controller(service)
     controller.one_pass()
     if ever_beat:
-        beat(service, job, made["id"])
+        heartbeat(service, job, made["id"])
     service.now.pass_s(60)
     controller.one_pass()
     service.now.pass_s(60)
@@ -269,14 +269,14 @@ def test_process_with_a_heartbeat_during_the_pass_is_not_stopped(
 ) -> None:
     made, controller = begin(client, job), Controller(service)
     controller.one_pass()
-    beat(service, job, made["id"])
+    heartbeat(service, job, made["id"])
     service.now.pass_s(100)
     controller.one_pass()
     service.now.pass_s(11)
     status = service.cluster.status
 
     def slow_status(name: str) -> Any:
-        beat(service, job, made["id"])
+        heartbeat(service, job, made["id"])
         return status(name)
 
     monkeypatch.setattr(service.cluster, "status", slow_status)
@@ -284,9 +284,9 @@ def test_process_with_a_heartbeat_during_the_pass_is_not_stopped(
     assert service.cluster.stopped == []
 
 
-def beat(service: FakeService, job: str, export: str) -> None:
+def heartbeat(service: FakeService, job: str, export: str) -> None:
     with service.database.write() as db:
-        assert exports.beat(db, exports.get(db, job, export), service.now())
+        assert exports.record_heartbeat(db, exports.get(db, job, export), service.now())
 
 
 def test_export_takes_the_room_of_one_trial(service: FakeService, client: TestClient, job: str) -> None:

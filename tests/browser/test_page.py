@@ -239,7 +239,9 @@ def test_page_draws_both_metrics_of_two_objectives(page: Page, finished: Finishe
     page.route(re.compile(f"/v1/jobs/{job}(/pareto)?$"), changed)
     see(page, finished, job)
     part = section(page, "What can I get for my money?")
-    expect(part.get_by_role("img", name="Both metrics of the Pareto front.").locator("canvas")).to_be_visible()
+    expect(
+        part.get_by_role("img", name="Both metrics of the Pareto front.").locator("canvas")
+    ).to_be_visible()
     part.get_by_text("The Pareto front as a table").click()
     table = part.get_by_role("table")
     expect(table.get_by_role("columnheader", name="latency_ms")).to_be_visible()

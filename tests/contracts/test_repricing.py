@@ -49,7 +49,7 @@ def story(journal: Journal, first: Price, series: list[tuple[str, object]]) -> l
             at = Instant(worked_ns)
             if act == "work":
                 worked_ns += value  # type: ignore[operator]
-                lease.read(Meter({"train": worked_ns}), heard_ns=0)
+                lease.read(Meter({"train": worked_ns}), last_message_ns=0)
             elif act == "found":
                 before, billed = lease.settled.total_ns, total(lease.posted)
                 kept = hold_service.reprice(tx, lease, place(value), at)  # type: ignore[arg-type]

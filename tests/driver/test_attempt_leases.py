@@ -35,14 +35,14 @@ def begun(usd: int = 10**6) -> tuple[MemoryJournal, HoldService, AttemptLease]:
     assert opened is not None
     place, lease_ns, held = opened
     lease = AttemptLease(TRIAL, 1, place, AT, lease_ns, 1, held, 0, None, 0)
-    lease.read(Meter({"train": 8 * NS}), heard_ns=0)
+    lease.read(Meter({"train": 8 * NS}), last_message_ns=0)
     return journal, hold_service, lease
 
 
 def test_bill_does_not_exceed_the_hold() -> None:
     """The worker keeps running after its lease. Costs that were already reported do not change."""
     journal, hold_service, lease = begun()
-    lease.read(Meter({"setup": NS, "train": 60 * NS, "idle": 5 * NS}), heard_ns=0)
+    lease.read(Meter({"setup": NS, "train": 60 * NS, "idle": 5 * NS}), last_message_ns=0)
     assert lease.meter.total_ns == lease.lease_ns == 10 * NS
     with journal.transaction() as tx:
         hold_service.close(tx, lease, lost_ns=0, at=AT)
@@ -53,7 +53,7 @@ def test_cut_lease_keeps_what_was_already_posted() -> None:
     journal, hold_service, lease = begun()
     with journal.transaction() as tx:
         assert hold_service.extend(tx, lease, LeaseRequest(NS, 1, None, AT))
-    lease.read(Meter({"train": 12 * NS, "idle": 3 * NS}), heard_ns=0)
+    lease.read(Meter({"train": 12 * NS, "idle": 3 * NS}), last_message_ns=0)
     lease.cut(13 * NS)
     assert dict(lease.meter.ns) == {"train": 10 * NS, "idle": 3 * NS}
     lease.cut(20 * NS)
@@ -68,7 +68,9 @@ def test_worker_that_uses_time_while_it_asks_gets_the_lease_that_it_needs(left_s
         for _ in range(4):
             need_ns = 12 * NS
             is_longer = hold_service.extend(tx, lease, LeaseRequest(need_ns, 1, None, AT))
-            lease.read(Meter({**lease.meter.ns, "idle": lease.meter.ns.get("idle", 0) + NS}), heard_ns=0)
+            lease.read(
+                Meter({**lease.meter.ns, "idle": lease.meter.ns.get("idle", 0) + NS}), last_message_ns=0
+            )
             if not is_longer or lease.lease_ns - lease.meter.total_ns >= need_ns:
                 break
         else:

@@ -265,7 +265,7 @@ class Life:
                 continue
             actors = FakeExportActors(ExportResult(0.9, (variant("onnx"),)))
             run = ExportRun(self.service.database, self.row(job), job_export, "storage", actors)
-            run._beat()
+            run._record_heartbeat()
             run.run()
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:

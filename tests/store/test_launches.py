@@ -43,7 +43,7 @@ def submitted(database: Database, epoch: int) -> bool:
         return launches.submitted(db, JOB, epoch, SENT)
 
 
-def beat(database: Database, epoch: int) -> None:
+def heartbeat(database: Database, epoch: int) -> None:
     with database.write() as db:
         launches.record_heartbeat(db, JOB, epoch, BEAT)
 
@@ -81,14 +81,14 @@ def test_launch_passes_from_wanted_to_submitted_running_and_ended(wanted: Databa
     assert WANTED.submission_id == f"{JOB}-1"
     assert submitted(wanted, 1)
     assert launch(wanted) == replace(WANTED, state="submitted", submitted_at=SENT)
-    beat(wanted, 1)
+    heartbeat(wanted, 1)
     assert launch(wanted) == replace(WANTED, state="running", submitted_at=SENT, heartbeat_at=BEAT)
     end(wanted, 1)
     assert launch(wanted) == replace(WANTED, state="ended", submitted_at=SENT, heartbeat_at=BEAT)
 
 
 def test_launch_in_progress_is_not_requested_again(wanted: Database) -> None:
-    for act in (lambda: None, lambda: submitted(wanted, 1), lambda: beat(wanted, 1)):
+    for act in (lambda: None, lambda: submitted(wanted, 1), lambda: heartbeat(wanted, 1)):
         act()
         before = launch(wanted)
         want(wanted)
@@ -152,7 +152,7 @@ def test_at_hand_lists_launches_that_are_due_or_running(database: Database) -> N
 @pytest.mark.parametrize("epoch", [0, 1, 3])
 def test_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> None:
     again(wanted, WANTED)
-    for act in (check, beat):
+    for act in (check, heartbeat):
         act(wanted, 2)
         with pytest.raises(Fenced):
             act(wanted, epoch)
@@ -162,10 +162,10 @@ def test_driver_of_another_epoch_is_fenced(wanted: Database, epoch: int) -> None
 
 
 def test_driver_of_an_ended_launch_is_fenced(wanted: Database) -> None:
-    beat(wanted, 1)
+    heartbeat(wanted, 1)
     end(wanted, 1)
     before = launch(wanted)
-    for act in (check, beat):
+    for act in (check, heartbeat):
         with pytest.raises(Fenced):
             act(wanted, 1)
     assert launch(wanted) == before

@@ -56,18 +56,20 @@ class SecondNode(OtherNodes):
                 self.attempt = None
             if not self.is_silent:
                 self._answered_s = called_s
-                self.first.hear_other_node(trial, number, result)
+                self.first.receive_from_other_node(trial, number, result)
 
     def lose(self) -> None:
         assert self.attempt is not None
         error = endings.node_lost(1, "it is gone")
-        self.first.hear_other_node(*self.attempt, {"state": "failed", "error": error, "rank_ends": []})
+        self.first.receive_from_other_node(
+            *self.attempt, {"state": "failed", "error": error, "rank_ends": []}
+        )
 
     def renew(self, lease_ns: int) -> None:
-        self.supervisor.hear_first_node({"order": "renew", "lease_ns": lease_ns})
+        self.supervisor.receive_from_first_node({"order": "renew", "lease_ns": lease_ns})
 
     def end(self, state: str, error: dict[str, str] | None) -> None:
-        self.supervisor.hear_first_node({"order": "end", "state": state, "error": error})
+        self.supervisor.receive_from_first_node({"order": "end", "state": state, "error": error})
 
     def have_answered(self, since_s: float) -> bool:
         return self.attempt is None or self._answered_s >= since_s
@@ -282,7 +284,7 @@ def test_end_on_the_first_node_kills_user_code_that_the_second_one_imports(tmp_p
     driver = Driver(tmp_path, second._servers._entry, second)
     try:
         driver.begin(nodes=2, node=1, checkpoint=None, used_ns=0, port=1)
-        second.hear_first_node({"order": "end", "state": "paused", "error": endings.lease_ended()})
+        second.receive_from_first_node({"order": "end", "state": "paused", "error": endings.lease_ended()})
         assert until(lambda: not second.server.alive)
     finally:
         second.close()

@@ -37,7 +37,7 @@ ENDS_WITHIN_NS = 10 * NS  # the export ends by itself this long before its limit
 TRIES_FOR_S = 20.0  # how long each kind of machine is tried before the next
 WAITS_S = 900.0  # how long an export waits for a machine
 LOOK_S = 0.2
-BEAT_S = 1.0
+HEARTBEAT_S = 1.0
 NO_MONEY = (
     "the budget does not pay for the export: it is used up, or a shared budget is; raise it, and export again"
 )
@@ -54,7 +54,7 @@ class ExportRun:
     storage: str
     start_actor: Callable[[Offer, Resources], "ExportActor"]
     waits_s: float = WAITS_S
-    _beat_at: float = 0.0
+    _heartbeat_at: float = 0.0
     _over: bool = False  #: Another process has ended the export.
 
     def run(self) -> None:
@@ -173,16 +173,16 @@ class ExportRun:
                 return True
             if time.monotonic() > deadline:
                 return False
-            self._beat()
+            self._record_heartbeat()
         return False
 
-    def _beat(self) -> None:
-        if time.monotonic() - self._beat_at < BEAT_S:
+    def _record_heartbeat(self) -> None:
+        if time.monotonic() - self._heartbeat_at < HEARTBEAT_S:
             return
-        self._beat_at = time.monotonic()
+        self._heartbeat_at = time.monotonic()
         try:
             with self.database.write("export.beat") as db:
-                self._over = not exports.beat(db, self.export, _now())
+                self._over = not exports.record_heartbeat(db, self.export, _now())
         except Unavailable as error:  # the lease ends the export if the database remains unavailable
             log.warning("a heartbeat could not be recorded: %s", error.detail)
 

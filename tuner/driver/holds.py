@@ -37,7 +37,7 @@ class AttemptLease:
     lease_ns: int  #: Time that is paid for, counted from the attempt's beginning.
     slice: int  #: Counts the leases of the attempt, from 1.
     held: Cost  #: The current hold.
-    heard_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
+    last_message_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
     until: int | None  #: The attempt may train up to this step; None: up to the end.
     from_step: int  #: The checkpoint that it continued from; 0: none.
     base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
@@ -88,9 +88,9 @@ class AttemptLease:
         """Return the time spent on these kinds of work since the last report, or since the attempt began."""
         return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
 
-    def read(self, meter: Meter, *, heard_ns: int) -> None:
+    def read(self, meter: Meter, *, last_message_ns: int) -> None:
         """Take a new reading of the meter. Time beyond the lease is cut off, so that no more is billed than was held."""
-        self.meter, self.heard_ns = self._within(meter, self.lease_ns), heard_ns
+        self.meter, self.last_message_ns = self._within(meter, self.lease_ns), last_message_ns
 
     def cut(self, to_ns: int) -> None:
         """Shorten the lease to `to_ns`, and cut the meter reading to it."""

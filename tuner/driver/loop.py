@@ -108,7 +108,7 @@ class Loop:
         if lease is None or progress.meter.total_ns < lease.meter.total_ns:
             return
         with self._turn() as turn:
-            lease.read(progress.meter, heard_ns=self._clock.elapsed_ns())
+            lease.read(progress.meter, last_message_ns=self._clock.elapsed_ns())
             lease.carried_ns = progress.carried_ns
             if lease.began(turn.tx, progress.node, progress.from_step, progress.environment):
                 self.saved[lease.trial] = lease.from_step
@@ -151,7 +151,7 @@ class Loop:
         """
         if (lease := self._lease(trial, attempt)) is None:
             return 0
-        lease.heard_ns = self._clock.elapsed_ns()
+        lease.last_message_ns = self._clock.elapsed_ns()
         if machine and not lease.waits and not lease.node:
             place = self._machine_check.expected_place(lease, machine)
             if place is not None:  # recorded with the worker's first message, which names the node
@@ -209,7 +209,7 @@ class Loop:
         if lease is None:
             return
         with self._turn() as turn:
-            silent = self._clock.elapsed_ns() - lease.heard_ns if not lease.waits else 0
+            silent = self._clock.elapsed_ns() - lease.last_message_ns if not lease.waits else 0
             silent = min(silent, lease.lease_ns - lease.meter.total_ns)
             ns = lease.meter.ns
             lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
@@ -228,7 +228,7 @@ class Loop:
         for lease in self.leases.values():
             stops = self.state.trial(lease.trial).status == "stopping" or lease.trial in self.stalled
             unused = 0 if stops or lease.wrong_machine else max(0, lease.lease_ns - lease.meter.total_ns)
-            if not lease.waits and now - lease.heard_ns > unused + SILENT_NS:
+            if not lease.waits and now - lease.last_message_ns > unused + SILENT_NS:
                 overdue.append((lease.trial, lease.attempt))
         return overdue
 

@@ -163,9 +163,9 @@ class Heartbeat(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(HEARTBEAT_S):
             if time.monotonic() - self.turned_at < HANGS_AFTER_S:
-                self._beat()
+                self._record_heartbeat()
 
-    def _beat(self) -> None:
+    def _record_heartbeat(self) -> None:
         try:
             self._context.record_heartbeat()
         except Fenced as fenced:

@@ -54,7 +54,7 @@ def snapshot(
         now=now,
         occupied=_occupied(leases, name),
         at=lease.place if lease is not None else None,
-        waited_ns=now - lease.heard_ns if lease is not None and waits else None,
+        waited_ns=now - lease.last_message_ns if lease is not None and waits else None,
         target=target,
         left_ns=left_ns,
         least_ns=least_ns or 0,

@@ -32,7 +32,7 @@ STARTS_WITHIN_S = 120.0
 ASKED_AT_ONCE = 20
 
 # If Tune has not called the scheduler for this long, the driver was busy or stopped.
-INATTENTIVE_S = 2.0
+UNRESPONSIVE_S = 2.0
 # How long Ray may take to report that a worker that was killed is dead.
 GONE_AFTER_S = 3.0
 SILENT = "the worker sent nothing after it should have ended, and was killed"
@@ -66,7 +66,7 @@ class WorkerPool:
         self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; its actor's node is first
         self._killed: dict[str, float] = {}  # when each silent worker was killed
         # When Tune last called the scheduler, and since when no such call was late.
-        self._turned_at = self._attentive_since = clock()
+        self._turned_at = self._responsive_since = clock()
         self._next = 0  # the waiting attempt to check next for a better place
 
     def to_request(self) -> Labels | None:
@@ -263,10 +263,10 @@ class WorkerPool:
         Tune has called it regularly for some seconds, and no worker whose next message has arrived.
         """
         now = self._clock()
-        if now - self._turned_at > INATTENTIVE_S:
-            self._attentive_since = now
+        if now - self._turned_at > UNRESPONSIVE_S:
+            self._responsive_since = now
         self._turned_at = now
-        if now - self._attentive_since < SILENT_NS / 1e9:
+        if now - self._responsive_since < SILENT_NS / 1e9:
             return
         for attempt in self._loop.overdue():
             worker = self._running.get(attempt)

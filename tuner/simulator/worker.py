@@ -122,7 +122,7 @@ class SimulatedAttempt:
         self.since_ns = self.last_sent_ns = self.clock.elapsed_ns()
         setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
         self._later(setup_ns, self._restore if self.step else self._next_step)
-        self._later(self._beat_ns(), self._beat, keep=True)
+        self._later(self._heartbeat_ns(), self._send_heartbeat, keep=True)
 
     # Commands
 
@@ -311,15 +311,15 @@ class SimulatedAttempt:
         self.saved = self.step
         self._end(state)
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         """Send a message if none was sent for one heartbeat, so that the lease is renewed during long steps."""
         silent_ns = self.clock.elapsed_ns() - self.last_sent_ns
-        if silent_ns >= self._beat_ns():
+        if silent_ns >= self._heartbeat_ns():
             self._say("waiting" if self.waiting else "running")
             silent_ns = 0
-        self._later(self._beat_ns() - silent_ns, self._beat, keep=True)
+        self._later(self._heartbeat_ns() - silent_ns, self._send_heartbeat, keep=True)
 
-    def _beat_ns(self) -> int:
+    def _heartbeat_ns(self) -> int:
         """Return the time until the next heartbeat.
 
         The next heartbeat comes after 5/8 of the rest of the lease, within the bounds `HEARTBEAT_NS` and

@@ -222,7 +222,7 @@ class SimulatedRun:
             self.training,
             self.overheads,
             self.clock,
-            self.hear,
+            self.receive,
             self.spec.objective.metric,
             self.spec.fidelity.max,
             self._saves(assignment),
@@ -251,7 +251,7 @@ class SimulatedRun:
             ns += RETRY_NS
         return ns
 
-    def hear(self, attempt: SimulatedAttempt, progress: WorkerMessage) -> None:
+    def receive(self, attempt: SimulatedAttempt, progress: WorkerMessage) -> None:
         """Deliver a worker's message after its transit time, and draw the random faults for this message."""
         loop, now = self.loop, self.clock.elapsed_ns()
         attempt.line_ns = max(attempt.line_ns, now + self.transit_ns())

@@ -134,7 +134,7 @@ def submitted(db: Connection, row: ExportRow, at: Instant) -> None:
     _change(db, row, LIVE, submitted_at=at)
 
 
-def beat(db: Connection, row: ExportRow, at: Instant) -> bool:
+def record_heartbeat(db: Connection, row: ExportRow, at: Instant) -> bool:
     """Record a heartbeat of the export's process. Return False if the export has ended."""
     return _change(db, row, LIVE, heartbeat_at=at)
 

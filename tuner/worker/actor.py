@@ -68,7 +68,7 @@ class NodeWorker:
                 waited_ns = min(max(0, time.time_ns() - message["sent_at_ns"]), MAX_START_NS)
                 self._supervisor.order({**message, "used_ns": message["used_ns"] + waited_ns})
             else:
-                self._supervisor.hear_first_node(message)
+                self._supervisor.receive_from_first_node(message)
         except Exception as error:  # such as a full disk
             self._broken = f"{type(error).__name__}: {error}"
 
@@ -121,13 +121,13 @@ class OtherActors(OtherNodes):
         self._changed = threading.Condition()
         self.all = [OtherActor(number, actor) for number, actor in enumerate(actors, 1)]
 
-    def follow(self, hear: Callable[[str, int, News], None]) -> None:
+    def follow(self, receive: Callable[[str, int, News], None]) -> None:
         """Call the actors all the time, each in a thread of its own, and pass on what they report.
 
         Args:
-            hear: Called with trial and number of an attempt, and with the report.
+            receive: Called with trial and number of an attempt, and with the report.
         """
-        self._hear = hear
+        self._receive = receive
         for other in self.all:
             background("node", self._follow, other)
 
@@ -151,7 +151,7 @@ class OtherActors(OtherNodes):
                 other.attempt = None
             self._changed.notify_all()
         if attempt is not None and attempt == news["attempt"]:
-            self._hear(*attempt, news)
+            self._receive(*attempt, news)
 
     def _lose(self, other: OtherActor, why: str) -> None:
         with self._changed:
@@ -160,7 +160,7 @@ class OtherActors(OtherNodes):
             self._changed.notify_all()
         if attempt is not None:
             error = endings.node_lost(other.number, other.lost)
-            self._hear(*attempt, {"state": "failed", "error": error, "rank_ends": []})
+            self._receive(*attempt, {"state": "failed", "error": error, "rank_ends": []})
         ray.kill(other.actor)
 
     def begin(self, order: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ class Worker:
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._others = OtherActors(_start_node_workers(config))
         self._supervisor = _supervisor(config, notice=self._earliest_notice, others=self._others)
-        self._others.follow(self._supervisor.hear_other_node)
+        self._others.follow(self._supervisor.receive_from_other_node)
         self._name, self._messages = config.get("name", "Worker"), 0
 
     def _earliest_notice(self) -> Notice | None:

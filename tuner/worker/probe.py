@@ -129,12 +129,12 @@ class ImportWatch:
         """Wait for the child and return its exit status, or None if it exceeded a limit. The caller must then kill it."""
         until, looked = time.monotonic() + request.limit_s, time.monotonic()
         while self.trouble is None:
-            self._hear(answer, output)
+            self._receive(answer, output)
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 kill_own_descendants()  # otherwise they would hold the pipes open
                 while len(self.closed) < 2 and time.monotonic() < until + KILL_S:
-                    self._hear(answer, output)
+                    self._receive(answer, output)
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if now > until:
@@ -144,7 +144,7 @@ class ImportWatch:
                 self.trouble = _beyond(request)
         return None
 
-    def _hear(self, answer: int, output: int) -> None:
+    def _receive(self, answer: int, output: int) -> None:
         """Read once from each pipe that has data, so that a child that prints endlessly does not block this process."""
         ready, _, _ = select.select({answer, output}.difference(self.closed), [], [], LOOK_S / 2)
         for pipe in ready:

@@ -161,7 +161,7 @@ class Supervisor:
             self.reply_if_due(attempt)
             self._changed.notify_all()
 
-    def hear_first_node(self, message: Mapping[str, Any]) -> None:
+    def receive_from_first_node(self, message: Mapping[str, Any]) -> None:
         """Carry out what node 0 orders for its attempt after it has begun here: to extend its lease, or to end it."""
         with self._changed:
             attempt = self._attempt
@@ -341,7 +341,7 @@ class Supervisor:
                 with self._changed:
                     if attempt.state is None:
                         attempt.count_message()
-                        self._hear(attempt, parse(data, now_ns=time.monotonic_ns()))
+                        self._receive(attempt, parse(data, now_ns=time.monotonic_ns()))
                     self._changed.notify_all()
         except InvalidMessage as invalid:
             with self._changed:
@@ -349,7 +349,7 @@ class Supervisor:
         except (EOFError, OSError):
             self._on_silence(attempt)
 
-    def _hear(self, attempt: RunningAttempt, message: ChildMessage) -> None:
+    def _receive(self, attempt: RunningAttempt, message: ChildMessage) -> None:
         match message:
             case PhaseMessage():
                 attempt.phase(message)
@@ -375,7 +375,7 @@ class Supervisor:
                 data = peer.channel.receive()
                 with self._changed:
                     if attempt.state is None:
-                        self._hear_peer(attempt, peer, parse(data, now_ns=time.monotonic_ns()))
+                        self._receive_from_peer(attempt, peer, parse(data, now_ns=time.monotonic_ns()))
                     self._changed.notify_all()
         except InvalidMessage as invalid:
             with self._changed:
@@ -383,7 +383,7 @@ class Supervisor:
         except (EOFError, OSError):
             self._on_peer_silence(attempt, peer)
 
-    def _hear_peer(self, attempt: RunningAttempt, peer: Peer, message: ChildMessage) -> None:
+    def _receive_from_peer(self, attempt: RunningAttempt, peer: Peer, message: ChildMessage) -> None:
         """Act on a message of a rank other than 0. Only its end counts. It trains no longer than rank 0, which its steps need."""
         peer.check(message)
         match message:
@@ -439,7 +439,7 @@ class Supervisor:
             if not attempt.closed_by(attempt.saved_at):
                 self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).trouble)
 
-    def hear_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
+    def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
         """Act on what another node reports of an attempt: ends of its ranks, or the early end of the attempt there.
 
         Args:
