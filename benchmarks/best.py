@@ -183,11 +183,11 @@ def curve(rng: Random, number: int, steps: int) -> Iterator[dict[str, Any]]:
 def questions(db: Connection) -> Iterator[CostLimits]:
     """Yield limits on dollars, GPU time, duration or several of them, between nothing and everything."""
     rng = Random(1)
-    dearest = max(row.usd for row in best.points(db, JOB))
+    most_expensive = max(row.usd for row in best.points(db, JOB))
     longest = max(row.duration_ns for row in best.points(db, JOB))
     for _ in range(QUESTIONS):
         share = math.exp(rng.uniform(math.log(0.001), math.log(1.5)))
-        usd, ns = int(dearest * share), int(longest * share * rng.uniform(0.3, 3))
+        usd, ns = int(most_expensive * share), int(longest * share * rng.uniform(0.3, 3))
         yield rng.choice(
             (
                 CostLimits(),

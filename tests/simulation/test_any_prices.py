@@ -107,11 +107,11 @@ def check_purses(run: SimulatedRun) -> None:
 @examples(60, gate=25)
 @given(market=markets)
 def test_no_limit_is_exceeded_with_attempts_at_any_prices(market: Market) -> None:
-    dearest = max(market.places, key=lambda place: place.rate.price).rate
+    most_expensive = max(market.places, key=lambda place: place.rate.price).rate
     limits = {"trials": 12} if market.gpu_ms is None else {"trials": 12, "gpu_ms": market.gpu_ms}
     run = SimulatedRun(
         spec(str(Money(market.usd).usd), seed=market.seed, **limits),
-        LoopConfig("job_0", dearest, WORKERS, 10 * NS),
+        LoopConfig("job_0", most_expensive, WORKERS, 10 * NS),
         QuickCurves(),
         seed=market.seed,
         faults=market.faults,

@@ -122,10 +122,10 @@ def test_spot_buys_more_steps_for_the_same_budget() -> None:
 def test_decisions_depend_on_paid_price_and_not_on_highest_price(seed: int) -> None:
     """The reserve of `auto` is computed at the paid price, not at the highest price of the job's machines."""
     outcomes = []
-    for dearest in (SPOT, DEMAND):
+    for most_expensive in (SPOT, DEMAND):
         run = SimulatedRun(
             spec("0.003", seed=seed, scheduler="auto"),
-            LoopConfig("job_0", Rate(dearest.price), 4, 10 * 10**9),
+            LoopConfig("job_0", Rate(most_expensive.price), 4, 10 * 10**9),
             QuickCurves(),
             seed=seed,
             placement=Fickle(seed, only=SPOT),

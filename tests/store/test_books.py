@@ -172,7 +172,7 @@ def test_waiting_jobs_begun_jobs_and_owner_shares_are_read(database: Database) -
         assert queue.begun(db) == {names[1], names[2]}
         ann, nobody = f"{PROJECT}/ann", f"{PROJECT}/"
         assert queue.shares(db, NOW) == {ann: Share(1, Money(8)), nobody: Share(1, Money(4))}
-        later = Instant(NOW + queue.OF_LATE_NS)
+        later = Instant(NOW + queue.RECENT_NS)
         assert queue.shares(db, later) == {ann: Share(1, Money(3)), nobody: Share(1, Money(4))}
 
 

@@ -136,19 +136,19 @@ def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
     """
     waits = waiting(db, project)
     budgets = {row.budget.name: row.budget for row in shared_budgets.kept(db, project)} if waits else {}
-    standings = {
+    periods = {
         name: shared_budgets.period_at(db, project, budgets[name], at)
         for name in {budget_wait.name for budget_wait in waits} & budgets.keys()
     }
     ended_waits = []
     for wait in waits:
-        now = standings.get(wait.name)
-        if now is None or wait.is_over(now, at) or not _is_above(db, wait, budgets):
+        now = periods.get(wait.name)
+        if now is None or wait.is_over(now, at) or not _counts_in(db, wait, budgets):
             ended_waits.append(wait)
     return ended_waits
 
 
-def _is_above(db: Connection, wait: BudgetWait, budgets: Mapping[str, SharedBudget]) -> bool:
+def _counts_in(db: Connection, wait: BudgetWait, budgets: Mapping[str, SharedBudget]) -> bool:
     return any(
         budget.name == wait.name
         for budget in applying(budgets.values(), shared_budgets.tags_of(db, wait.job))

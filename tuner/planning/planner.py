@@ -74,8 +74,8 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     runs = choice.runs or setting.runs(simulate, RUNS)
     shown = tuple(replace(compared.shown, chosen=compared is choice) for compared in offered)
     rates = [offer.rate(spec.resources) for offer in setting.offers]
-    dearest = max(rates, key=lambda rate: rate.price)
-    most = min(dearest.cost(dearest.affords_ns(budget.limit)).usd, budget.limit.usd)
+    most_expensive = max(rates, key=lambda rate: rate.price)
+    most = min(most_expensive.cost(most_expensive.affords_ns(budget.limit)).usd, budget.limit.usd)
     rungs, gpu_ms = _rungs(setting, runs)
     checkpoints = choices.checkpoints(setting, spec)
     others = choices.made(spec, setting, checkpoints, limit_ns, runs, question.room, simulate)

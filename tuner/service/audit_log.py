@@ -76,7 +76,7 @@ def of_budget(budget: Budget) -> dict[str, Any]:
     }
 
 
-def of_above(budget: SharedBudget) -> dict[str, Any]:
+def of_shared_budget(budget: SharedBudget) -> dict[str, Any]:
     """Return the facts of a shared budget.
 
     Only the host of a webhook's URL is recorded, because the rest of the URL may be secret.

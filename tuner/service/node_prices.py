@@ -70,11 +70,11 @@ def listed(
     known = [(price, listing) for listing in nearby if (price := listing.price(market)) is not None]
     if not known:
         return NodePrice(None, _unknown(here, kind, market, where))
-    price, dearest = max(known, key=lambda pair: pair[0])
+    price, most_expensive = max(known, key=lambda pair: pair[0])
     of_several = "the most expensive of " if len(known) > 1 else ""
-    date, source = dearest.date(market), dearest.source(market)
+    date, source = most_expensive.date(market), most_expensive.source(market)
     return NodePrice(
-        price, f"{here.name}: {of_several}{dearest.cloud} {where}, {_word(market)}, {date}, {source}"
+        price, f"{here.name}: {of_several}{most_expensive.cloud} {where}, {_word(market)}, {date}, {source}"
     )
 
 

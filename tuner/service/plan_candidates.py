@@ -95,14 +95,14 @@ def candidates_of(
     """
     if not machines.any:
         return _of_cluster(service, spec, evidence, machines)
-    shelf = catalogue(service.settings)
+    prices = catalogue(service.settings)
     described = list(machines.described)
     if machines.listed is not None:
-        described += _from_catalogue(shelf, spec, machines.listed, machines.needs)
+        described += _from_catalogue(prices, spec, machines.listed, machines.needs)
     candidates = []
     for i, machine in enumerate(described):
-        full = _completed(shelf, machine, i)
-        speed = _speed(shelf, full, evidence, machines.speeds)
+        full = _completed(prices, machine, i)
+        speed = _speed(prices, full, evidence, machines.speeds)
         markets = machines.markets or (full.market or spec.resources.market,)
         candidates += [_candidate(spec, full, market, speed, evidence, machines.needs) for market in markets]
     return tuple(candidates)
@@ -193,7 +193,7 @@ def _why_not(
 
 
 def _from_catalogue(
-    shelf: Catalogue, spec: JobSpec, listed: MachineFilter, needs: MachineRequirements
+    prices: Catalogue, spec: JobSpec, listed: MachineFilter, needs: MachineRequirements
 ) -> list[DescribedMachine]:
     """Return the instance types of the catalogue on which a trial of the job costs least, the cheapest first.
 
@@ -201,13 +201,13 @@ def _from_catalogue(
         Invalid: The catalogue does not know a value of the filter, or no machine that matches is large enough and has a price.
     """
     words = {name: word for name, word in asdict(listed).items() if word is not None}
-    details = {name: shelf.unknown(name, word) for name, word in words.items()}
+    details = {name: prices.unknown(name, word) for name, word in words.items()}
     faults = [Fault(f"/planning/catalogue/{name}", detail) for name, detail in details.items() if detail]
     if faults:
         raise Invalid(*faults)
     wanted = spec.resources
     cheapest: dict[str, tuple[int, Listing]] = {}
-    for row in shelf.find(**words):
+    for row in prices.find(**words):
         price = row.on_demand if wanted.market == "on_demand" else row.spot
         if price is None or not _fits(row, wanted, needs):
             continue
@@ -232,7 +232,7 @@ def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
     return large and all(needed is None or (there is not None and there >= needed) for there, needed in has)
 
 
-def _completed(shelf: Catalogue, machine: DescribedMachine, number: int) -> DescribedMachine:
+def _completed(prices: Catalogue, machine: DescribedMachine, number: int) -> DescribedMachine:
     """Return the machine with its unset fields filled in from the catalogue.
 
     A machine with a price in the request need not be in the catalogue.
@@ -240,11 +240,11 @@ def _completed(shelf: Catalogue, machine: DescribedMachine, number: int) -> Desc
     Raises:
         Invalid: The machine is not in the catalogue and has no price.
     """
-    rows = shelf.find(cloud=machine.cloud, region=machine.region, instance_type=machine.instance_type)
+    rows = prices.find(cloud=machine.cloud, region=machine.region, instance_type=machine.instance_type)
     if not rows:
         if machine.price is not None or machine.spot_price is not None:
             return machine
-        raise Invalid(_unknown(shelf, machine, number))
+        raise Invalid(_unknown(prices, machine, number))
     row = rows[0]
     listed: dict[str, Any] = {
         "spot_price": _least(rows, "spot") if machine.price is None else None,
@@ -263,11 +263,11 @@ def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
     return min((price for row in rows if (price := row.price(market)) is not None), default=None)
 
 
-def _unknown(shelf: Catalogue, machine: DescribedMachine, number: int) -> Fault:
+def _unknown(prices: Catalogue, machine: DescribedMachine, number: int) -> Fault:
     """Return a fault that names the first field of this machine whose value the catalogue does not know."""
     for name in ("instance_type", "cloud", "region"):
         word = getattr(machine, name)
-        detail = None if word is None else shelf.unknown(name, word)
+        detail = None if word is None else prices.unknown(name, word)
         if detail is not None:
             return Fault(f"/planning/candidates/{number}/{name}", f"{detail}; or give usd_per_hour")
     detail = f"the catalogue has no {machine.instance_type} there; give usd_per_hour, or another region"
@@ -275,7 +275,7 @@ def _unknown(shelf: Catalogue, machine: DescribedMachine, number: int) -> Fault:
 
 
 def _speed(
-    shelf: Catalogue, machine: DescribedMachine, evidence: PaceEvidence, speeds: Mapping[str, float]
+    prices: Catalogue, machine: DescribedMachine, evidence: PaceEvidence, speeds: Mapping[str, float]
 ) -> float | None:
     """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
 
@@ -291,14 +291,14 @@ def _speed(
     if evidence.machine == machine.instance_type:
         return 1.0
     if evidence.machine:
-        return _by_data_sheets(shelf, evidence.machine, machine.instance_type)
-    known = ((speeds[name], _by_data_sheets(shelf, name, machine.instance_type)) for name in speeds)
+        return _by_data_sheets(prices, evidence.machine, machine.instance_type)
+    known = ((speeds[name], _by_data_sheets(prices, name, machine.instance_type)) for name in speeds)
     return next((speed * factor for speed, factor in known if factor is not None), None) if speeds else 1.0
 
 
-def _by_data_sheets(shelf: Catalogue, here: str, there: str) -> float | None:
+def _by_data_sheets(prices: Catalogue, here: str, there: str) -> float | None:
     """Return the speed of one instance type relative to another by their data sheets, or None if either has none."""
-    rows = [*shelf.find(instance_type=here)[:1], *shelf.find(instance_type=there)[:1]]
+    rows = [*prices.find(instance_type=here)[:1], *prices.find(instance_type=there)[:1]]
     if len(rows) < 2 or not all(row.accelerator for row in rows):
         return None
     speed = relative_speed(rows[0].accelerator, rows[1].accelerator)
@@ -326,11 +326,13 @@ def that_would_do(service: Service, spec: JobSpec, machines: RequestedMachines) 
     Types with the same accelerator as a machine in the request come first, then types of the same clouds, each group
     cheapest first.
     """
-    shelf, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
+    prices, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
     listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"
-    named = [row for machine in machines.described for row in shelf.find(instance_type=machine.instance_type)]
+    named = [
+        row for machine in machines.described for row in prices.find(instance_type=machine.instance_type)
+    ]
     gpus, clouds = {row.accelerator for row in named}, {row.cloud for row in named}
-    fit = [row for row in shelf.find(market=listed) if _fits(row, spec.resources, machines.needs)]
+    fit = [row for row in prices.find(market=listed) if _fits(row, spec.resources, machines.needs)]
     fit.sort(key=lambda row: (row.accelerator not in gpus, row.cloud not in clouds))
     asked = {machine.instance_type for machine in machines.described}
     return [kind for kind in dict.fromkeys(row.instance_type for row in fit) if kind not in asked][:3]

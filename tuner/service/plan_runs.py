@@ -42,7 +42,7 @@ def simulate(scenario: Scenario) -> SimulatedOutcome:
 def _run(scenario: Scenario) -> SimulatedRun:
     wanted = scenario.spec.resources
     rates = [offer.rate(wanted) for offer in scenario.offers]
-    dearest = max(rates, key=lambda rate: rate.price)
+    most_expensive = max(rates, key=lambda rate: rate.price)
     step_ns = round(scenario.paces.evidence.step_ns * scenario.factor * scenario.coarse)
     training = DrawnTraining(
         scenario.paces, seed=scenario.seed, stretch=scenario.factor, coarse=scenario.coarse
@@ -57,7 +57,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
     return SimulatedRun(
         scenario.spec,
         LoopConfig(
-            "job_planned", dearest, scenario.concurrency, max(scenario.slice_ns, SLICE_STEPS * step_ns)
+            "job_planned", most_expensive, scenario.concurrency, max(scenario.slice_ns, SLICE_STEPS * step_ns)
         ),
         training,
         overheads=_overheads(scenario.delays, spot=life is not None),

@@ -78,8 +78,10 @@ def put(service: Service, budget: SharedBudget, *, new_secret: bool = False) -> 
         fresh = f"whsec_{secrets.token_urlsafe(32)}" if before is None or new_secret else None
         secret = fresh or (before.secret if before is not None else "")
         shared_budget_changes.put(db, service.project, budget, secret=secret, at=service.now())
-        was = None if before is None else audit_log.of_above(before.budget)
-        audit_log.note(db, service, "budget.put", budget.name, before=was, after=audit_log.of_above(budget))
+        was = None if before is None else audit_log.of_shared_budget(before.budget)
+        audit_log.note(
+            db, service, "budget.put", budget.name, before=was, after=audit_log.of_shared_budget(budget)
+        )
         views = _views(db, service, [shared_budgets.get(db, service.project, budget.name)], secret=fresh)
     return views[0], before is None
 
@@ -97,7 +99,7 @@ def remove(service: Service, name: str) -> None:
         )
     with service.database.write("budget.remove") as db:
         shared_budgets.lock_exclusive(db)
-        was = audit_log.of_above(shared_budgets.get(db, service.project, name).budget)
+        was = audit_log.of_shared_budget(shared_budgets.get(db, service.project, name).budget)
         shared_budget_changes.remove(db, service.project, name, at=service.now())
         deliveries.forget(db, service.project, name)
         audit_log.note(db, service, "budget.remove", name, before=was)

@@ -44,7 +44,7 @@ def at_work(db: Connection, project: str) -> list[int]:
 
 
 OWNER = "owner"
-OF_LATE_NS = 24 * 3600 * NS
+RECENT_NS = 24 * 3600 * NS
 AT_ONCE = 500
 _WITH_WINDOW = '"$":"Window"'  # as the codec writes it; inside a JSON string the quotes would be escaped
 BEGUN = and_(jobs.c.state == "running", jobs.c.running_since.is_not(None))
@@ -102,7 +102,7 @@ def shares(db: Connection, now: Instant) -> dict[str, Share]:
     for counts, which in (
         (1, launches.c.state.in_(("submitted", "running")) & jobs.c.ended_at.is_(None)),
         (1, (launches.c.state == "wanted") & BEGUN & jobs.c.ended_at.is_(None)),
-        (0, jobs.c.ended_at > now - OF_LATE_NS),
+        (0, jobs.c.ended_at > now - RECENT_NS),
     ):
         query = (
             select(func.count(), func.sum(accounts.c.posted_usd), *_OWNER)

@@ -20,7 +20,7 @@ from tuner.tuning.checkpointing import Hazard, InterruptionRisk, daly_ns
 LEAST_STALL_NS = NS // 10
 # Intervals from half to twice the best one are accepted, because the cost hardly changes between them.
 FAR_OFF = 2
-SAVES_DEAR_ABOVE = Fraction(1, 20)
+SAVES_EXPENSIVE_ABOVE = Fraction(1, 20)
 LOST_ABOVE = Fraction(1, 50)
 
 
@@ -43,13 +43,15 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
         spent_on(attempts, "lost"),
         spent_on(attempts),
     )
-    too_dear = between * FAR_OFF < best and share(saved_usd.micro_usd, spent.micro_usd) > SAVES_DEAR_ABOVE
+    too_expensive = (
+        between * FAR_OFF < best and share(saved_usd.micro_usd, spent.micro_usd) > SAVES_EXPENSIVE_ABOVE
+    )
     too_rare = between > best * FAR_OFF and share(lost_usd.micro_usd, spent.micro_usd) > LOST_ABOVE
-    if not (too_dear or too_rare):
+    if not (too_expensive or too_rare):
         return None
     now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
     return AdviceFinding(
-        kind="checkpoints_expensive" if too_dear else "checkpoints_too_rare",
+        kind="checkpoints_expensive" if too_expensive else "checkpoints_too_rare",
         title=f"A checkpoint every {between / NS:.0f} s of training, where {best / NS:.0f} s would be best",
         evidence={
             "interval_seconds": Fraction(between, NS),
@@ -60,22 +62,22 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
             "checkpoint_usd": saved_usd,
             "lost_usd": lost_usd,
         },
-        change=_other_interval(evidence, best, saves=saves, too_dear=too_dear),
+        change=_other_interval(evidence, best, saves=saves, too_expensive=too_expensive),
         saves=min(
-            saved_usd if too_dear else lost_usd, portion(spent_on(attempts, "train", "lost"), now - then)
+            saved_usd if too_expensive else lost_usd, portion(spent_on(attempts, "train", "lost"), now - then)
         ),
         saves_note="the cost of training times the difference between the shares of saves and losses (δ/τ + τ/2M) at this interval and at the best "
         "one; at most what was "
-        f"{'spent on saves' if too_dear else 'lost'}",
+        f"{'spent on saves' if too_expensive else 'lost'}",
         verify="compare `checkpoint` and `lost` in the bills of two jobs with as much training; the metric cannot change, since a "
         "restored trial continues exactly where it was, as the restore self-test checks",
         confidence="medium",
     )
 
 
-def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_dear: bool) -> AdvisedChange:
+def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_expensive: bool) -> AdvisedChange:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
-    if fixed is None and too_dear:
+    if fixed is None and too_expensive:
         # `auto` already chooses the best interval, so the extra saves happen at pauses.
         then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
@@ -88,7 +90,7 @@ def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_dear
     return AdvisedChange("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)
 
 
-SETUP_DEAR_ABOVE = Fraction(3, 20)
+SETUP_EXPENSIVE_ABOVE = Fraction(3, 20)
 LEAST_ATTEMPTS = 5
 MOSTLY = Fraction(1, 2)
 ENOUGH = 10  # a budget should be this many times the cost of one setup of each worker, so that most of it can buy training
@@ -105,7 +107,7 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     is_used_up = limit is None or evidence.spent.micro_usd > MOSTLY * limit.micro_usd
     if part > MOSTLY and len(setups) < LEAST_ATTEMPTS and is_used_up:
         return _too_small_for_setup(evidence, setups, part)
-    if len(setups) < LEAST_ATTEMPTS or part <= SETUP_DEAR_ABOVE:
+    if len(setups) < LEAST_ATTEMPTS or part <= SETUP_EXPENSIVE_ABOVE:
         return None
     fidelity = evidence.spec.fidelity
     return AdviceFinding(
@@ -175,14 +177,14 @@ def _setup_figures(
     }
 
 
-IDLE_DEAR_ABOVE = Fraction(1, 10)
+IDLE_EXPENSIVE_ABOVE = Fraction(1, 10)
 
 
 def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     """Find a job that paid for idle machines for too much of the time."""
     idle, fidelity = spent_on(evidence.attempts, "idle"), evidence.spec.fidelity
     part = share(idle.micro_usd, evidence.spent.micro_usd)
-    if part <= IDLE_DEAR_ABOVE:
+    if part <= IDLE_EXPENSIVE_ABOVE:
         return None
     return AdviceFinding(
         kind="idle_expensive",
