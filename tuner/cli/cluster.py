@@ -41,7 +41,7 @@ def cluster(
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    local_cluster.keep(Settings.from_env(), plan, tell=_as_json if as_json else _as_table, over=over)
+    local_cluster.keep(Settings.from_env(), plan, on_change=_as_json if as_json else _as_table, over=over)
 
 
 def stop_cluster() -> None:

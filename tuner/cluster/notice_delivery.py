@@ -109,7 +109,7 @@ class MachineWatch:
     def _welcome(self, node: RayNode) -> None:
         """Add a new node: notify it of the current notices and give its workers the machine's facts."""
         for notice in self._current.values():
-            self._tell([node], notice)
+            self._notify([node], notice)
         self._nodes[node.id] = node
         log.info("node %s is on this machine", node.id)
         if self._facts and node.session_dir.is_dir():
@@ -130,7 +130,7 @@ class MachineWatch:
         """
         with self._delivering:
             self._current[notice.id] = notice
-            self._tell(self._nodes.values(), notice)
+            self._notify(self._nodes.values(), notice)
 
     def _on_withdrawn(self, notice: Notice) -> None:
         """Withdraw a notice from all nodes. Work that still runs continues, but a drained node gets no new work."""
@@ -139,7 +139,7 @@ class MachineWatch:
             for node in self._nodes.values():
                 node.boards.withdraw(node.id, notice.id)
 
-    def _tell(self, nodes: Iterable[RayNode], notice: Notice) -> None:
+    def _notify(self, nodes: Iterable[RayNode], notice: Notice) -> None:
         """Notify these nodes and Ray. If some cannot be notified, notify the others and then raise Unavailable."""
         nodes, failed = list(nodes), list[Unavailable]()
         for node in nodes:

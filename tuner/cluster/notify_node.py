@@ -19,7 +19,7 @@ from tuner.domain.time import Instant
 REACH_S = 30.0
 
 
-def tell(node_id: str, notice: Notice) -> None:
+def notify(node_id: str, notice: Notice) -> None:
     """Give a node a preemption notice, through a Ray task on the node itself.
 
     The task must run there because the node's workers read notices from its disk.
@@ -49,7 +49,7 @@ def main() -> None:
     text = f"node {args.node_id[:12]} is taken away by its operator"
     notice = Notice(f"operator/{args.deadline}", Instant(args.deadline), text)
     try:
-        tell(args.node_id, notice)
+        notify(args.node_id, notice)
     except TunerError as error:
         sys.exit(error.detail)
 

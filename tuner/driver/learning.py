@@ -125,7 +125,7 @@ class Learner:
         at_rung = crossed > self._reported_rung.get(number, 0)
         if at_rung:
             self._reported_rung[number] = crossed
-        self._tell(record, crossed if at_rung else record.steps, at_rung=at_rung)
+        self._report_score(record, crossed if at_rung else record.steps, at_rung=at_rung)
 
     def _on_end(self, state: State, number: int) -> None:
         record = state.trials[number]
@@ -134,13 +134,13 @@ class Learner:
             return
         self._finished.add(number)
         if record.value is not None and not self._reported_rung.get(number):
-            self._tell(record, record.steps, at_rung=True)
+            self._report_score(record, record.steps, at_rung=True)
         # at its rung, or by a user or a limit: it is as informative as a paused trial
         if record.status == "stopped":
             return
         self._sampler.finish(number, failed=record.status == "failed")
 
-    def _tell(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
+    def _report_score(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
         """Pass a report to the sampler.
 
         If the report is of a step beyond the rung that it crossed, pass only the share of its training time up to the rung.

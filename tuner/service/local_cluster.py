@@ -45,13 +45,13 @@ def keep(
     settings: Settings,
     plan: LocalClusterPlan,
     *,
-    tell: Callable[[Sequence[KeptNode], list[str]], None],
+    on_change: Callable[[Sequence[KeptNode], list[str]], None],
     over: threading.Event,
 ) -> None:
     """Run a local cluster until `over` is set.
 
     Args:
-        tell: Called with all nodes and a list of changes, when the nodes have joined and after each change.
+        on_change: Called with all nodes and a list of changes, when the nodes have joined and after each change.
 
     Raises:
         Conflict: This home has a cluster already or uses another one.
@@ -67,10 +67,10 @@ def keep(
         settings.home, specs(settings, plan), metadata, replace_after_s=plan.replace_after_s
     )
     with cluster.kept():
-        tell(cluster.kept_nodes(), [])
+        on_change(cluster.kept_nodes(), [])
         while not over.wait(TURN_S):
             if changes := cluster.turn():
-                tell(cluster.kept_nodes(), changes)
+                on_change(cluster.kept_nodes(), changes)
 
 
 def specs(settings: Settings, plan: LocalClusterPlan) -> list[NodeSpec]:

@@ -85,7 +85,7 @@ class SimulatedAttempt:
     training: Training
     overheads: Overheads
     clock: SimulatedClock
-    tell: Callable[["SimulatedAttempt", WorkerMessage], None]  # sends a message to the driver
+    send: Callable[["SimulatedAttempt", WorkerMessage], None]  # sends a message to the driver
     metric: str
     max_step: int | None
     saves: Saves | None = None  # decides when to save in the background; None means never
@@ -377,7 +377,7 @@ class SimulatedAttempt:
             has_notice=self.has_notice,
         )
         self.last_sent_ns = self.clock.elapsed_ns()
-        self.tell(self, progress)
+        self.send(self, progress)
 
     def _switch(self, kind: CostKind) -> None:
         self.ns = dict(self.meter().ns)
