@@ -37,7 +37,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         places = AllowedPlaces(self.offers, Resources(), lambda: self.machines)
-        self.placement = SpotWithFallback(places, patience_ns=WAIT_NS)
+        self.placement = SpotWithFallback(places, spot_wait_ns=WAIT_NS)
 
     def stands(self, **more: Any) -> None:
         self.trial = replace(self.trial, **more)

@@ -50,7 +50,7 @@ def test_remaining_work_before_the_first_step_is_unknown() -> None:
 
 def test_fallback_placement_is_used_if_both_markets_are_offered() -> None:
     def of(*offers: Offer) -> Placement:
-        return placement_of(AllowedPlaces(offers, Resources(), list), patience_ns=WAIT_NS)
+        return placement_of(AllowedPlaces(offers, Resources(), list), spot_wait_ns=WAIT_NS)
 
     assert isinstance(of(DEMAND, SPOT), SpotWithFallback)
     for offers in ((SPOT, DEAR), (DEMAND,)):

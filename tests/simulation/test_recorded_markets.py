@@ -190,8 +190,8 @@ def test_job_with_spare_time_waits_for_spot_up_to_its_patience(table: RecordedTa
     on-demand once its pace is known.
     """
 
-    def on_demand(patience_ns: int) -> float:
-        run, _ = in_time(table, made(*(20, 20) * 20), 0, 2.0, patience_ns=patience_ns)
+    def on_demand(spot_wait_ns: int) -> float:
+        run, _ = in_time(table, made(*(20, 20) * 20), 0, 2.0, spot_wait_ns=spot_wait_ns)
         assert ended(run) == "trials"
         return sum(hours(run, "on_demand").values()) / sum(hours(run, "spot").values())
 

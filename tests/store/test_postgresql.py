@@ -91,7 +91,7 @@ def test_refused_statements_and_an_exhausted_pool_are_reported(
 def test_patient_client_waits_for_an_unavailable_database(
     postgres_server: SharedServer, postgres_empty_url: str
 ) -> None:
-    patient, answers = Database(postgres_empty_url, patience_s=60), list[int]()
+    patient, answers = Database(postgres_empty_url, connect_timeout_s=60), list[int]()
     allow = f"ALTER DATABASE {patient.url.database} ALLOW_CONNECTIONS"
     postgres_server.run(f"{allow} false")
     with pytest.raises(Unavailable, match="not currently accepting"), Database(postgres_empty_url).read():

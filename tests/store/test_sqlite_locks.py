@@ -45,7 +45,7 @@ class Other:
 @pytest.fixture
 def lock(monkeypatch: pytest.MonkeyPatch) -> ReaderWriterLock:
     """A lock with a very long timeout."""
-    monkeypatch.setattr(sqlite_locks, "PATIENCE_S", LONG_S)
+    monkeypatch.setattr(sqlite_locks, "WAIT_S", LONG_S)
     return ReaderWriterLock()
 
 
@@ -101,7 +101,7 @@ def test_no_reader_starves(lock: ReaderWriterLock) -> None:
 
 def test_thread_that_waits_too_long_proceeds_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that reads twice at once waits neither for itself nor for a commit that waits for it."""
-    monkeypatch.setattr(sqlite_locks, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(sqlite_locks, "WAIT_S", 0.01)
     lock = ReaderWriterLock()
     with lock.reading(), lock.reading(), lock.committing(), lock.reading():
         pass

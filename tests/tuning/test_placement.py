@@ -14,8 +14,8 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
 from tuner.tuning.placement import (
     HALF_LIFE_NS,
-    PATIENCE_NS,
     RETRY_NS,
+    SPOT_WAIT_NS,
     Observation,
     PlacementChoice,
     PlacementMemory,
@@ -210,7 +210,7 @@ CASES: dict[str, list[Case]] = {
         (placement_request(), observation(1, 790, there=BOTH), None, "waits", STORMY),
         (placement_request(), observation(30, 790, there=BOTH), DEMAND, "behind", STORMY),
         (ENDLESS, observation(1, there=BOTH), None, "waits", STORMY),
-        (ENDLESS, observation(30, there=BOTH), DEMAND, "out of patience", STORMY),
+        (ENDLESS, observation(30, there=BOTH), DEMAND, "waited too long", STORMY),
     ],
 }
 
@@ -235,8 +235,8 @@ def test_choice_says_until_when_it_stays_the_same() -> None:
 
 def test_wait_without_deadline_ends_after_patience() -> None:
     memory, choice = choose(ENDLESS, FRESH, observation(now=0))
-    assert choice == PlacementChoice(None, "waits", Instant(PATIENCE_NS))
-    assert chosen(ENDLESS, observation(now=30), memory) == (DEMAND, "out of patience")
+    assert choice == PlacementChoice(None, "waits", Instant(SPOT_WAIT_NS))
+    assert chosen(ENDLESS, observation(now=30), memory) == (DEMAND, "waited too long")
 
 
 def test_patience_is_counted_from_the_last_progress() -> None:
@@ -244,7 +244,7 @@ def test_patience_is_counted_from_the_last_progress() -> None:
     memory, _ = choose(ENDLESS, FRESH, observation(now=100, left=750, at=SPOT))
     assert chosen(ENDLESS, observation(now=129, left=750), memory) == (None, "waits")
     memory, _ = choose(ENDLESS, memory, observation(now=110, left=750, at=SPOT))
-    assert chosen(ENDLESS, observation(now=131, left=750), memory) == (DEMAND, "out of patience")
+    assert chosen(ENDLESS, observation(now=131, left=750), memory) == (DEMAND, "waited too long")
 
 
 def test_trial_without_deadline_returns_to_spot_after_some_work() -> None:

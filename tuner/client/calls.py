@@ -267,7 +267,7 @@ class Calls(ABC):
         after: int | None = None,
         on_connection: Callable[[bool], None] | None = None,
         on_silence: Callable[[datetime], None] | None = None,
-        patience_s: float = follow.RESTART_S,
+        reconnect_s: float = follow.RESTART_S,
     ) -> Items[follow.Event]:
         """Yield the job's events until it has ended. If the connection breaks, or the service sends nothing for 4 seconds, reconnect
         and continue after the last event.
@@ -276,10 +276,10 @@ class Calls(ABC):
             after: The id of an event. Only later events are yielded.
             on_connection: Called with False when the service does not answer, and with True whenever a connection is established.
             on_silence: Called before `on_connection(False)`, with the time of the last answer.
-            patience_s: Raise ApiError when the service has not answered for this many seconds.
+            reconnect_s: Raise ApiError when the service has not answered for this many seconds.
         """
-        patience = follow.ReconnectLimit(patience_s, on_connection, on_silence)
-        return follow.events(self._http, path_of(job, "/events"), after, patience)
+        limit = follow.ReconnectLimit(reconnect_s, on_connection, on_silence)
+        return follow.events(self._http, path_of(job, "/events"), after, limit)
 
     # Answers
 

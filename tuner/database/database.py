@@ -83,15 +83,15 @@ class Database:
 
     Args:
         failpoint: For tests: the point at which this process exits (`tuner.database.failpoints`). Empty for none.
-        patience_s: How long to keep trying to connect at the beginning of a transaction if the server does not answer,
+        connect_timeout_s: How long to keep trying to connect at the beginning of a transaction if the server does not answer,
             for example because it restarts.
 
     Raises:
         ValueError: The URL is not usable, or there is no such failpoint. The text names the setting.
     """
 
-    def __init__(self, url: str, *, failpoint: str = "", patience_s: float = 0.0) -> None:
-        self.url, self._patience_s = _url(url), patience_s
+    def __init__(self, url: str, *, failpoint: str = "", connect_timeout_s: float = 0.0) -> None:
+        self.url, self._connect_timeout_s = _url(url), connect_timeout_s
         self._failpoint = Failpoint.parse(failpoint) if failpoint else None
         self._writer_lock = Lock()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
@@ -171,8 +171,8 @@ class Database:
                 yield connection
 
     def _connected(self, engine: Engine) -> Connection:
-        """Open a connection, retrying for `patience_s`. Retrying is safe, because no statement was sent yet."""
-        deadline = time.monotonic() + self._patience_s
+        """Open a connection, retrying for `connect_timeout_s`. Retrying is safe, because no statement was sent yet."""
+        deadline = time.monotonic() + self._connect_timeout_s
         while True:
             try:
                 return engine.connect()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 BUSY_TIMEOUT_S = 30.0
 # A thread that has waited this long for other threads of the process proceeds, and relies on SQLite's locks.
-PATIENCE_S = 1.0
+WAIT_S = 1.0
 LOOK_AGAIN_S, SLOWER = 0.001, 50  # after n seconds, retry every n / 50 s, but not sooner than every 1 ms
 
 
@@ -36,7 +36,7 @@ class ReaderWriterLock:
     @contextmanager
     def reading(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._readers and not self._commits, PATIENCE_S)
+            self._changed.wait_for(lambda: not self._readers and not self._commits, WAIT_S)
             self._readers += 1
         try:
             yield
@@ -49,7 +49,7 @@ class ReaderWriterLock:
     def committing(self) -> Iterator[None]:
         with self._changed:
             self._commits += 1
-            self._changed.wait_for(lambda: not self._readers, PATIENCE_S)
+            self._changed.wait_for(lambda: not self._readers, WAIT_S)
         try:
             yield
         finally:

@@ -207,7 +207,7 @@ def main() -> int:
     parser.add_argument("--export", required=True)
     args = parser.parse_args()
     settings = Settings.from_env()
-    database = Database(settings.database_url, failpoint=settings.failpoint, patience_s=20.0)
+    database = Database(settings.database_url, failpoint=settings.failpoint, connect_timeout_s=20.0)
     with database.read() as db:
         export, row = exports.get(db, args.job, args.export), jobs.get(db, args.job)
     ray.init(log_to_driver=False, logging_level=logging.WARNING)

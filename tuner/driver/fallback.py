@@ -68,11 +68,11 @@ class FallbackState:
             self.backoff_until = Instant(now + min(BACKOFF_NS << (self.preemption_series - 2), HALF_LIFE_NS))
 
 
-def placement_of(places: AllowedPlaces, *, patience_ns: int) -> Placement:
+def placement_of(places: AllowedPlaces, *, spot_wait_ns: int) -> Placement:
     """Return the placement policy of a job. It falls back to on-demand if `places` include both markets."""
     if {place.offer.market for place in places.all if place.offer} == {"spot", "on_demand"}:
-        return SpotWithFallback(places, patience_ns=patience_ns)
-    return CheapestFree(places, coming_ns=patience_ns)
+        return SpotWithFallback(places, spot_wait_ns=spot_wait_ns)
+    return CheapestFree(places, coming_ns=spot_wait_ns)
 
 
 class SpotWithFallback:
@@ -81,8 +81,8 @@ class SpotWithFallback:
     It knows only what this driver has seen, not what earlier drivers of the job saw.
     """
 
-    def __init__(self, places: AllowedPlaces, *, patience_ns: int) -> None:
-        self._places, self._patience_ns = places, patience_ns
+    def __init__(self, places: AllowedPlaces, *, spot_wait_ns: int) -> None:
+        self._places, self._spot_wait_ns = places, spot_wait_ns
         # The offers to choose from have the price of one trial, because machines differ in size.
         self._priced = {
             place.offer: replace(place.offer, price=place.rate.price) for place in places.all if place.offer
@@ -131,7 +131,7 @@ class SpotWithFallback:
         a machine.
         """
         state = self._states[trial.trial]
-        if trial.waited_ns is None or trial.waited_ns < self._patience_ns << min(state.turns, 10):
+        if trial.waited_ns is None or trial.waited_ns < self._spot_wait_ns << min(state.turns, 10):
             return None
         others = [
             o for o in self._offers if o != at and self._places.room(self._place[o], trial.occupied) > 0
@@ -152,7 +152,7 @@ class SpotWithFallback:
             state.waits_for, state.turns = None, 0
             return
         state.waits_for = at
-        if trial.waited_ns >= self._patience_ns and self._room(at, trial) > 0:
+        if trial.waited_ns >= self._spot_wait_ns and self._room(at, trial) > 0:
             until, full_ns = self._full.get(at, (trial.now, FULL_NS))
             # The period grows for spot only: on-demand machines may be needed for a deadline.
             if at.market == "spot" and at in self._full and trial.now - trial.waited_ns >= until:
@@ -178,8 +178,8 @@ class SpotWithFallback:
             return self._runs_at(trial) or self._cheapest("on_demand", trial.now)
         choice = self._choice(state, trial)
         assert state.memory is not None
-        if trial.now - state.memory.progressed >= self._patience_ns and trial.runs_at is None:
-            self._waited_in_vain = trial.now if choice.why in ("waits", "out of patience") else -FULL_NS
+        if trial.now - state.memory.progressed >= self._spot_wait_ns and trial.runs_at is None:
+            self._waited_in_vain = trial.now if choice.why in ("waits", "waited too long") else -FULL_NS
         # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
         if offer := choice.offer or self._runs_at(trial):
             return offer
@@ -222,7 +222,7 @@ class SpotWithFallback:
                 begun=trial.now,
                 work_ns=trial.left_ns or UNKNOWN_NS,
                 deadline=deadline,
-                patience_ns=self._patience_ns,
+                spot_wait_ns=self._spot_wait_ns,
             )
             state.target, state.request, state.memory = trial.target, request, None
         return request

@@ -287,7 +287,7 @@ def rebuild(
         journal=journal,
         world=actuator,
         clock=SystemClock(),
-        placement=placement_of(places, patience_ns=round(settings.spot_wait_s * NS)) if places else None,
+        placement=placement_of(places, spot_wait_ns=round(settings.spot_wait_s * NS)) if places else None,
         machine_check=MachineCheck(size, find),
         warm_starts=_warm_starts(context, settings, row, sampler, heartbeat),
     )
@@ -334,7 +334,9 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
     args = parser.parse_args()
     settings = Settings.from_env()
-    database = Database(settings.database_url, failpoint=settings.failpoint, patience_s=DATABASE_AWAY_S)
+    database = Database(
+        settings.database_url, failpoint=settings.failpoint, connect_timeout_s=DATABASE_AWAY_S
+    )
     context = LaunchContext(database, args.job, args.epoch)
     with database.read() as db:
         launch = launches.get(db, args.job)

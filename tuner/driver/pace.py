@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from tuner.domain.cost import CostKind, Meter
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-# A trial hangs if it trains without a report for PATIENCE_TIMES the slowest step seen. If no step was seen, the limit
-# is the time that the budget buys, divided by PATIENCE_BUDGET. It is never below the floor. The same rule applies to
+# A trial hangs if it trains without a report for HANG_TIMES the slowest step seen. If no step was seen, the limit
+# is the time that the budget buys, divided by HANG_BUDGET_PART. It is never below the floor. The same rule applies to
 # setup, loading and saving.
-PATIENCE_TIMES = 20
-PATIENCE_BUDGET = 8
+HANG_TIMES = 20
+HANG_BUDGET_PART = 8
 STEP_FLOOR_NS = 30_000_000_000
 OVERHEAD_FLOOR_NS = 120_000_000_000
 
@@ -85,9 +85,9 @@ class JobPace:
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),
             (overhead_ns, self.longest_overhead_ns, OVERHEAD_FLOOR_NS, "setting up, loading or saving"),
         ):
-            patience = max(floor, PATIENCE_TIMES * seen if seen else buys_ns // PATIENCE_BUDGET)
-            if ns > patience:
-                return f"did not report for {patience / 1e9:.0f} s of {where}; it may hang"
+            limit_ns = max(floor, HANG_TIMES * seen if seen else buys_ns // HANG_BUDGET_PART)
+            if ns > limit_ns:
+                return f"did not report for {limit_ns / 1e9:.0f} s of {where}; it may hang"
         return ""
 
     def step_need_ns(self, trial: str) -> int:

@@ -17,7 +17,7 @@ from tuner.store.evidence import Losses
 from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices
 
 # How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
-PATIENCE_NS = 60 * NS
+KIND_WAIT_NS = 60 * NS
 EPOCH = Instant(0)
 OccupiedOffers = Mapping[Offer, int]  # how many of the job's trials run on each offer
 """How many places of each kind the job's other attempts use or wait for."""
@@ -137,11 +137,11 @@ class CheapestFree:
     """Placement on the cheapest kind of machine that exists, or may be started, and that this job has not filled.
 
     If there is none, the cheapest kind is chosen, and the attempt waits. A machine that the autoscaler has yet to
-    start is waited for up to `coming_ns`, if that is longer than `PATIENCE_NS`.
+    start is waited for up to `coming_ns`, if that is longer than `KIND_WAIT_NS`.
     """
 
-    def __init__(self, places: AllowedPlaces, *, coming_ns: int = PATIENCE_NS) -> None:
-        self._places, self._coming_ns = places, max(PATIENCE_NS, coming_ns)
+    def __init__(self, places: AllowedPlaces, *, coming_ns: int = KIND_WAIT_NS) -> None:
+        self._places, self._coming_ns = places, max(KIND_WAIT_NS, coming_ns)
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return sorted(self._places.all, key=lambda place: self._places.room(place, trial.occupied) <= 0)
@@ -152,7 +152,7 @@ class CheapestFree:
             return None
         room = self._places.room(at, trial.occupied)
         comes = room > 0 >= self._places.room(at, trial.occupied, now=True)
-        if room > 0 and waited_ns < (self._coming_ns if comes else PATIENCE_NS):
+        if room > 0 and waited_ns < (self._coming_ns if comes else KIND_WAIT_NS):
             return None
         return self._another(at, trial.occupied)
 

@@ -80,7 +80,7 @@ class SpotLife:
     wait_ns: int = 120 * NS  #: The time from a preemption until another machine is available.
     notice_ns: int | None = 30 * NS  #: The time from the notice to the preemption.
     #: How long a trial with fallback waits for a spot machine before it uses an on-demand one.
-    patience_ns: int = 60 * NS
+    spot_wait_ns: int = 60 * NS
     share: float = 1.0  #: The probability that a machine is available when the job starts.
 
     def of_market(self, place: float) -> "SpotLife":

@@ -67,7 +67,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
         up_times=up_times,
         notice_ns=life.notice_ns if life else None,
         markets=markets,
-        look_ns=NS if life is None else max(NS, life.patience_ns // LOOKS),
+        look_ns=NS if life is None else max(NS, life.spot_wait_ns // LOOKS),
     )
 
 
@@ -111,7 +111,7 @@ def _markets(scenario: Scenario, life: SpotLife) -> Markets:
         price = offer.rate(wanted).price
         label = ((LABEL, "spot" if offer.market == "spot" else "!spot"),)
         offers.append(Offer(offer.instance_type, price, 1, wanted.all_gpus, offer.market, labels=label))
-    return Markets(tuple(offers), life.patience_ns, trial_size)
+    return Markets(tuple(offers), life.spot_wait_ns, trial_size)
 
 
 def _up_times(scenario: Scenario, life: SpotLife, mean_ns: int) -> list[Iterator[UpTimes]]:

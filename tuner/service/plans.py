@@ -147,7 +147,7 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
         SpotLife(
             Hazard.of_spot(spec.resources.nodes).mean_ns,
             SPOT_WAIT_NS,
-            patience_ns=round(service.settings.spot_wait_s * NS),
+            spot_wait_ns=round(service.settings.spot_wait_s * NS),
         ),
         choose=facts.machines.any,
         deadline_ns=deadline_ns,

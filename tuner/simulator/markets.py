@@ -8,7 +8,7 @@ from tuner.domain.money import Rate
 from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import Instant
 from tuner.driver.fallback import placement_of
-from tuner.driver.placement import PATIENCE_NS, AllowedPlaces, Placement
+from tuner.driver.placement import KIND_WAIT_NS, AllowedPlaces, Placement
 from tuner.simulator.fleet import Fleet, SimulatedWorker
 from tuner.simulator.journal import Committed, Tables
 from tuner.store.evidence import Losses
@@ -22,7 +22,9 @@ class Markets:
     """The offers that a simulated job may use."""
 
     offers: tuple[Offer, ...]  #: One per market that the job may use, spot first.
-    patience_ns: int = PATIENCE_NS  #: A trial falls back to on-demand after this time without a spot machine.
+    spot_wait_ns: int = (
+        KIND_WAIT_NS  #: A trial falls back to on-demand after this time without a spot machine.
+    )
     wanted: Resources = ONE  #: The resources of a trial, which are those of a whole machine.
 
     @property
@@ -43,7 +45,7 @@ class Markets:
         """Return the placement policy of a real driver, for the machines of the fleet that are up."""
         return placement_of(
             AllowedPlaces(self.offers, self.wanted, lambda: machines(fleet.workers, self.wanted)),
-            patience_ns=self.patience_ns,
+            spot_wait_ns=self.spot_wait_ns,
         )
 
 

@@ -136,7 +136,7 @@ def triggers_and_views(path: Path) -> frozenset[tuple[str, str, str]]:
 def _copy(source: Path, to: Path) -> None:
     try:
         with closing(_open(source)) as read, closing(_open(to)) as write:
-            read.backup(write, progress=_patience(source))
+            read.backup(write, progress=_lock_timeout(source))
     except sqlite3.DatabaseError as error:
         raise Unavailable(f"{source} cannot be copied to {to}: {error}") from error
 
@@ -145,7 +145,7 @@ def _open(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=LOCKED_S)
 
 
-def _patience(source: Path) -> Callable[[int, int, int], None]:
+def _lock_timeout(source: Path) -> Callable[[int, int, int], None]:
     """Return a progress callback that raises Unavailable after LOCKED_S, because SQLite's backup waits for a lock indefinitely."""
     deadline = time.monotonic() + LOCKED_S
 

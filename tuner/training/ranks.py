@@ -17,7 +17,7 @@ from tuner.training.channel import Kind, Reply, StopTraining, current
 from tuner.training.environments import NO_ARTIFACTS, Artifacts, Home
 
 # The service may hold a trial at a rung for long. A rank that is dead is noticed at once, because its connections close.
-PATIENCE = timedelta(days=7)
+REPLY_TIMEOUT = timedelta(days=7)
 BLOCK_BYTES = 64 << 20  # of a file that is sent to another node
 NOT_JOINED = (
     "this trial has {count} processes, which have not joined: call torch.distributed.init_process_group() before SpotSafe, or give the "
@@ -55,7 +55,7 @@ class Ranks:
         self._sends = variables.get("GROUP_RANK", "0") != "0" and variables["LOCAL_RANK"] == "0"
         # Two groups, because a save is completed in the background while training continues.
         self._replies, self._saves = (
-            distributed.new_group(backend="gloo", timeout=PATIENCE) for _ in range(2)
+            distributed.new_group(backend="gloo", timeout=REPLY_TIMEOUT) for _ in range(2)
         )
 
     def agreed(self, reply: Reply | Exception | None) -> Reply:

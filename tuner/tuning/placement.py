@@ -22,7 +22,7 @@ Three rules are our own:
 With these rules, the deadline is met whenever going on demand at once would meet it, provided that a machine on demand is always
 available and a changeover takes at most d.
 
-Without a deadline, `patience_ns` limits the wait for spot. A training that finds no spot goes on demand when its last progress
+Without a deadline, `spot_wait_ns` limits the wait for spot. A training that finds no spot goes on demand when its last progress
 is longer ago than that. After 2d of work there it moves back to spot as soon as spot is available.
 
 **Choice of the offer**: the offer with the lowest cost of progress so far. `PlacementMemory` learns this cost: the offer's price times
@@ -90,7 +90,7 @@ class PlacementMemory:
         return memory
 
     def waits(self, now: Instant) -> Self:
-        """Return the memory after the machine was lost. The limit on waiting for spot (`PlacementRequest.patience_ns`) counts from now on."""
+        """Return the memory after the machine was lost. The limit on waiting for spot (`PlacementRequest.spot_wait_ns`) counts from now on."""
         return replace(self, progressed=now)
 
     def after(self, offer: Offer, *, now: Instant, paid_ns: int, gained_ns: int) -> Self:
@@ -118,7 +118,7 @@ def _name(offer: Offer) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
 
 
 # Half of the waits for a spot machine with a V100 in AWS's zones in 2023 were over after 18 to 29 min.
-PATIENCE_NS = 30 * 60 * NS
+SPOT_WAIT_NS = 30 * 60 * NS
 RETRY_NS = 15 * 60 * NS  # until an available spot offer that was not worth its price is considered again
 TIGHT = Fraction(7, 10)  # C(t) / R(t) below which a training is not behind the line (§A.8 of the paper)
 
@@ -132,7 +132,7 @@ Why = Literal[
     "catches up",
     "ahead",
     "waits",
-    "out of patience",
+    "waited too long",
 ]
 
 
@@ -150,7 +150,7 @@ class PlacementRequest:
     work_ns: int  #: The whole work, as training time on an on-demand machine: C(0).
     deadline: Instant | None = None  #: None if there is no deadline. `deadline - begun` is R(0).
     #: How long to wait for spot without progress. Used if there is no deadline.
-    patience_ns: int = PATIENCE_NS
+    spot_wait_ns: int = SPOT_WAIT_NS
 
     def __post_init__(self) -> None:
         for market in ("on_demand", "spot") if self.market == "spot_with_fallback" else (self.market,):
@@ -215,7 +215,7 @@ def choose(
     if _nearly_done(request, memory, observation):
         return memory, PlacementChoice(observation.at, "stays")
     if request.deadline is None:
-        return memory, _patient(request, memory, observation)
+        return memory, _without_deadline(request, memory, observation)
     return memory, _uniform(request, memory, observation)
 
 
@@ -247,7 +247,9 @@ def _uniform(request: PlacementRequest, memory: PlacementMemory, observation: Ob
     return PlacementChoice(None, "waits", _retried(observation, min(behind_ns, unsafe_ns)))
 
 
-def _patient(request: PlacementRequest, memory: PlacementMemory, observation: Observation) -> PlacementChoice:
+def _without_deadline(
+    request: PlacementRequest, memory: PlacementMemory, observation: Observation
+) -> PlacementChoice:
     """Choose for a training without a deadline."""
     if observation.at is not None and observation.at.market == "spot":
         return PlacementChoice(observation.at, "stays")
@@ -262,9 +264,9 @@ def _patient(request: PlacementRequest, memory: PlacementMemory, observation: Ob
     spot = _worthwhile(request, memory, observation)
     if spot is not None:
         return PlacementChoice(spot, "cheapest")
-    left_ns = memory.progressed + request.patience_ns - observation.now
+    left_ns = memory.progressed + request.spot_wait_ns - observation.now
     if observation.at is not None or left_ns <= 0:
-        return _on_demand(request, memory, observation, "out of patience")
+        return _on_demand(request, memory, observation, "waited too long")
     return PlacementChoice(None, "waits", _retried(observation, left_ns))
 
 

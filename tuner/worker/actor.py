@@ -132,12 +132,12 @@ class OtherActors(OtherNodes):
             background("node", self._follow, other)
 
     def _follow(self, other: OtherActor) -> None:
-        patience_s = STARTS_WITHIN_S
+        timeout_s = STARTS_WITHIN_S
         try:
             while True:
                 called_s = time.monotonic()
-                news = ray.get(other.actor.step.remote(), timeout=patience_s)
-                patience_s = SILENT_S
+                news = ray.get(other.actor.step.remote(), timeout=timeout_s)
+                timeout_s = SILENT_S
                 self._take(other, news, called_s)
         except Exception as error:  # also GetTimeoutError, if the process is stopped
             self._lose(other, f"{type(error).__name__}: {error}"[:500])

@@ -36,7 +36,7 @@ from tuner.worker.attempt import RunningAttempt
 
 WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
 # no retry begins after this time; a try that has begun may last until its requests time out
-PATIENCE_S = 120.0
+RETRY_S = 120.0
 FEW = 3  # retries of an error that is probably permanent; few, because the worker costs money meanwhile
 JITTER = 0.5  # random part of each wait, so that workers that failed together do not retry together
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def with_retries(
 ) -> T:
     """Call `work` and return its result. Retry if it raises.
 
-    Stop retrying if `wanted` returns False, the attempt was stopped, its lease ended, `PATIENCE_S` passed, all waits of `WAITS_S` are
+    Stop retrying if `wanted` returns False, the attempt was stopped, its lease ended, `RETRY_S` passed, all waits of `WAITS_S` are
     used, or the error is probably permanent and `FEW` retries were made. Then raise the last error of the storage.
     """
     began = time.monotonic()
@@ -97,8 +97,8 @@ def with_retries(
             return work()
         except Exception as error:  # each kind of storage has errors of its own
             is_futile = number >= FEW and store.is_lasting(error)
-            impatient = is_futile or time.monotonic() - began > PATIENCE_S
-            if impatient or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
+            gives_up = is_futile or time.monotonic() - began > RETRY_S
+            if gives_up or not wanted() or attempt.state == "stopped" or attempt.left_ns() <= 0:
                 raise
             log.warning("%s: the storage failed, retrying: %s", attempt.trial, explained(error))
             wait_s *= random.uniform(1 - JITTER, 1 + JITTER)

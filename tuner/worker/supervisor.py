@@ -737,9 +737,9 @@ class Supervisor:
         self.server.clean()
         self._kill_orphans()
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
-        patience_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
-        until = time.monotonic() + patience_s
-        self._publisher.settle(patience_s)
+        grace_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
+        until = time.monotonic() + grace_s
+        self._publisher.settle(grace_s)
         # The artifacts get only what is left, because waiting twice would take longer than the lease pays for.
         rest_s = max(0.0, until - time.monotonic())
         self._artifact_publisher.settle(rest_s if attempt.notice is None else min(rest_s, EXIT_GRACE_S))

@@ -119,7 +119,7 @@ def draw(client: "Client", follower: "JobFollower", console: "Console") -> None:
     try:
         with Live(_Screen(follower, FOOT), console=console, refresh_per_second=4, screen=True):
             # Wait without a limit if the service does not answer: the screen says so, and the user can press Ctrl-C.
-            for _ in events(client, follower, patience_s=math.inf):
+            for _ in events(client, follower, reconnect_s=math.inf):
                 pass
     finally:
         forecaster.stop()

@@ -14,7 +14,7 @@ from tuner.cluster.notices.feeds import Feed, metadata_client, wall_clock
 from tuner.cluster.notices.notice import Notice, changes
 from tuner.domain.time import Instant, seconds_ns
 
-PATIENCE_S = 10.0
+STOP_TIMEOUT_S = 10.0
 # Limit of the doublings. With more, the number would finally exceed the range of a float.
 DOUBLINGS_MAX = 16
 TROUBLE_MAX = 300
@@ -54,13 +54,13 @@ class Watcher:
             threading.Thread(target=work, name="notices", daemon=True).start()
 
     def close(self) -> None:
-        """Stop the watcher and wait up to `PATIENCE_S` for a call in progress. Must not be called from `on_notice` or `on_withdrawn`.
+        """Stop the watcher and wait up to `STOP_TIMEOUT_S` for a call in progress. Must not be called from `on_notice` or `on_withdrawn`.
 
         A request to a metadata service may still wait for its answer, which is then ignored.
         """
         self._over.set()
         self._announced.put(None)
-        if self._calling.acquire(timeout=PATIENCE_S):
+        if self._calling.acquire(timeout=STOP_TIMEOUT_S):
             self._calling.release()
 
     def announce(self, notice: Notice) -> None:
