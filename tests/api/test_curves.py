@@ -18,7 +18,7 @@ from tests.api.test_events import numbered, stream
 from tests.fakes import FakeService
 from tuner.api.routers import curves
 from tuner.api.routers.curves import RoundedNumbers
-from tuner.cli.answers import spark
+from tuner.cli.answers import sparkline
 from tuner.database.tables import reports
 
 
@@ -156,8 +156,8 @@ def test_rounding_error_stays_within_the_stated_resolution(
 
 
 def test_sparkline_is_at_most_30_characters_wide() -> None:
-    assert spark([0.0, 1.0] * 100, 0, 1).strip("▁█") == ""
-    assert len(spark([0.0] * 500, 0, 0)) == 30
+    assert sparkline([0.0, 1.0] * 100, 0, 1).strip("▁█") == ""
+    assert len(sparkline([0.0] * 500, 0, 0)) == 30
 
 
 def test_any_reported_metric_can_be_charted(client: TestClient, service: FakeService) -> None:

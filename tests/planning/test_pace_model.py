@@ -83,8 +83,8 @@ def test_coarse_steps_take_as_long_as_the_steps_they_represent() -> None:
     evidence = seen(configs(12), later=0.5)
     config = configs(1, seed=7)[0]
     paces = Paces(evidence, 40)
-    fine = DrawnTraining(paces, seed=3, stretch=1.0, coarse=1)
-    coarse = DrawnTraining(paces, seed=3, stretch=1.0, coarse=4)
+    fine = DrawnTraining(paces, seed=3, factor=1.0, coarse=1)
+    coarse = DrawnTraining(paces, seed=3, factor=1.0, coarse=4)
     whole = sum(fine.step_ns(config, step) for step in range(1, 41))
     assert sum(coarse.step_ns(config, step) for step in range(1, 11)) == pytest.approx(whole, rel=1e-6)
 

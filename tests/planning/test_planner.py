@@ -222,7 +222,7 @@ def test_smoothing_keeps_mean_and_spread() -> None:
 
 def test_drawn_paces_have_the_observed_mean() -> None:
     evidence, rng = seen(40), Random(3)
-    training = DrawnTraining(Paces(evidence, 9), seed=1, stretch=1.0, coarse=1)
+    training = DrawnTraining(Paces(evidence, 9), seed=1, factor=1.0, coarse=1)
     drawn = [training.step_ns(SPACE.sample(rng), 1) for _ in range(600)]
     assert math.fsum(drawn) / len(drawn) == pytest.approx(evidence.step_ns, rel=0.15)
 

@@ -140,13 +140,13 @@ def test_at_hand_lists_launches_that_are_due_or_running(database: Database) -> N
         for live_launch in launches.live(db)[1:]:
             launches.again(db, live_launch, at=Instant(1), not_before=Instant(9), quick_deaths=1)
 
-        def at_hand(now: int) -> list[str]:
-            return [due_launch.job for due_launch in launches.at_hand(db, Instant(now))]
+        def actionable(now: int) -> list[str]:
+            return [due_launch.job for due_launch in launches.actionable(db, Instant(now))]
 
-        assert at_hand(5) == ["job_a"]
-        assert at_hand(9) == at_hand(0) == ["job_a", "job_b", "job_c"]
+        assert actionable(5) == ["job_a"]
+        assert actionable(9) == actionable(0) == ["job_a", "job_b", "job_c"]
         jobs.begin_running(db, "job_c", at=Instant(2))
-        assert at_hand(5) == ["job_a", "job_c"]
+        assert actionable(5) == ["job_a", "job_c"]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 3])

@@ -144,7 +144,7 @@ def test_leader_whose_passes_all_fail_gives_way_to_another_service(sqlite: Datab
     for _ in range(80):
         led.append((first.term() is not None, second.term() is not None))
         if led[-1][1]:
-            second.went_well()
+            second.pass_succeeded()
         clock.at += NS
     assert led[0] == (True, False)
     assert led[-1] == (False, True)

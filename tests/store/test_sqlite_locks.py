@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.store.crowd import FORKS
 from tuner.database import sqlite_locks
 from tuner.database.database import Database
-from tuner.database.sqlite_locks import ReaderWriterLock, insist
+from tuner.database.sqlite_locks import ReaderWriterLock, retry_while_locked
 from tuner.domain.errors import Unavailable
 
 LONG_S = 60.0
@@ -197,4 +197,4 @@ def test_failed_commit_reports_the_reason_and_writes_nothing(database: Database)
 def test_error_other_than_a_lock_is_returned_without_retry() -> None:
     closed = sqlite3.connect(":memory:")
     closed.close()
-    assert isinstance(insist(lambda: closed.execute("SELECT 1")), sqlite3.ProgrammingError)
+    assert isinstance(retry_while_locked(lambda: closed.execute("SELECT 1")), sqlite3.ProgrammingError)

@@ -43,7 +43,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def release() -> None:
     """Forget the datasets of this process, as if it had ended."""
-    datasets._held.clear()
+    datasets._locked.clear()
     while datasets._locks:
         datasets._unlock(datasets._locks.pop())
 

@@ -86,7 +86,7 @@ def test_nothing_is_reserved_for_an_unaffordable_leader() -> None:
     assert reserve(expensive, left_steps=100).leader is not None
     leader_reserve = reserve(expensive, Trial("running", 3, STEPS), left_steps=25)
     assert leader_reserve.leader is None
-    assert leader_reserve.in_the_way() == []
+    assert leader_reserve.blocking_trials() == []
     leader_reserve = reserve(expensive, left_steps=25)
     assert leader_reserve.may_begin()
 
@@ -116,9 +116,9 @@ def test_interrupted_trial_resumes_unless_leader_needs_the_money() -> None:
 def test_unaffordable_running_trials_are_in_the_way_of_the_leader() -> None:
     leader = Trial("running", 30, STEPS)
     near, far = Trial("running", 10, 13), Trial("running", 13, STEPS)
-    assert reserve(leader, near, far, left_steps=60).in_the_way() == []
-    assert [t.number for t in reserve(leader, near, far, left_steps=20).in_the_way()] == [2]
-    assert [t.number for t in reserve(leader, near, far, left_steps=13).in_the_way()] == [1, 2]
+    assert reserve(leader, near, far, left_steps=60).blocking_trials() == []
+    assert [t.number for t in reserve(leader, near, far, left_steps=20).blocking_trials()] == [2]
+    assert [t.number for t in reserve(leader, near, far, left_steps=13).blocking_trials()] == [1, 2]
 
 
 def test_new_trial_may_use_half_of_the_free_money() -> None:

@@ -62,7 +62,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(errors.TunerError, _on_ours)
     app.add_exception_handler(RequestValidationError, _on_shape)
     app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(Exception, _on_surprise)
+    app.add_exception_handler(Exception, _on_unexpected_error)
 
 
 def _on_ours(_request: Request, error: Exception) -> JSONResponse:
@@ -109,7 +109,7 @@ def _on_http(_request: Request, error: Exception) -> JSONResponse:
     return response
 
 
-def _on_surprise(_request: Request, _error: Exception) -> JSONResponse:
+def _on_unexpected_error(_request: Request, _error: Exception) -> JSONResponse:
     """Return a 500 without details. The traceback is in the server's log."""
     return answer(500, "Something went wrong", "an error of the service; its log says more", kind="internal")
 

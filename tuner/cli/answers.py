@@ -59,18 +59,18 @@ def _shown_curve(answer: Curves) -> RenderableType:
             "paid": lambda trial: usd(trial.total_usd),
             "promoted at": lambda trial: _steps(trial.promotions_at),
             "preempted at": lambda trial: _steps(trial.preemptions_at),
-            f"curve of {answer.metric}": lambda trial: spark(trial.metric, low, high),
+            f"curve of {answer.metric}": lambda trial: sparkline(trial.metric, low, high),
         },
     )
     return Group(table, Text(f"Reported metrics: {', '.join(answer.metrics)}"))
 
 
-def spark(values: Sequence[float | None], low: float, high: float) -> str:
+def sparkline(values: Sequence[float | None], low: float, high: float) -> str:
     """Return a curve as a text of bars between `low` and `high`.
 
     Of a curve longer than `WIDTH`, evenly spaced points are shown. A missing value is a space.
 
-    >>> spark([0, None, 0.5, 1], 0, 1)
+    >>> sparkline([0, None, 0.5, 1], 0, 1)
     '▁ ▅█'
     """
     shown = values

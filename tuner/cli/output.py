@@ -158,12 +158,12 @@ def _details(error: ApiError) -> list[str]:
 
 def _advice(error: ApiError) -> list[str]:
     """Return what to do about an error, if anything can be said."""
-    from tuner.client.http import STRANGE
+    from tuner.client.http import INVALID_ANSWER
 
     settings = Settings.from_env()
     if error.status == 401:
         return [_about_the_key(settings)]
-    if error.code == STRANGE or (error.status == 404 and not error.code):
+    if error.code == INVALID_ANSWER or (error.status == 404 and not error.code):
         return [f"is {settings.url} the address of the service? If not, set TUNER_URL"]
     if error.code == "not-found":
         with suppress(Exception):  # print the error without advice if a request for the advice fails

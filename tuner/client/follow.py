@@ -181,7 +181,7 @@ class ReconnectLimit:
             self._on_silence(self.heard_time)
         self._on_connection(is_there)
 
-    def bear(self, error: ApiError) -> None:
+    def raise_unless_tolerated(self, error: ApiError) -> None:
         """Raise the error unless the call should be tried again.
 
         A status below 500 is always raised. If the service has answered before, other errors are raised only when it has been
@@ -230,9 +230,9 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
             if has_ended:  # the service ends the stream once it has sent everything
                 return
         except httpx2.HTTPError as error:
-            limit.bear(unreachable(http.url, error))
+            limit.raise_unless_tolerated(unreachable(http.url, error))
         except ApiError as error:
-            limit.bear(error)
+            limit.raise_unless_tolerated(error)
         limit.report(False)
         await http.sleep(PAUSE_S)
 
@@ -260,7 +260,7 @@ async def wait(
             if state in until:
                 return current
         except ApiError as error:
-            limit.bear(error)
+            limit.raise_unless_tolerated(error)
             if error.status == 0:
                 show.silent(limit.heard_time)
         if timeout_s is not None and time.monotonic() - began > timeout_s:

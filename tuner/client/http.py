@@ -59,7 +59,7 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
 PROBLEM = "urn:tuner:problem:"  # precedes the code in the type of a problem
-STRANGE = "strange-answer"  # the code if an answer is not one of this service
+INVALID_ANSWER = "strange-answer"  # the code if an answer is not one of this service
 TRIES = 4  # of a request that may be repeated
 LONGEST_WAIT_S = 30.0  # limit for `Retry-After`
 STARTING = "cluster-starting"  # the code while the service starts its Ray cluster
@@ -90,7 +90,7 @@ class ApiError(Exception):
         try:
             problem = Problem.model_validate(response.json())
         except ValueError:
-            problem = _strange(response.status_code, response.text[:500])
+            problem = _invalid_answer(response.status_code, response.text[:500])
         return cls(problem, path=response.request.url.raw_path.decode().partition("?")[0], in_doubt=in_doubt)
 
 
@@ -166,7 +166,7 @@ class Http(ABC):
             return kind.model_validate(response.json())
         except ValueError as error:
             detail = f"{self.url}{path} is not an answer of this service: {response.text[:200]}"
-            raise ApiError(_strange(response.status_code, detail), path=path) from error
+            raise ApiError(_invalid_answer(response.status_code, detail), path=path) from error
 
     async def pages(
         self,
@@ -344,9 +344,12 @@ def _retry_after_s(response: httpx2.Response) -> float:
     return min(float(wait), LONGEST_WAIT_S) if wait.isdecimal() else 0.0
 
 
-def _strange(status: int, detail: str) -> Problem:
+def _invalid_answer(status: int, detail: str) -> Problem:
     return Problem(
-        type=f"{PROBLEM}{STRANGE}", title="The service answered strangely", status=status, detail=detail
+        type=f"{PROBLEM}{INVALID_ANSWER}",
+        title="The service answered strangely",
+        status=status,
+        detail=detail,
     )
 
 

@@ -97,7 +97,7 @@ class LocalCluster:
             self._watch.keep(self._joined)
         joined = self._joined_ids()
         for node in self.nodes:
-            changes += self._look_after(node, joined)
+            changes += self._supervise(node, joined)
         if changes:
             self._write()
         return changes
@@ -165,7 +165,7 @@ class LocalCluster:
             return [(ray_node.name, ray_node.id) for ray_node in nodes(self._dashboard) if ray_node.alive]
         return []
 
-    def _look_after(self, node: LocalNode, joined: list[tuple[str, str]]) -> list[str]:
+    def _supervise(self, node: LocalNode, joined: list[tuple[str, str]]) -> list[str]:
         name, now = node.spec.name, time.monotonic()
         if node.state == "gone":
             if self._due.get(name, now + 1) > now:

@@ -20,7 +20,7 @@ def ray_of(dashboard: Dashboard) -> str:
     return str(dashboard.get("/api/version")["ray_version"])
 
 
-def misfit(dashboard: Dashboard) -> str | None:
+def version_mismatch(dashboard: Dashboard) -> str | None:
     """Return a message that says which version differs and what to do, or None if no version differs.
 
     Raise RayUnavailable if the cluster does not answer.

@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tuner.database.failpoints import Failpoint
 from tuner.database.ledger_tables import metadata
-from tuner.database.sqlite_locks import BUSY_TIMEOUT_S, ReaderWriterLock, insist
+from tuner.database.sqlite_locks import BUSY_TIMEOUT_S, ReaderWriterLock, retry_while_locked
 from tuner.database.tables import projects
 from tuner.domain.errors import Unavailable
 
@@ -141,7 +141,7 @@ class Database:
                 self._failpoint.reached(name, "before")
             if self._file_lock is not None:
                 with self._file_lock.committing():
-                    _insist(connection, "COMMIT")
+                    _execute_while_locked(connection, "COMMIT")
         if self._failpoint is not None:
             self._failpoint.reached(name, "after")
 
@@ -332,7 +332,7 @@ def _listen_sqlite(engine: Engine) -> None:
             "journal_mode = TRUNCATE",
             "synchronous = FULL",
             "foreign_keys = ON",
-            "busy_timeout = 0",  # `insist` does the waiting
+            "busy_timeout = 0",  # `retry_while_locked` does the waiting
         ):
             raw.execute(f"PRAGMA {pragma}")
 
@@ -341,11 +341,11 @@ def _listen_sqlite(engine: Engine) -> None:
         """Take the lock that the transaction needs when it begins, so that no later statement has to wait for it."""
         immediate = connection.get_execution_options().get("write", False)
         for statement in ("BEGIN IMMEDIATE",) if immediate else ("BEGIN", LOOK):
-            _insist(connection, statement)
+            _execute_while_locked(connection, statement)
 
 
-def _insist(connection: Connection, statement: str) -> None:
+def _execute_while_locked(connection: Connection, statement: str) -> None:
     raw: Any = connection.connection.driver_connection
-    error = insist(lambda: raw.execute(statement).fetchone())
+    error = retry_while_locked(lambda: raw.execute(statement).fetchone())
     if error is not None:
         raise DBAPIError.instance(statement, (), error, sqlite3.Error, dialect=connection.dialect) from error

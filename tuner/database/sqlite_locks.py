@@ -58,7 +58,7 @@ class ReaderWriterLock:
                 self._changed.notify_all()
 
 
-def insist(do: Callable[[], object]) -> sqlite3.Error | None:
+def retry_while_locked(do: Callable[[], object]) -> sqlite3.Error | None:
     """Run `do`, and repeat it while the file is locked.
 
     Returns:

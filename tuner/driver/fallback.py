@@ -95,7 +95,7 @@ class SpotWithFallback:
         # The time until which a kind of machine counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
         # When a trial last waited for spot and got none.
-        self._waited_in_vain = -FULL_NS
+        self._last_failed_wait = -FULL_NS
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         state = self._states[trial.trial]
@@ -179,12 +179,12 @@ class SpotWithFallback:
         choice = self._choice(state, trial)
         assert state.memory is not None
         if trial.now - state.memory.progressed >= self._spot_wait_ns and trial.runs_at is None:
-            self._waited_in_vain = trial.now if choice.why in ("waits", "waited too long") else -FULL_NS
+            self._last_failed_wait = trial.now if choice.why in ("waits", "waited too long") else -FULL_NS
         # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
         if offer := choice.offer or self._runs_at(trial):
             return offer
         # If one trial has waited for spot and got none, the next one does not wait.
-        late = trial.now < self._waited_in_vain + FULL_NS
+        late = trial.now < self._last_failed_wait + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
     def _choice(self, state: FallbackState, trial: TrialSnapshot) -> PlacementChoice:

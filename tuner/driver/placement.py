@@ -193,9 +193,9 @@ def interruption_risk(market: str, seen: Losses, nodes: int = 1) -> Interruption
         # Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss on, it is
         # that of spot machines, which has less weight.
         prior = Hazard.of_spot(nodes) if preempted + lost else Hazard.of_crashes(nodes)
-        return InterruptionRisk(crash=prior.after(seen.held_ns, preempted + lost))
+        return InterruptionRisk(crash=prior.after(seen.machine_ns, preempted + lost))
     notices = Notices()
     notices = Notices(notices.preemptions + preempted + lost, notices.missed + lost)
-    hazard = Hazard.of_spot(nodes).after(seen.held_ns, preempted + lost)
+    hazard = Hazard.of_spot(nodes).after(seen.machine_ns, preempted + lost)
     crash = Hazard.of_crashes(nodes)
     return InterruptionRisk(preemption=hazard, crash=crash, notice_ns=NOTICE_NS, notices=notices)

@@ -106,8 +106,8 @@ class SpotEligibility:
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, result)
             if self.seen is not None:
-                at_the_door = replace(result, code=self_tests.at_the_door(self.seen))
-                self_tests.put(db, self.row.project, at_the_door)
+                as_submitted = replace(result, code=self_tests.as_submitted(self.seen))
+                self_tests.put(db, self.row.project, as_submitted)
 
     def refuse(self, why: str, *, died_at: Instant | None) -> None:
         """Fail the job with the reason `why`.

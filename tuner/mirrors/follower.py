@@ -58,7 +58,7 @@ class MirrorThread(threading.Thread):
         self._open_mirror, self._results, self._turn = open_mirror, results, turn
         self._over, self._rest = threading.Event(), rest
         self._mirror: Mirror | None = None
-        self._held: dict[str, Position] = {}
+        self._positions: dict[str, Position] = {}
         self._watched: frozenset[str] | None = None
         self._swept_at = 0.0
         self._failures = 0
@@ -103,14 +103,16 @@ class MirrorThread(threading.Thread):
             return
         if self._mirror is None:
             self._mirror = self._open_mirror()
-            self._held, self._watched = self._mirror.positions(), None
+            self._positions, self._watched = self._mirror.positions(), None
         heads = self._heads()
-        waiting = [job for job, head in heads.items() if self._held.get(job) != head and self._is_due(job)]
+        waiting = [
+            job for job, head in heads.items() if self._positions.get(job) != head and self._is_due(job)
+        ]
         while waiting:
             for job in waiting:
                 if self._over.is_set() or not self._step(self._mirror, job):
                     return
-            waiting = [job for job in waiting if _is_behind(self._held.get(job), heads[job])]
+            waiting = [job for job in waiting if _is_behind(self._positions.get(job), heads[job])]
 
     def _heads(self) -> dict[str, Position]:
         """Return the current positions of the jobs to mirror.
@@ -123,7 +125,7 @@ class MirrorThread(threading.Thread):
             self._watched, self._swept_at = None, now
         heads = self._results.heads(self._watched)
         self._watched = frozenset(
-            job for job, head in heads.items() if self._held.get(job) != head or head.state not in FINAL
+            job for job, head in heads.items() if self._positions.get(job) != head or head.state not in FINAL
         )
         return heads
 
@@ -133,7 +135,7 @@ class MirrorThread(threading.Thread):
     def _step(self, mirror: Mirror, job: str) -> bool:
         """Write one batch of a job's changes. Return False if another replica has the turn to write now."""
         began = time.monotonic()
-        changes = self._results.changes(job, self._held.get(job))
+        changes = self._results.changes(job, self._positions.get(job))
         if not self._turn.is_mine():
             self._close()
             return False
@@ -141,9 +143,9 @@ class MirrorThread(threading.Thread):
             with self._turn.kept():
                 is_written = mirror.write(changes)
             if is_written:
-                self._held[job] = changes.upto
+                self._positions[job] = changes.upto
             else:
-                self._held.pop(job, None)
+                self._positions.pop(job, None)
         except Exception:
             # Perhaps only this job cannot be written, so the other jobs must not wait for it.
             failures = self._put_off.get(job, (0, 0.0))[0] + 1

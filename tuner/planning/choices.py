@@ -17,7 +17,7 @@ from tuner.tuning.rungs import ladder
 
 FACTORS = (2, 3, 4)
 # Compare trials at a rung only if the correlation of their ranks there with those at the last step is at least this.
-FORETELLS = 0.6
+PREDICTS = 0.6
 TRIALS_TO_RANK = 8
 STALL_PART = 10
 LEAST_STALL_NS = NS // 10
@@ -94,7 +94,7 @@ def _first_rung(requested: JobSpec, paces: Paces) -> SettingChoice:
     if not known:
         why = "as requested: no learning curves show at which step trials can be compared"
         return SettingChoice("fidelity_min", current, current, why)
-    chosen = next((step for step, correlation in known.items() if correlation >= FORETELLS), max(known))
+    chosen = next((step for step, correlation in known.items() if correlation >= PREDICTS), max(known))
     why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} there"
     if chosen != requested.fidelity.min and requested.fidelity.min in known:
         why += f", but only {known[requested.fidelity.min]:.2f} at step {requested.fidelity.min}"

@@ -122,7 +122,7 @@ class DrawnTrial:
     step_ns: int  #: The mean time of a simulated step.
     seen: SeenTrial | None  #: The trial whose curve it gets. None if no trial was seen.
     moved: float  #: The offset that is added to the curve of `seen`.
-    talent: float  #: Without known curves: how good the configuration really is.
+    quality: float  #: Without known curves: how good the configuration really is.
     luck: float  #: Without known curves: the noise of its early scores.
 
 
@@ -132,12 +132,12 @@ class DrawnTraining:
     Args:
         paces: The distribution to draw from.
         seed: The seed of the draws. The same seed and configuration always give the same pace and curve.
-        stretch: A factor by which all step times are multiplied.
+        factor: A factor by which all step times are multiplied.
         coarse: The number of real steps in one simulated step.
     """
 
-    def __init__(self, paces: Paces, *, seed: int, stretch: float, coarse: float) -> None:
-        self._paces, self._seed, self._stretch, self._coarse = paces, seed, stretch, coarse
+    def __init__(self, paces: Paces, *, seed: int, factor: float, coarse: float) -> None:
+        self._paces, self._seed, self._factor, self._coarse = paces, seed, factor, coarse
         self._drawn: dict[str, DrawnTrial] = {}
 
     def step_ns(self, config: Config, step: int) -> int:
@@ -152,9 +152,9 @@ class DrawnTraining:
         drawn, known = self._of(config), max(1, round(step * self._coarse))
         if drawn.seen is not None and self._paces.knows_curves:
             return self._paces.scale.score(self._paces.place(drawn.seen, known) + drawn.moved)
-        # Without known curves, scores only rank trials. At later steps, the ranking depends more on talent and less on luck.
+        # Without known curves, scores only rank trials. At later steps, the ranking depends more on quality and less on luck.
         part = min(1.0, math.sqrt(step * self._coarse / self._paces.steps))
-        return drawn.talent * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
+        return drawn.quality * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
     def normalized_score(self, config: Config, step: int) -> float:
         """Return the configuration's score at a step, in standard deviations of the scores of all configurations."""
@@ -172,13 +172,13 @@ class DrawnTraining:
     def _draw(self, rng: Random) -> DrawnTrial:
         paces, evidence = self._paces, self._paces.evidence
         seen = rng.choice(paces.trials) if paces.trials else None
-        talent, luck, own = rng.gauss(0, 1), rng.gauss(0, 1), rng.gauss(0, 1)
-        moved = 0.0 if seen is None else paces.moved(seen, talent)
+        quality, luck, own = rng.gauss(0, 1), rng.gauss(0, 1), rng.gauss(0, 1)
+        moved = 0.0 if seen is None else paces.moved(seen, quality)
         if seen is None:
             ns = evidence.step_ns * math.exp(own * evidence.spread - evidence.spread**2 / 2)
         else:
             ns = math.exp(smoothed(math.log(seen.step_ns), paces.log_pace, evidence.spread, own, paces.width))
-        return DrawnTrial(max(1, round(ns * self._stretch * self._coarse)), seen, moved, talent, luck)
+        return DrawnTrial(max(1, round(ns * self._factor * self._coarse)), seen, moved, quality, luck)
 
 
 def smoothed(value: float, mean: float, deviation: float, noise: float, width: float) -> float:

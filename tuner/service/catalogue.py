@@ -42,16 +42,16 @@ def fault_of_prices(settings: Settings) -> str | None:
     return None
 
 
-def _of_file(path: Path, said_by: str = "") -> Catalogue:
+def _of_file(path: Path, prefix: str = "") -> Catalogue:
     try:
         stat = path.stat()
         if not S_ISREG(stat.st_mode):
-            raise BadFile(f"{said_by}{path} is not a file")
-        return _read(path, f"{said_by}{path}", stat.st_mtime_ns, stat.st_size)
+            raise BadFile(f"{prefix}{path} is not a file")
+        return _read(path, f"{prefix}{path}", stat.st_mtime_ns, stat.st_size)
     except OSError as error:
-        raise BadFile(f"{said_by}{path} cannot be read: {error.strerror}") from error
+        raise BadFile(f"{prefix}{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadFile(f"{said_by}{path} is not text in UTF-8") from error
+        raise BadFile(f"{prefix}{path} is not text in UTF-8") from error
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ from tuner.cluster.jobs import JobStatus, RayJobs
 from tuner.cluster.local_watch import LocalWatch, Metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import Node, nodes
-from tuner.cluster.versions import RayUnfit, misfit
+from tuner.cluster.versions import RayUnfit, version_mismatch
 from tuner.domain.time import NS, Instant
 from tuner.settings import Settings
 
@@ -140,7 +140,7 @@ class RayCluster:
         looked_at, now = self._fit_at, time.monotonic()
         if self._head is not None or (looked_at is not None and now - looked_at < FIT_FRESH_S):
             return
-        if (why := misfit(self._open())) is not None:
+        if (why := version_mismatch(self._open())) is not None:
             raise RayUnfit(why)
         self._fit_at = now
 

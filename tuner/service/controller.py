@@ -68,13 +68,13 @@ class Controller(PeriodicService):
         if (term := self._service.leading.term()) is None:
             return
         with self._service.database.read() as db:
-            live, begun = launches.at_hand(db, self._service.now()), queue.begun(db)
+            live, begun = launches.actionable(db, self._service.now()), queue.begun(db)
             exporting = [export.job for export in exports.live(db)]
         for launch in self._due(live):
-            self._look_after(term, launch)
+            self._supervise(term, launch)
         self._launch_wanted(term, live, begun, exporting)
         self._exports.one_pass(term)
-        self._service.leading.went_well()
+        self._service.leading.pass_succeeded()
         self._service.health.controller_at = self._service.now()
 
     # Launching
@@ -170,7 +170,7 @@ class Controller(PeriodicService):
         with self._service.leading.write(term, "controller.launched") as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
         # A pass that launches many jobs may take long. Without this, the service would give up leading in the meantime.
-        self._service.leading.went_well()
+        self._service.leading.pass_succeeded()
         self._service.health.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
 
@@ -196,12 +196,12 @@ class Controller(PeriodicService):
         """Return the time since the driver's last heartbeat, or since its submission if there was none."""
         return self._service.now() - max(launch.heartbeat_at or 0, launch.submitted_at or 0)
 
-    def _look_after(self, term: Term, launch: Launch) -> None:
+    def _supervise(self, term: Term, launch: Launch) -> None:
         """Check one driver: order the job's next launch if the driver ended, or stop the driver if it hangs."""
         silent_ns = self._silent_ns(launch)
         self._asked_at[launch.submission_id] = time.monotonic()
         status = self._service.cluster.status(launch.submission_id)
-        self._service.leading.went_well()
+        self._service.leading.pass_succeeded()
         if status in ("failed", "stopped", "succeeded", "unknown"):
             self._on_dead(term, launch, status)
         elif silent_ns > HUNG_NS and self._stays_silent(launch) and self._is_still_silent(term, launch):

@@ -15,7 +15,7 @@ from tuner.checkpoints.storage import Storage
 from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import nodes
-from tuner.cluster.versions import RayUnfit, misfit, ray_of
+from tuner.cluster.versions import RayUnfit, ray_of, version_mismatch
 from tuner.database.database import Connection, Database, knows_revision, newest_revision
 from tuner.domain.access import DAY_NS
 from tuner.domain.errors import BadFile, TunerError, Unavailable
@@ -75,7 +75,7 @@ def refuse_unfit(settings: Settings) -> None:
 
     Bring the database up to date first.
     """
-    _refuse(settings, of_key, of_token, _of_storage_soon, of_node_types)
+    _refuse(settings, of_key, of_token, _of_storage_in_time, of_node_types)
 
 
 def refuse_without_key(settings: Settings) -> None:
@@ -93,7 +93,7 @@ def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[PartCheck]
                 raise Unavailable(f"{check.part}: {check.seen}; {check.fix}")
 
 
-def _of_storage_soon(settings: Settings) -> list[PartCheck]:
+def _of_storage_in_time(settings: Settings) -> list[PartCheck]:
     """Check the storage, or return nothing if it does not answer within `STORAGE_S`.
 
     The service starts anyway, because it can answer questions about jobs without its storage. `StorageWatch` checks the
@@ -260,7 +260,7 @@ def _keys(db: Connection) -> PartCheck:
     now = system_now()
     ends = [
         f"{key.id} of {key.user} in {key.project} at {rfc3339(key.expires_at)[:16]}Z"
-        for key in access.keys_that_end(db, now, Instant(now + SOON_NS))
+        for key in access.expiring_keys(db, now, Instant(now + SOON_NS))
     ]
     if not ends:
         return _check("keys", "none expires within 14 days")
@@ -313,7 +313,7 @@ def of_ray(settings: Settings) -> Iterator[PartCheck]:
     url = dashboard_url(settings.ray_address)
     with contextlib.closing(Dashboard(url, cluster_token())) as dashboard:
         try:
-            theirs, wrong = ray_of(dashboard), misfit(dashboard)
+            theirs, wrong = ray_of(dashboard), version_mismatch(dashboard)
             workers = [node for node in nodes(dashboard) if node.alive and node.cpus]
         except TunerError as error:
             fix = "start it, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"

@@ -290,7 +290,7 @@ class ExportKeeper:
             if row.submitted_at is None:
                 self._submit(term, row)
             elif self._silent_ns(row) >= SILENT_NS:
-                self._look_after(term, row)
+                self._supervise(term, row)
 
     def _silent_ns(self, row: ExportRow) -> int:
         """Return the time since the process's last heartbeat, or since its submission if there was none."""
@@ -303,7 +303,7 @@ class ExportKeeper:
             exports.submitted(db, row, self._service.now())
         log.info("launched %s", row.submission_id)
 
-    def _look_after(self, term: Term, row: ExportRow) -> None:
+    def _supervise(self, term: Term, row: ExportRow) -> None:
         status = self._service.cluster.status(row.submission_id)
         # The row was read before the exports ahead of it were looked after, which may have taken long.
         with self._service.database.read() as db:

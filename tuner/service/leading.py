@@ -73,7 +73,7 @@ class Leading:
         with leadership.write(self._database, term, name) as db:
             yield db
 
-    def went_well(self) -> None:
+    def pass_succeeded(self) -> None:
         """Record that the work of a leader was just done successfully."""
         self._fit_at = self._now()
 

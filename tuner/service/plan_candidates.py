@@ -320,7 +320,7 @@ def as_fast_by_assumption(
     return tuple(alike) if len(alike) > 1 else ()
 
 
-def that_would_do(service: Service, spec: JobSpec, machines: RequestedMachines) -> list[str]:
+def suitable_types(service: Service, spec: JobSpec, machines: RequestedMachines) -> list[str]:
     """Return up to three other instance types of the catalogue that are large enough for a trial of the job.
 
     Types with the same accelerator as a machine in the request come first, then types of the same clouds, each group

@@ -45,7 +45,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
     most_expensive = max(rates, key=lambda rate: rate.price)
     step_ns = round(scenario.paces.evidence.step_ns * scenario.factor * scenario.coarse)
     training = DrawnTraining(
-        scenario.paces, seed=scenario.seed, stretch=scenario.factor, coarse=scenario.coarse
+        scenario.paces, seed=scenario.seed, factor=scenario.factor, coarse=scenario.coarse
     )
     life = scenario.spot
     heartbeat_ns = max(NS, HEARTBEAT_STEPS * step_ns)

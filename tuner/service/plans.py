@@ -24,7 +24,7 @@ from tuner.service.plan_candidates import DescribedMachine as DescribedMachine
 from tuner.service.plan_candidates import MachineFilter as MachineFilter
 from tuner.service.plan_candidates import MachineRequirements as MachineRequirements
 from tuner.service.plan_candidates import RequestedMachines as RequestedMachines
-from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, that_would_do
+from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, suitable_types
 from tuner.service.plan_evidence import evidence_for, pilot_of_job
 from tuner.service.submit import check, check_affords, submit
 from tuner.service.views import JobView
@@ -128,8 +128,8 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
             f"{candidate.instance_type} on {candidate.market}: {candidate.why_not}"
             for candidate in candidates[:5]
         )
-        would_do = that_would_do(service, spec, facts.machines)
-        fix = f"; such a trial fits on {', '.join(would_do)}" if would_do else ""
+        suitable = suitable_types(service, spec, facts.machines)
+        fix = f"; such a trial fits on {', '.join(suitable)}" if suitable else ""
         raise Invalid.at("/planning/candidates", f"no candidate is suitable: {reasons}{fix}")
     alike = as_fast_by_assumption(candidates, evidence, facts.machines)
     if alike:

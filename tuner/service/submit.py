@@ -31,7 +31,7 @@ from tuner.service.trainables import command_faults, module_faults
 from tuner.service.views import JobView, job_view
 from tuner.store import best as fronts
 from tuner.store import jobs, queue, self_tests, stored_files
-from tuner.store.self_tests import at_the_door, refusal
+from tuner.store.self_tests import as_submitted, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 from tuner.tuning.samplers import prior_faults
 from tuner.worker.environment import code_of
@@ -225,7 +225,7 @@ def _check_restores(service: Service, spec: JobSpec) -> None:
     if code is None:
         return
     with service.database.read() as db:
-        self_test = self_tests.get(db, service.project, spec.trainable, at_the_door(code))
+        self_test = self_tests.get(db, service.project, spec.trainable, as_submitted(code))
     if self_test is not None and not self_test.passed:
         raise Invalid.at("/resources/market", refusal(self_test.reason))
 

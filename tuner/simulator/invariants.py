@@ -47,7 +47,7 @@ class Invariants:
 
     def recorded(self, tables: Tables, committed: Committed) -> None:
         before, self.transactions = self._posted, self.transactions + 1
-        touched: set[Slice] = set()
+        changed: set[Slice] = set()
         corrected = FREE
         for entry in committed.entries:
             _check_amount(entry)
@@ -57,12 +57,12 @@ class Invariants:
                     self._on_hold(where, entry.cost)
                 case "post" | "release":
                     self._on_resolved(where, entry)
-                    touched.add(where)
+                    changed.add(where)
                 case "correct":
                     corrected = corrected + entry.cost
         if not corrected.nothing:
             _broken("I1", f"corrections add up to {corrected}")
-        for where in touched:
+        for where in changed:
             left = self._open.pop(where, FREE)
             if not left.nothing:
                 _broken("I4", f"the hold of {where} is resolved except for {left}")

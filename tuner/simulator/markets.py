@@ -63,7 +63,7 @@ def _labels(offer: Offer) -> dict[str, str]:
 class LossesSeen:
     """Count how the attempts of a job ended and how long they held machines, as `tuner.store.evidence` does from the database."""
 
-    _held_ns: int = 0
+    _machine_ns: int = 0
     _outcomes: dict[str, int] = field(default_factory=dict)
     _since: dict[tuple[str, int], Instant] = field(default_factory=dict)
 
@@ -75,9 +75,9 @@ class LossesSeen:
                     self._since[key] = row.assigned_at
                 continue
             since = self._since.pop(key, row.ended_at)
-            self._held_ns += max(0, row.ended_at - since)
+            self._machine_ns += max(0, row.ended_at - since)
             self._outcomes[row.end] = self._outcomes.get(row.end, 0) + 1
 
     def at(self, now: Instant) -> Losses:
-        held_ns = self._held_ns + sum(max(0, now - since) for since in self._since.values())
-        return Losses(held_ns, dict(self._outcomes))
+        machine_ns = self._machine_ns + sum(max(0, now - since) for since in self._since.values())
+        return Losses(machine_ns, dict(self._outcomes))

@@ -114,7 +114,7 @@ class SimulatedAttempt:
     sent_saved: int = 0  # `saved` in the last message
     saving: int | None = None  # the step that is being saved in the background
     ends_as: WorkerState | None = None  # the state with which the attempt ends after the save in progress
-    went_on_ns: int = 0  # when the current step began
+    step_began_ns: int = 0  # when the current step began
 
     def start(self) -> None:
         self.lease_ns, self.until = self.given.lease_ns, self.given.until
@@ -234,11 +234,11 @@ class SimulatedAttempt:
         self._go_on()
 
     def _go_on(self) -> None:
-        due, self.went_on_ns = self._save_is_due(), self.clock.elapsed_ns()
+        due, self.step_began_ns = self._save_is_due(), self.clock.elapsed_ns()
         if self.saves is not None:
-            self.saves.answered(self.went_on_ns, save=due)
+            self.saves.answered(self.step_began_ns, save=due)
         if due:
-            self._save_beside(self.step)
+            self._save_in_background(self.step)
         if due and self.overheads.stall_ns:
             self._switch("checkpoint")
             self._later(self.overheads.stall_ns, self._copied)
@@ -264,7 +264,7 @@ class SimulatedAttempt:
         shown: object = "NaN" if math.isnan(value) else value
         at = self.clock.now()
         if self.saves is not None:
-            self.saves.stepped(self.clock.elapsed_ns() - self.went_on_ns)
+            self.saves.stepped(self.clock.elapsed_ns() - self.step_began_ns)
         self.pending.append(
             StepReport(self.step, {self.metric: shown}, self.overheads.resumable, self.meter(), at)
         )
@@ -278,10 +278,10 @@ class SimulatedAttempt:
             ready and self.saves is not None and self.saves.due(max(self.recent_ns), self.clock.elapsed_ns())
         )
 
-    def _save_beside(self, step: int) -> None:
+    def _save_in_background(self, step: int) -> None:
         assert self.saves is not None
-        self.saves.phase("checkpoint", self.went_on_ns)
-        self.saves.phase("train", self.went_on_ns + self.overheads.stall_ns)
+        self.saves.phase("checkpoint", self.step_began_ns)
+        self.saves.phase("train", self.step_began_ns + self.overheads.stall_ns)
         self.saving = step
         if self.overheads.save_ns:
             self._later(self.overheads.save_ns, lambda: self._made_durable(step), keep=True)

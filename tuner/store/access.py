@@ -243,7 +243,7 @@ def replace_key(db: Connection, id_: str, by: str, ends_at: Instant) -> None:
     db.execute(update(api_keys).where(api_keys.c.id == id_).values(replaced_by=by, expires_at=ends_at))
 
 
-def keys_that_end(db: Connection, since: Instant, until: Instant) -> list[KeyRow]:
+def expiring_keys(db: Connection, since: Instant, until: Instant) -> list[KeyRow]:
     """Return the valid keys of all projects that expire after `since` and by `until`, the earliest first.
 
     Keys that were revoked or rotated, or whose user is disabled or no longer a member, are left out.

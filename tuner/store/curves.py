@@ -173,7 +173,7 @@ def version(db: Connection, job: str, project: str) -> Version:
     return Version(row.state, tuple(int(number) for number in row[1:]))
 
 
-def _courses() -> Select[Any]:
+def _select_trial_curves() -> Select[Any]:
     r, e = reports.c, events.c
     return (
         select(r.trial, r.step, r.value, r.usd, e.body)
@@ -183,13 +183,13 @@ def _courses() -> Select[Any]:
     )
 
 
-_COURSES = _courses()
+_TRIAL_CURVES = _select_trial_curves()
 
 
 def report_series(db: Connection, job: str, until: int) -> dict[str, ReportSeries]:
     """Return the reports up to event `until`, by trial. A trial without a report by then is left out."""
     by_trial: dict[str, ReportSeries] = {}
-    for trial, step, value, usd, body in db.execute(_COURSES, {"of": job, "until": until}):
+    for trial, step, value, usd, body in db.execute(_TRIAL_CURVES, {"of": job, "until": until}):
         course = by_trial.get(trial)
         if course is None:
             course = by_trial[trial] = ReportSeries([], [], [], [])

@@ -21,7 +21,7 @@ from tuner.store.attempt_rows import attempt_row
 class Losses:
     """Figures of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
 
-    held_ns: int = 0  #: How long the attempts had their machines, summed.
+    machine_ns: int = 0  #: How long the attempts had their machines, summed.
     #: Number of attempts by outcome. Attempts that ended because their driver ended are left out: no machine was lost.
     outcomes: Mapping[str, int] = field(default_factory=dict)
 

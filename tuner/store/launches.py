@@ -14,7 +14,7 @@ from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
 from tuner.store.queue import BEGUN
 
-_UNSAID = dict.fromkeys(("tuner_version", "ray_version", "python_version"))
+_NO_VERSIONS = dict.fromkeys(("tuner_version", "ray_version", "python_version"))
 LaunchState = Literal["wanted", "submitted", "running", "ended"]
 
 
@@ -66,7 +66,7 @@ _PUT_OFF = (launches.c.state == "wanted") & (launches.c.not_before > _NOW) & (la
 _LOCK_NEWEST = Prepared(
     select(launches.c.epoch, launches.c.state).where(launches.c.job == bindparam("of_job")).with_for_update()
 )
-_AT_HAND = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
+_ACTIONABLE = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
 
 
 def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:
@@ -80,7 +80,9 @@ def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int
         db.execute(insert(launches), {**new, "quick_deaths": 0, "not_before": not_before})
     elif row.state == "ended":
         again = {"state": "wanted", "epoch": launches.c.epoch + 1, "wanted_at": at, "not_before": not_before}
-        db.execute(update(launches).where(launches.c.job == job).values(**again, **_UNSAID, quick_deaths=0))
+        db.execute(
+            update(launches).where(launches.c.job == job).values(**again, **_NO_VERSIONS, quick_deaths=0)
+        )
 
 
 def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, quick_deaths: int) -> bool:
@@ -91,7 +93,7 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
     values: dict[str, object] = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at}
     values |= {"quick_deaths": quick_deaths, "not_before": not_before, "submitted_at": None}
-    done = db.execute(update(launches).where(mine).values(**values, **_UNSAID))
+    done = db.execute(update(launches).where(mine).values(**values, **_NO_VERSIONS))
     return done.rowcount == 1
 
 
@@ -152,9 +154,9 @@ def live(db: Connection) -> list[Launch]:
     return [Launch(*row) for row in db.execute(_LIVE)]
 
 
-def at_hand(db: Connection, now: Instant) -> list[Launch]:
+def actionable(db: Connection, now: Instant) -> list[Launch]:
     """Return the launches that have not ended, without those of jobs that have no driver yet and are put off.
 
     The launches that are left out can be many, because they wait for the time windows of their jobs.
     """
-    return [Launch(*row) for row in db.execute(_AT_HAND, {"now": now})]
+    return [Launch(*row) for row in db.execute(_ACTIONABLE, {"now": now})]

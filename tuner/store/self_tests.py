@@ -28,7 +28,7 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTestRow 
     return SelfTestRow(row.trainable, row.code, bool(row.passed), row.reason, row.job, Instant(row.at))
 
 
-def at_the_door(seen: str) -> str:
+def as_submitted(seen: str) -> str:
     """Return the key (`SelfTestRow.code`) under which admission looks up the newest result for a trainable.
 
     Args:

@@ -54,7 +54,7 @@ CREDENTIALS = (
     "A trial has the credentials of its machine's role, and those that the operator passes with TUNER_PASS_ENV. "
     "For a public bucket, give dataset(url, anon=True)"
 )
-_held: dict[str, Path] = {}  # the datasets of this process. It holds their locks until it ends.
+_locked: dict[str, Path] = {}  # the datasets of this process. It holds their locks until it ends.
 _locks: list[int] = []
 
 
@@ -86,12 +86,12 @@ def dataset(url: str | os.PathLike[str], **options: Any) -> Path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return path.absolute()
     key = json.dumps([text, options], sort_keys=True, default=repr)
-    if key not in _held:
+    if key not in _locked:
         try:
-            _held[key] = DatasetCache.from_env(os.environ).get(text, options)
+            _locked[key] = DatasetCache.from_env(os.environ).get(text, options)
         finally:
             _log(0)
-    return _held[key]
+    return _locked[key]
 
 
 class DatasetCache:

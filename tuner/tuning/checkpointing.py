@@ -108,7 +108,7 @@ class InterruptionRisk:
             return self.mean_ns
         # The share of preemptions that lose no work is (n - missed)/n, the share with a notice, times in_time/step, the
         # probability that the notice comes early enough.
-        in_time_ns = min(step_ns, max(0, _besides_the_save_ns(self.notice_ns, saving.durable_ns)))
+        in_time_ns = min(step_ns, max(0, _time_before_save_ns(self.notice_ns, saving.durable_ns)))
         count, missed = self.notices.preemptions, self.notices.missed
         lost = count * step_ns - (count - missed) * in_time_ns
         return _together(self.preemption.mean_ns * count * step_ns // lost, self.crash.mean_ns)
@@ -116,10 +116,10 @@ class InterruptionRisk:
 
 def saves_on_notice(notice_ns: int | None, step_ns: int, durable_ns: int) -> bool:
     """Return whether a notice is always early enough to finish the current step and make its save durable."""
-    return step_ns <= _besides_the_save_ns(notice_ns, durable_ns)
+    return step_ns <= _time_before_save_ns(notice_ns, durable_ns)
 
 
-def _besides_the_save_ns(notice_ns: int | None, durable_ns: int) -> int:
+def _time_before_save_ns(notice_ns: int | None, durable_ns: int) -> int:
     """Return how much of the notice time is left for finishing a step, after the reaction time and the save are subtracted.
 
     It is negative if the notice is too short for a save, or if there is no notice.

@@ -63,7 +63,7 @@ class OfferRecord:
     gained_ns: int  #: Progress, as time on demand.
     at: Instant
 
-    def faded(self, now: Instant) -> Self:
+    def decayed(self, now: Instant) -> Self:
         weight = 0.5 ** (max(0, now - self.at) / HALF_LIFE_NS)
         return type(self)(round(self.paid_ns * weight), round(self.gained_ns * weight), now)
 
@@ -98,13 +98,13 @@ class PlacementMemory:
 
         Call this at each durable checkpoint, and when the training leaves or loses its machine.
         """
-        before = self.records.get(key_of(offer), OfferRecord(0, 0, now)).faded(now)
+        before = self.records.get(key_of(offer), OfferRecord(0, 0, now)).decayed(now)
         record = OfferRecord(before.paid_ns + paid_ns, before.gained_ns + gained_ns, now)
         return replace(self, records={**self.records, key_of(offer): record})
 
     def price(self, offer: Offer, now: Instant) -> Price:
         """Return the price of an hour of progress, rounded up."""
-        record = self.records.get(key_of(offer), OfferRecord(0, 0, now)).faded(now)
+        record = self.records.get(key_of(offer), OfferRecord(0, 0, now)).decayed(now)
         paid = offer.price.micro_usd_per_hour * (record.paid_ns + PRIOR_NS)
         return Price(-(-paid // (record.gained_ns + PRIOR_NS)))
 

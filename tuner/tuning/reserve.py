@@ -18,7 +18,9 @@ from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # safety factor, because steps differ in length
 NEW = 0.4  # expected training of a new trial, as a share of all steps: many trials are stopped early
-FORETOLD = 0.5  # the largest predicted share of the free time for a new trial: step times are predicted badly
+PREDICTED_SHARE_MAX = (
+    0.5  # the largest predicted share of the free time for a new trial: step times are predicted badly
+)
 SPARE = 0.5  # in steps: a lease must be a little longer than the work that is done in it
 PRIOR_STEPS = 1  # steps of mean length that are added to the steps of each trial to estimate its step time
 
@@ -57,7 +59,7 @@ class Reserve:
         step_ns = _step_ns(self.state, until=math.ceil(steps))
         return not self._affords(_overhead_ns(self.state) + round(steps * step_ns), None)
 
-    def in_the_way(self) -> list[TrialRecord]:
+    def blocking_trials(self) -> list[TrialRecord]:
         """Return the running trials to pause, because reaching their `until` steps would use money that the leader needs.
 
         Trials that need the least time are kept, and those that a user promoted. The list is empty if there is no leader to reserve money for.
@@ -65,12 +67,12 @@ class Reserve:
         if self.leader is None:
             return []
         free = self.left_ns - self._reserved_ns
-        in_the_way = []
+        blocking_trials = []
         for needed, trial in sorted(self._needs(None), key=lambda need: (need[0], need[1].number)):
             free -= needed
             if free < 0 and trial.status == "running" and not trial.by_user:
-                in_the_way.append(trial)
-        return in_the_way
+                blocking_trials.append(trial)
+        return blocking_trials
 
     def can_finish(self, trial: TrialRecord) -> bool:
         """Return whether the budget can train the trial to its last step, in addition to the active trials and the leader."""
@@ -106,7 +108,7 @@ class Reserve:
         """
         free = self.left_ns - self._committed_ns(None, to_end=False) - _overhead_ns(self.state)
         steps = MARGIN * (self.state.max_step or 1) * _length(self.state, 0, self.state.max_step or 1) + SPARE
-        return max(0, free) * FORETOLD / steps / NS
+        return max(0, free) * PREDICTED_SHARE_MAX / steps / NS
 
     @property
     def _first_stop(self) -> int:

@@ -74,7 +74,7 @@ def make_room(state: State) -> list[Command]:
     """Pause trials that would use money that the leader needs to reach its last step."""
     reserve = Reserve.of(state)
     orders: list[Command] = []
-    for trial in reserve.in_the_way() if reserve is not None else ():
+    for trial in reserve.blocking_trials() if reserve is not None else ():
         if trial.resumable:
             orders += _pause(state, trial)
     return orders

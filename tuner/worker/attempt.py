@@ -74,7 +74,7 @@ class RunningAttempt:
     recorded: int = 0  # the newest durable step that the driver has recorded
     last_command: DriverCommand = "go"  # the driver's last command
     # the last finished step, if its report or a question in the step after it waits for a reply
-    held: int | None = None
+    awaiting_reply: int | None = None
     asks: bool = False  # whether a question in the middle of a step waits for a reply, and not a report
     asked_at: int = 0  # when the child last asked in the middle of a step
     ask_gap_ns: int = 0  # the longest time between two questions; 0 if the child never asked
@@ -196,7 +196,7 @@ class RunningAttempt:
         After the first report, the child may read data in advance.
         """
         now, before = time.monotonic_ns(), self.data_seen_at
-        is_first_step = self.step == self.restored and self.held is None
+        is_first_step = self.step == self.restored and self.awaiting_reply is None
         self.data_seen_at = now if waits and is_first_step else 0
         if self.data_seen_at:
             if self.watch.kind == "train":
@@ -239,8 +239,10 @@ class RunningAttempt:
             InvalidMessage: The step is not the next one, or the previous report has no reply yet.
         """
         at, step = message.at, message.step
-        if self.held is not None:
-            raise InvalidMessage(f"sent another report before it had the reply to that of step {self.held}")
+        if self.awaiting_reply is not None:
+            raise InvalidMessage(
+                f"sent another report before it had the reply to that of step {self.awaiting_reply}"
+            )
         check_step(step, last_step=self.step, max_step=self.max_step)
         self.messages_since_report = 0
         self.use.add_reported(message.usage, trained_ns=self.watch.of("train"))
@@ -250,7 +252,7 @@ class RunningAttempt:
         self.data_is_setup = False
         self.watch.switch("idle", at)
         self.reported_train_ns, self.asked_at = self.watch.of("train"), 0
-        self.step, self.held, self.resumable = step, step, message.resumable
+        self.step, self.awaiting_reply, self.resumable = step, step, message.resumable
         value = message.metrics.get(self.order.get("metric", ""))
         # An infeasible report is never the best one, so it needs no checkpoint.
         is_feasible = violation(self.order.get("constraints", ()), message.metrics) == 0
@@ -273,7 +275,7 @@ class RunningAttempt:
         Raises:
             InvalidMessage: The previous message that waits for a reply has none yet.
         """
-        if self.held is not None:
+        if self.awaiting_reply is not None:
             raise InvalidMessage(
                 "asked in the middle of a step before it had the reply to an earlier message"
             )
@@ -282,7 +284,7 @@ class RunningAttempt:
         if self.asked_at and message.at - self.asked_at >= ASK_NS // 2:
             # a child that asks as often as it should does not flood the channel
             self.messages_since_report -= 1
-        self.asked_at, self.held, self.asks, self.resumable = message.at, self.step, True, True
+        self.asked_at, self.awaiting_reply, self.asks, self.resumable = message.at, self.step, True, True
         self.data_is_setup = False
         self.watch.switch("idle", message.at)
 
@@ -360,7 +362,7 @@ class RunningAttempt:
         train to.
         """
         stops = [stop for stop in (self.until, self.max_step) if stop is not None and not self.asks]
-        return self.held is not None and any(self.held >= stop for stop in stops)
+        return self.awaiting_reply is not None and any(self.awaiting_reply >= stop for stop in stops)
 
     def closed_by(self, position: Position) -> bool:
         """Return whether the attempt is ending and the checkpoint of this position is new enough to end it."""
@@ -388,7 +390,7 @@ class RunningAttempt:
         saved at once. Otherwise the child keeps a copy of that state in memory, and writes it to a checkpoint
         when a later step is not better.
         """
-        if self.held is None:
+        if self.awaiting_reply is None:
             return None
         flush = self.kept_step is not None and not self.improved
         if self.asks:
@@ -397,7 +399,7 @@ class RunningAttempt:
             return Reply(stop=True, save=self.improved, flush=flush)
         if self.last_command != "go" or self.notice is not None:
             # After a notice there may be time for one save only, which must be the newest step.
-            save = self.resumable and self.held > self.durable
+            save = self.resumable and self.awaiting_reply > self.durable
             return Reply(stop=True, save=save, flush=flush and self.notice is None)
         if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS or self.unstored > MAX_UNSTORED:
             return None
@@ -423,7 +425,7 @@ class RunningAttempt:
     def waits_for_driver(self) -> bool:
         """Return True if the child may not continue before the driver raises its target step or renews its lease."""
         ends = self.last_command != "go" or self.notice is not None
-        return self.held is not None and not ends and (self.at_stop() or self.need_ns() > 0)
+        return self.awaiting_reply is not None and not ends and (self.at_stop() or self.need_ns() > 0)
 
     def _save_is_due(self) -> bool:
         ready = self.resumable and not self.saving and bool(self.step_ns)
@@ -436,12 +438,12 @@ class RunningAttempt:
 
     def has_unsaved_best(self) -> bool:
         """Return whether the child waits for a reply and the job's best step, which it holds, has no checkpoint yet."""
-        return self.held is not None and (self.improved or self.kept_step is not None)
+        return self.awaiting_reply is not None and (self.improved or self.kept_step is not None)
 
     def answered(self, reply: Reply) -> None:
         """Update the state after the reply to the waiting report was sent."""
-        assert self.held is not None
-        step, self.held, self.announced_waiting = self.held, None, False
+        assert self.awaiting_reply is not None
+        step, self.awaiting_reply, self.announced_waiting = self.awaiting_reply, None, False
         position = self._answered_in_step(step, reply) if self.asks else self._answered_report(step, reply)
         writes = reply.save or reply.flush
         self.saving = self.saving or writes
@@ -523,7 +525,7 @@ class RunningAttempt:
         Return False while a save is in progress and the deadline has not passed. Also return False while a report waits for its
         reply, or after the child was ordered to stop, because that reply ends the attempt.
         """
-        if self.notice is None or self.held is not None or self.closing:
+        if self.notice is None or self.awaiting_reply is not None or self.closing:
             return False
         left_ns = self.notice.deadline - time.time_ns()
         if self.saving and left_ns > 0:

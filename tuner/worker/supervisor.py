@@ -670,7 +670,7 @@ class Supervisor:
             if attempt.state is None and attempt.reports:
                 pause = FLUSH_S - (time.monotonic() - self._answered_at)
                 self._changed.wait_for(
-                    lambda: attempt.state is not None or attempt.held is not None,
+                    lambda: attempt.state is not None or attempt.awaiting_reply is not None,
                     max(0, pause),
                 )
             self._answered_at = time.monotonic()

@@ -130,7 +130,7 @@ def _table(view: SpendView) -> list[list[str]]:
     for row in view.rows:
         figures = show.SpendFigures.model_validate(row).model_dump().values()
         numbers = ["" if figure is None else _plain(figure) for figure in figures]
-        lines.append([*(_inert(key or "") for key in row.keys), *numbers])
+        lines.append([*(_escaped(key or "") for key in row.keys), *numbers])
     return lines
 
 
@@ -139,5 +139,5 @@ def _plain(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
-def _inert(text: str) -> str:
+def _escaped(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

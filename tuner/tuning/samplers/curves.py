@@ -115,14 +115,14 @@ class LevelScores:
 
     def best_numbers(self, count: int) -> list[int]:
         """Return the `count` best trials of this job by their newest score, lifted (projected) to the last step."""
-        return self._best(trial for trial in self._sound() if trial.number >= 0)[:count]
+        return self._best(trial for trial in self._usable() if trial.number >= 0)[:count]
 
     def best_past(self, count: int) -> list[int]:
         """Return the `count` best trials of earlier jobs by their newest score, lifted (projected) to the last step.
 
         Trials whose configuration this job has too are left out, and results that the user gave.
         """
-        past = [trial for trial in self._sound() if trial.number < 0 and trial.number not in self.given]
+        past = [trial for trial in self._usable() if trial.number < 0 and trial.number not in self.given]
         own = {t.point.tobytes() for t in self._trials.values() if t.number >= 0} if past else set()
         return self._best(trial for trial in past if trial.point.tobytes() not in own)[:count]
 
@@ -131,7 +131,7 @@ class LevelScores:
         newest = {trial.number: (trial.violation, -_newest(trial, lifts)) for trial in trials}
         return sorted(newest, key=lambda number: (*newest[number], number))
 
-    def _sound(self) -> list[_Trial]:
+    def _usable(self) -> list[_Trial]:
         return [trial for trial in self._trials.values() if trial.scores and not trial.failed]
 
     def known(self, count: int) -> Data:
@@ -140,8 +140,8 @@ class LevelScores:
         If there are more, scores of better trials and each trial's newest score are preferred.
         """
         lifts = self._present_lifts()
-        penalty = _Penalty.of(self._sound(), lifts)
-        newest = [penalty.lowered(_newest(t, lifts), t) for t in self._sound()] or [0.0]
+        penalty = _Penalty.of(self._usable(), lifts)
+        newest = [penalty.lowered(_newest(t, lifts), t) for t in self._usable()] or [0.0]
         middle = float(np.median(newest))
         scale = max(max(newest) - middle, 1e-9)
         rows: list[tuple[float, int, int, float]] = []
