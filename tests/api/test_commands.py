@@ -172,9 +172,7 @@ PILOT = {"planning": {"pilot": {"usd": 0.002, "trials": 6}}, "budget": {"usd": 0
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_file_that_cannot_be_read_is_no_error_of_the_service(
-    on: TestClient, tmp_path: Path, route: str
-) -> None:
+def test_unreadable_file_is_not_a_service_error(on: TestClient, tmp_path: Path, route: str) -> None:
     (tmp_path / "data").symlink_to("/proc/self/mem")  # a regular file whose first byte cannot be read
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)

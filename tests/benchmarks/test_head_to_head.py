@@ -10,7 +10,7 @@ from trainables.digits_mlp import SEARCH_SPACE
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("max", 1), ("min", -1)])
-def test_ratio_is_of_the_dollars_to_the_worse_result(mode: str, sign: int) -> None:
+def test_cost_ratio_compares_the_cost_of_the_worse_of_both_results(mode: str, sign: int) -> None:
     ours = [(1.0, sign * 0.5), (2.0, sign * 0.9), (3.0, sign * 0.9)]
     theirs = [(1.0, sign * 0.2), (2.5, sign * 0.8), (9.0, sign * 0.99)]  # the last one costs more than ours
     assert cost_ratio(ours, theirs, mode) == 2.0 / 2.5

@@ -150,7 +150,7 @@ def test_connection_ends_if_the_server_is_gone(proxy: Proxy) -> None:
         gone.close()
 
 
-def test_every_harm_can_be_healed(proxy: Proxy) -> None:
+def test_every_injected_fault_can_be_removed(proxy: Proxy) -> None:
     for harm in HARMS:
         proxy.harm(harm)
         proxy.heal()

@@ -33,7 +33,7 @@ def test_each_column_holds_the_best_value_at_its_spend(points: list[SpentPoint],
 
 
 @given(rising(), st.integers(0, 10**6))
-def test_sketch_has_a_fixed_size_and_ends_at_the_top(points: list[SpentPoint], more: int) -> None:
+def test_ascii_chart_has_a_fixed_size_and_ends_at_the_top(points: list[SpentPoint], more: int) -> None:
     lines = curve(points, points[-1].spent_usd + more / 1e6)
     assert len(lines) == HEIGHT + 2
     assert all(len(line) <= LABEL + 2 + WIDTH for line in lines)

@@ -255,7 +255,7 @@ notices = st.builds(
 
 
 @given(looks=st.lists(st.lists(notices, unique_by=lambda notice: notice.id), max_size=8))
-def test_changes_report_each_standing_notice_once(looks: list[list[Notice]]) -> None:
+def test_changes_report_each_current_notice_once(looks: list[list[Notice]]) -> None:
     known: dict[str, Notice] = {}
     for current in looks:
         new, gone = changes(known, current)

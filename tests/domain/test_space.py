@@ -144,7 +144,7 @@ def test_names_that_cannot_be_nested_are_refused(other: str) -> None:
     assert [fault.pointer for fault in of_a_constant.faults()] == ["/constants"]
 
 
-def test_steps_are_counted_only_with_a_step() -> None:
+def test_parameter_without_a_step_has_no_number_of_values() -> None:
     assert [steps_of(parameter) for parameter in (Float(0, 1), Int(1, 3))] == [None, None]
     assert [steps_of(parameter) for parameter in (Float(0, 1, step=0.25), Int(1, 6, step=2))] == [5, 3]
 

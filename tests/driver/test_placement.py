@@ -97,7 +97,7 @@ def test_each_node_of_a_trial_needs_room_on_another_machine() -> None:
     assert rooms == [0, 1, 2]
 
 
-def test_attempt_waits_for_its_offer_until_patience_ends() -> None:
+def test_attempt_waits_a_limited_time_for_its_offer() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
     assert there.relocation(waits(place(SPOT), KIND_WAIT_NS - 1)) is None
     new_place = there.relocation(waits(place(SPOT), KIND_WAIT_NS))
@@ -161,7 +161,7 @@ def test_autoscaled_machine_gets_longer_wait_and_offers_take_turns() -> None:
     assert turns == [OTHER_SPOT, DEMAND, SPOT]
 
 
-def test_machine_that_is_yet_to_start_does_not_exist() -> None:
+def test_machine_that_has_not_started_does_not_count_as_existing() -> None:
     for to_come in (False, True):
         machines = [replace(SPOT_MACHINE, to_come=to_come)]
         places = AllowedPlaces((SPOT, DEMAND), Resources(), lambda machines=machines: machines)  # type: ignore[misc]

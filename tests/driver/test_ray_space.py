@@ -47,7 +47,7 @@ class Name(str, Enum):  # noqa: UP042  as user code has it
         (["x"], "not_a_dictionary", "list"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_by_name(space: Any, code: str, text: str) -> None:
+def test_unconvertible_values_are_refused_by_name(space: Any, code: str, text: str) -> None:
     with pytest.raises(SpaceRefused) as refused:
         job_of_space(space)
     assert refused.value.code == code

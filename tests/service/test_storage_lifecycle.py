@@ -132,7 +132,7 @@ def test_policy_keeps_files_for_a_time(policy: str, days: float, keeps: str, nex
 
 
 @pytest.mark.parametrize("text", ["", "some", "best:", "best:soon", "best:0s", "best 30d"])
-def test_text_that_is_no_policy_is_refused(text: str) -> None:
+def test_invalid_policy_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"retention|duration|none instead"):
         parse_retention(text)
     assert RetentionPolicy("all", None) == KEEP_ALL

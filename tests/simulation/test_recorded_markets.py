@@ -185,7 +185,7 @@ def test_fallback_meets_any_deadline_that_on_demand_meets(
         assert run.clock.elapsed_ns() <= took * (1 + spare)
 
 
-def test_job_with_spare_time_waits_for_spot_up_to_its_patience(table: RecordedTable) -> None:
+def test_job_with_spare_time_waits_a_limited_time_for_spot(table: RecordedTable) -> None:
     """Spot is available half of the time, by turns. With three times the needed time, the job need not use
     on-demand once its pace is known.
     """

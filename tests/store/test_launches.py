@@ -130,7 +130,7 @@ def test_live_launches_are_listed_oldest_request_first(database: Database) -> No
         assert [live_launch.job for live_launch in launches.live(db)] == ["job_b", "job_a", "job_d"]
 
 
-def test_at_hand_lists_launches_that_are_due_or_running(database: Database) -> None:
+def test_actionable_launches_are_due_or_running(database: Database) -> None:
     """A launch requested at a later time than now was requested before the clock was set back, so its delay is
     void.
     """

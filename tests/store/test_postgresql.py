@@ -88,7 +88,7 @@ def test_refused_statements_and_an_exhausted_pool_are_reported(
             stack.enter_context(database.read())
 
 
-def test_patient_client_waits_for_an_unavailable_database(
+def test_connection_waits_for_an_unavailable_database(
     postgres_server: SharedServer, postgres_empty_url: str
 ) -> None:
     patient, answers = Database(postgres_empty_url, connect_timeout_s=60), list[int]()

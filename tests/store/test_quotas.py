@@ -27,7 +27,7 @@ def test_quota_of_a_project_is_replaced(database: Database) -> None:
         assert list(queue.of_projects(db)) == [OTHER]
 
 
-def test_jobs_with_a_driver_or_a_lost_driver_count_as_at_work(
+def test_jobs_with_a_driver_or_a_lost_driver_count_as_running(
     database: Database,
 ) -> None:
     """Four jobs of one project: one waits, one has a driver, one lost its driver while running, and one has

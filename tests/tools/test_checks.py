@@ -142,7 +142,7 @@ def test_valid_examples_pass_and_an_untested_command_is_reported(tmp_path: Path)
     )
 
 
-def test_links_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
+def test_broken_links_are_reported(tmp_path: Path) -> None:
     page = (
         "[1](other.md), [2](other.md#a-code-and-a-link), [3](https://example.com/x#y), [4](other.md)\n"
         "```text\n[5](in-a-block.md)\n```\n"

@@ -117,7 +117,7 @@ def test_process_reports_that_it_waits_only_while_the_download_makes_progress(
     datasets._unlock(ours)
 
 
-def test_killed_download_leaves_nothing_half(server: DataServer, tmp_path: Path) -> None:
+def test_killed_download_leaves_no_partial_entry(server: DataServer, tmp_path: Path) -> None:
     server.may_end.clear()
     process = in_process(lambda: dataset(server.url()))
     assert server.half_sent.wait(30)
@@ -197,7 +197,7 @@ def test_entries_unused_for_longest_are_removed_unless_a_process_uses_them(
     assert [name for name, path in paths.items() if path.exists()] == ["c", "d"]
 
 
-def test_what_killed_processes_left_makes_room(memory: Any, tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed_to_make_room(memory: Any, tmp_path: Path) -> None:
     cache = DatasetCache(tmp_path / "cache", 15)
     (root,) = tmp_path.glob("cache/*")
     (root / ".removed-before/data").mkdir(parents=True)

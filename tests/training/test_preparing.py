@@ -29,7 +29,7 @@ def test_equal_arguments_get_the_same_object_however_they_are_given() -> None:
     assert data.__name__ == "data"
 
 
-def test_argument_that_is_no_plain_value_is_refused() -> None:
+def test_argument_without_a_plain_value_is_refused() -> None:
     @prepare
     def data(folder: object) -> object:
         return folder

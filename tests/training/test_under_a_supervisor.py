@@ -253,7 +253,7 @@ def test_metrics_of_serving_are_left_out_without_an_export(
     assert report["metrics"] == {"count": 1.0}
 
 
-def test_latency_that_is_a_word_is_reported_as_it_is(supervisor: Supervisor) -> None:
+def test_latency_that_is_text_is_recorded_unchanged(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=1, usd_per_hour=0.36, serving_metrics=["usd_per_million"])
     supervisor.answers("go")
     with SpotSafe(count=Count()) as run:

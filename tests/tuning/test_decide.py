@@ -475,7 +475,7 @@ def test_running_trial_that_a_user_promotes_passes_its_next_rung() -> None:
 
 
 @pytest.mark.parametrize("status", ["new", "completed", "stopped", "failed", "stopping", "finishing"])
-def test_request_about_a_trial_that_cannot_follow_it_changes_nothing(status: Status) -> None:
+def test_request_that_a_trial_cannot_follow_changes_nothing(status: Status) -> None:
     story = Story()
     trial = story.state.trials[0]
     story.state.set(trial, status)

@@ -233,13 +233,13 @@ def test_choice_says_until_when_it_stays_the_same() -> None:
     assert until(LOOSE, observation(500, 300)) == pytest.approx(1000 * MINUTE - 300 / 0.7 * MINUTE)
 
 
-def test_wait_without_deadline_ends_after_patience() -> None:
+def test_wait_for_spot_without_deadline_is_limited() -> None:
     memory, choice = choose(ENDLESS, FRESH, observation(now=0))
     assert choice == PlacementChoice(None, "waits", Instant(SPOT_WAIT_NS))
     assert chosen(ENDLESS, observation(now=30), memory) == (DEMAND, "waited too long")
 
 
-def test_patience_is_counted_from_the_last_progress() -> None:
+def test_wait_for_spot_counts_from_the_last_progress() -> None:
     """Time on machines that brought no progress is part of the wait."""
     memory, _ = choose(ENDLESS, FRESH, observation(now=100, left=750, at=SPOT))
     assert chosen(ENDLESS, observation(now=129, left=750), memory) == (None, "waits")

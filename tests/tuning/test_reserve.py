@@ -113,7 +113,7 @@ def test_interrupted_trial_resumes_unless_leader_needs_the_money() -> None:
     assert poor.may_go_on(poor.state.trials[0])
 
 
-def test_unaffordable_running_trials_are_in_the_way_of_the_leader() -> None:
+def test_unaffordable_running_trials_block_the_leader() -> None:
     leader = Trial("running", 30, STEPS)
     near, far = Trial("running", 10, 13), Trial("running", 13, STEPS)
     assert reserve(leader, near, far, left_steps=60).blocking_trials() == []

@@ -200,7 +200,7 @@ def test_newest_part_of_a_step_is_kept_until_a_later_step_is_saved(in_folder: Ch
     assert newest(0, 9) is None
 
 
-def test_part_that_was_just_saved_is_kept_beside_one_that_an_earlier_attempt_saved_later(
+def test_newly_saved_part_is_kept_next_to_a_later_part_of_an_earlier_attempt(
     in_folder: Checkpoints,
 ) -> None:
     """An attempt that lost its driver trained on to step 5, and the next one began again at step 3."""

@@ -157,7 +157,7 @@ def slow(trial: Any) -> float:
         (lambda trial: 0.0, "no_parameters", "suggests nothing"),
     ],
 )
-def test_what_cannot_be_recorded_asks_for_a_search_space(objective: Any, code: str, text: str) -> None:
+def test_unrecordable_objective_asks_for_a_search_space(objective: Any, code: str, text: str) -> None:
     with pytest.raises(SpaceRefused) as refused:
         recorded_space(objective, limit_s=0.5 if code == "too_slow" else 60)
     assert refused.value.code == code

@@ -156,7 +156,7 @@ def test_objective_with_spot_safe_continues(drive: Any) -> None:
         ("not_a_number", {"x": 1.0}, "the objective's value is '1.0'"),
     ],
 )
-def test_what_an_objective_may_not_do_is_named(
+def test_forbidden_calls_of_an_objective_are_named(
     drive: Any, case: str, config: dict[str, Any], message: str
 ) -> None:
     error = started(drive, case, config, until=9).until_state("failed")["error"]
