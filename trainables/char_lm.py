@@ -43,7 +43,7 @@ ALPHABET = 128  # ASCII; other characters are replaced by a space
 
 @prepare
 def texts() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the text to learn from and the text to validate with, as `text` does."""
+    """Return the training text and the validation text as tensors of character codes."""
     return text(FILES), text(HELD_OUT)
 
 

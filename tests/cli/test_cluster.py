@@ -58,7 +58,7 @@ def test_second_cluster_of_a_home_is_refused(home: Path) -> None:
     with ClusterFile(home).kept():
         code, message = refused("cluster")
     assert code == 1
-    assert "runs already" in message
+    assert "is already running" in message
 
 
 def test_preempt_without_a_local_cluster_is_refused(home: Path) -> None:

@@ -30,7 +30,7 @@ def test_cluster_file_is_readable_only_while_it_is_kept(tmp_path: Path) -> None:
 def test_only_one_process_keeps_the_cluster_file(tmp_path: Path) -> None:
     with (
         ClusterFile(tmp_path).kept(),
-        pytest.raises(Conflict, match="runs already"),
+        pytest.raises(Conflict, match="is already running"),
         ClusterFile(tmp_path).kept(),
     ):
         raise AssertionError("it is kept twice")

@@ -103,5 +103,5 @@ def test_valid_meter_is_read_and_invalid_meter_is_refused() -> None:
     meter = Meter.of({"train": 5, "idle": 2, "lost": 0})
     assert (meter.ns, meter.total_ns, meter.busy_ns) == ({"train": 5, "idle": 2}, 7, 5)
     for bad in ({"train": -1}, {"sleep": 3}):
-        with pytest.raises(ValueError, match="not a meter"):
+        with pytest.raises(ValueError, match="not a valid meter"):
             Meter.of(bad)

@@ -26,7 +26,7 @@ from tuner.worker.self_test import SelfTestActorLost, Verdict
 
 SPOT = Offer("m", Price(1_000_000), 1, 0, "spot", labels=(("market", "spot"),))
 DEMAND = Offer("m", Price(3_600_000), 1, 0, labels=(("market", "!spot"),))
-SLOW = Verdict(False, "it was not through", lasting=False)
+SLOW = Verdict(False, "it did not finish in time", lasting=False)
 FORGETS = Verdict(False, "it forgets")
 
 
@@ -176,7 +176,9 @@ def test_inconclusive_self_test_restricts_job_to_on_demand_permanently(
 
 
 def test_spot_only_job_is_refused_after_inconclusive_self_test(database: Database) -> None:
-    assert "not through" in str(refusal(gate(database, FakeActors([SPOT], [SLOW]), offers=(SPOT,))))
+    assert "did not finish in time" in str(
+        refusal(gate(database, FakeActors([SPOT], [SLOW]), offers=(SPOT,)))
+    )
     assert markets(database) == ["spot"]
 
 

@@ -192,7 +192,7 @@ def slow(life: Life) -> None:
     """The trainable does not complete the restore self-test, but may pass it the next time."""
     life.service.cluster.fake_nodes = NODES
     job = life.submit("slow", usd=SPOT_USD, resources=SPOT)
-    life.verdicts[job] = Verdict(False, "it was not through", lasting=False)
+    life.verdicts[job] = Verdict(False, "it did not finish in time", lasting=False)
     life.finish()
     assert life.row(job).state == "succeeded"
 

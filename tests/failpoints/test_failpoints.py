@@ -82,9 +82,9 @@ def test_docs_list_every_failpoint() -> None:
         ("after", "there is no failpoint 'after'"),
         ("driver.turn", "NAME:before or NAME:after"),
         ("driver.turn:amid", "NAME:before or NAME:after"),
-        ("driver.turn:after:", "the number of the passing"),
-        ("driver.turn:after:0", "the number of the passing"),
-        ("driver.turn:after:-1", "the number of the passing"),
+        ("driver.turn:after:", "the number of the occurrence"),
+        ("driver.turn:after:0", "the number of the occurrence"),
+        ("driver.turn:after:-1", "the number of the occurrence"),
         ("driver.turn:after:1:2", "such as driver.turn:after:3"),
     ],
 )

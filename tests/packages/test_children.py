@@ -125,7 +125,7 @@ def test_probe_reads_the_package_instead_of_an_installed_module(tmp_path: Path) 
     assert prober.describe(ENTRY, folder).doc == "Of the package."
     assert prober.describe(ENTRY).doc == ""
     other = prober.describe("os.path:join", folder)
-    assert "is not of the package" in str(other.error)
+    assert "is not in the package" in str(other.error)
     assert not (folder / "mine/__pycache__").exists()
 
 

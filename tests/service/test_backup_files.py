@@ -160,7 +160,7 @@ def altered(service: FakeService, tmp_path: Path, **changes: object) -> Path:
     [
         ({"revision": "9999"}, "restore it with that version or a newer one"),
         ({"kind": "postgresql"}, "give one of the same kind"),
-        ({"format": 2}, "use a newer one"),
+        ({"format": 2}, "restore it with a newer version"),
         ({"size_bytes": 1}, "was altered"),
     ],
 )

@@ -185,8 +185,8 @@ def test_loopback_host_needs_no_given_key(service: FakeService, host: str) -> No
     ("written", "message"),
     [
         ("", "is empty: write the URL"),
-        ("mysql://u:secret@h/db", "it is not the URL of a database that can be used"),
-        ("u:secret@h", "it is not the URL of a database that can be used"),
+        ("mysql://u:secret@h/db", "has no URL of a supported database"),
+        ("u:secret@h", "has no URL of a supported database"),
     ],
 )
 def test_invalid_database_url_is_reported_without_its_secret(

@@ -355,7 +355,7 @@ def test_leader_suspended_during_a_write_is_rolled_back_and_gets_an_error(
                         return
 
     # The server's last message names the reason, but it is lost if the client sends its query just before it is read.
-    with pytest.raises(Unavailable, match=r"stood still|server closed the connection"):
+    with pytest.raises(Unavailable, match=r"was suspended|server closed the connection"):
         write()
     with database.write() as db:
         assert leadership.take(db, "stands", "another", now=Instant(0), until=until)

@@ -177,7 +177,7 @@ def test_autoscaler_adds_and_removes_machines_and_idle_cost_is_reported(
         wanted = {"market": "spot_with_fallback", "max_concurrent_trials": 1}
         steady = {"constants": {"step_s": 0.05}, "resources": wanted}
         job = served.submit("steady:train", budget={"usd": 1, "trials": 3}, **steady)
-        assert "the autoscaler will be asked for" in job.detail
+        assert "the autoscaler will be asked to start" in job.detail
         ended = served.finished(job.id)
         assert ended.stop_reason == "trials", ended.detail
         assert {node.instance_type for node in growing.workers(alive=False)} == {"small"}

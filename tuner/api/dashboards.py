@@ -73,7 +73,7 @@ async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
     key = auth.key_of(request.cookies.get(auth.COOKIE, ""), secret, service.now())
     if key is None:
         raise Unauthorized(
-            "POST /v1/session lets a browser in; scripts send the header Authorization: Bearer KEY"
+            "a browser gets access with POST /v1/session; scripts send the header Authorization: Bearer KEY"
         )
     return access.operator(service, None) if not key else await run_in_threadpool(access.known, service, key)
 

@@ -39,8 +39,8 @@ CALLERS: Mapping[Role, str] = {
 JOB = {"job": "$response.body#/id"}
 BUDGET = {"name": "$response.body#/name"}
 KEY, USER = {"key": "$response.body#/id"}, {"user": "$response.body#/user"}
-# For answers that are linked to later requests, by method, path and status: the path parameters of the linked operations, and the
-# expressions that find their values in the request or the answer.
+# The links of OpenAPI, by method, path and status of an answer. Each maps a path parameter of later operations to the expression that finds
+# its value in the request or the answer.
 LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
     ("post", "/v1/jobs", "201"): JOB,
     ("post", "/v1/pilots", "201"): JOB,

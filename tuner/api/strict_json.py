@@ -28,7 +28,7 @@ def template_of(scope: Scope) -> str:
     )
 
 
-TWICE = "is there twice: two readers of this body could take two values for it; send it once"
+TWICE = "occurs twice: two parsers could read two different values; send it once"
 # The largest accepted job has a few hundred names. The service makes a fault for each unknown name on
 # the event loop, so a body with very many names would block other requests.
 MAX_NAMES = 10_000

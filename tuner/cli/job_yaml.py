@@ -58,7 +58,7 @@ class JobYaml(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                 if (key.tag, key.value) in seen:
-                    raise ComposerError(None, None, f"the key {key.value!r} is there twice", key.start_mark)
+                    raise ComposerError(None, None, f"the key {key.value!r} occurs twice", key.start_mark)
                 seen.add((key.tag, key.value))
         return node
 

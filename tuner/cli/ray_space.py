@@ -65,7 +65,7 @@ def _flat(space: Mapping[Any, Any], *, nested: bool, within: str = "") -> Iterat
         elif isinstance(value, list | tuple) and any(map(_tunes, value)):
             raise SpaceRefused(
                 "list_of_parameters",
-                f"{name!r} is a list with parameters in it; use a dictionary or parameters of their own",
+                f"{name!r} is a list with parameters in it; use a dictionary or separate parameters",
             )
         else:
             yield name, value

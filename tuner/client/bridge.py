@@ -57,7 +57,7 @@ def iterate(items: Items[T]) -> Iterator[T]:
 
 
 class _Method:
-    """Base of the decorators. It makes a method of the two functions, according to the class that has it.
+    """Base of the decorators. It binds the decorated function as a blocking or an awaited method, depending on the class.
 
     On a class that is neither `Blocking` nor `Awaiting`, the attribute is the decorator itself. Its `body` is the undecorated
     function, through which one call awaits another.

@@ -184,8 +184,8 @@ class ReconnectLimit:
     def raise_unless_tolerated(self, error: ApiError) -> None:
         """Raise the error unless the call should be tried again.
 
-        A status below 500 is always raised. If the service has answered before, other errors are raised only when it has been
-        silent for longer than the patience. If the service has never answered, every error except a timeout is raised at once.
+        A status below 500 is always raised. If the service has answered before, other errors are raised only when it has been silent for
+        longer than the limit. If the service has never answered, every error except a timeout is raised at once.
         Each tolerated timeout doubles the time limit of the next try, up to `ANSWER_S_MAX`. A timeout at that limit is raised
         if the service has never answered.
         """

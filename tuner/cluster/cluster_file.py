@@ -60,7 +60,7 @@ class ClusterFile:
             while not _locked(file.fileno()):
                 # A process that checks for a cluster holds the lock for a moment.
                 if time.monotonic() > deadline:
-                    raise Conflict("a `tuner cluster` of this TUNER_HOME runs already: end it first")
+                    raise Conflict("a `tuner cluster` of this TUNER_HOME is already running: stop it first")
                 time.sleep(0.05)
             try:
                 yield

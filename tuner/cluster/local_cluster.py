@@ -56,7 +56,7 @@ class LocalCluster:
             for spec in specs
         ]
         self._replace_after_s = replace_after_s
-        # The session of the head that this cluster started. Empty: the nodes joined an existing head.
+        # The session of the head that this cluster started. Empty if the nodes joined an existing head.
         self._own_head = ""
         self._joined: Head | None = None
         self._dashboard: Dashboard | None = None

@@ -24,7 +24,7 @@ class Metadata:
     """Where to find the cloud's metadata service."""
 
     cloud: str = "detect"  #: detect, aws, gcp, azure or none.
-    url: str = ""  #: The URL of the service. Empty: the cloud's usual one.
+    url: str = ""  #: The URL of the service. Empty for the cloud's usual one.
 
 
 class LocalWatch:

@@ -224,7 +224,7 @@ class _Reader:
             pod = group["template"]["spec"]["containers"][0].get("resources") or {}
         except (KeyError, IndexError, TypeError, AttributeError):
             raise self._bad(
-                f"{where}.template.spec.containers", "has no container: write that of Ray"
+                f"{where}.template.spec.containers", "has no container: add the container of Ray"
             ) from None
         start = self._mapping(group.get("rayStartParams") or {}, f"{where}.rayStartParams")
         sources = [(here, pod.get("requests") or {}), (here, pod.get("limits") or {})]

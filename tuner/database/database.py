@@ -43,7 +43,7 @@ def known(migrations: Path) -> Mapping[str, str | None]:
 
 
 def newest(migrations: Path) -> str:
-    """Return the revision that no other follows."""
+    """Return the newest revision, the one that no other revision names as its predecessor."""
     revisions = known(migrations)
     (last,) = set(revisions) - set(revisions.values())
     return last

@@ -104,8 +104,8 @@ class Failpoint:
         right = side in SIDES and (not colon or (number.isdecimal() and int(number) > 0))
         if not right:
             raise ValueError(
-                f"TUNER_FAILPOINT: {text!r} must be NAME:before or NAME:after, with the number of the passing after "
-                f"another colon if it is not the first, such as {name}:after:3"
+                f"TUNER_FAILPOINT: {text!r} must be NAME:before or NAME:after, with the number of the occurrence after "
+                f"another colon unless it is the first, such as {name}:after:3"
             )
         return cls(name, side, int(number or 1))
 

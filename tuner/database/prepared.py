@@ -95,7 +95,7 @@ class Prepared:
         if dialect.name == "sqlite":
             # With its positional parameters, values would have to be put in order for each execution.
             dialect = sqlite.dialect(paramstyle="named")
-        # As for several rows: SQLAlchemy then does not add a clause that returns the new row's key.
+        # Compiled as for several rows, so that SQLAlchemy does not add a clause that returns the new row's key.
         compiled = self._statement.compile(dialect=dialect, column_keys=names, for_executemany=True)
         assert isinstance(compiled, SQLCompiler)
         return str(compiled), {

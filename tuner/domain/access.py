@@ -64,7 +64,7 @@ class Actor:
         if self.may(role):
             return
         if role == "operator":
-            raise Forbidden(f"{GIVEN_BY[role]} may do this; {self.user} is {self.role} of {self.project}")
+            raise Forbidden(f"{GIVEN_BY[role]} may do this, and {self.user} is {self.role} of {self.project}")
         raise Forbidden(
             f"this needs the role {role}, and {self.user} is {self.role} of {self.project}: "
             f"{GIVEN_BY[role]} can give it, with PUT /v1/members/{self.user}"

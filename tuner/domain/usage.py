@@ -20,7 +20,7 @@ class Usage:
     cpu_ns: int | None = None  #: Processor time of its process and all descendants within `wall_ns`.
     memory_peak_bytes: int | None = None
     gpu_samples: int | None = None  #: Number of samples of NVML's utilisation.
-    gpu_percent: int | None = None  #: Sum of these samples, in percent.
+    gpu_percent: int | None = None  #: Sum of the samples of GPU utilisation, in percent.
     gpu_memory_peak_bytes: int | None = None
     data_wait_ns: int | None = None  #: Time up to the last report that was spent waiting for batches.
     compute_ns: int | None = None  #: Training time up to the last report without `data_wait_ns`.

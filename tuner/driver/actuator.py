@@ -269,7 +269,10 @@ class MemoryLimit:
         return self._known
 
     def _share(self, has: Mapping[str, float]) -> int:
-        """Return the larger of the trial's shares of the CPUs and GPUs as memory, or 0 if the trial does not fit on the node."""
+        """Return the trial's part of the node's memory, or 0 if the trial does not fit on the node.
+
+        The part is the trial's share of the CPUs or of the GPUs, whichever share is larger.
+        """
         cpus, gpus = self._size.cpus, self._size.gpus
         if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:
             return 0

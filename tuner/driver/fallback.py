@@ -3,7 +3,7 @@
 The rules of `tuner.tuning.placement` are applied to each trial, with the machines that the cluster has or may start. A
 trial falls back to an on-demand machine
 
-- once it has waited for spot for as long as the job's patience allows,
+- once it has waited for spot for `spot_wait_ns`,
 - at once if it would otherwise not reach its target before the wall clock ends,
 - if its spot machines are taken away repeatedly before it saves a newer checkpoint.
 
@@ -44,7 +44,7 @@ class FallbackState:
     """The state that `SpotWithFallback` keeps about one trial."""
 
     target: int | None = None  #: The step that the trial may train to.
-    #: The placement rules' input (offers, deadline, patience) until `target`.
+    #: The placement rules' input (offers, deadline, limit on waiting for spot) until `target`.
     request: PlacementRequest | None = None
     memory: PlacementMemory | None = None  #: The progress of the trial so far.
     #: The offer on which it was placed last, if it has not been seen to run there yet.
@@ -123,12 +123,11 @@ class SpotWithFallback:
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _another(self, at: Offer, trial: TrialSnapshot) -> Offer | None:
-        """Return another kind for an attempt whose patience is over, even if that kind counts as full.
+        """Return another kind for an attempt that has waited too long, even if that kind counts as full.
         Otherwise return None.
 
         The kinds are tried in turn, because a kind may no longer be full. The attempt waits for each kind
-        twice as long as for the one before, because the autoscaler may need longer than the patience to start
-        a machine.
+        twice as long as for the one before, because the autoscaler may need longer than `spot_wait_ns` to start a machine.
         """
         state = self._states[trial.trial]
         if trial.waited_ns is None or trial.waited_ns < self._spot_wait_ns << min(state.turns, 10):
@@ -205,7 +204,7 @@ class SpotWithFallback:
         return choice
 
     def _request_of(self, state: FallbackState, trial: TrialSnapshot) -> PlacementRequest:
-        """Return the input of the placement rules (offers, deadline, patience) for training up to the trial's
+        """Return the input of the placement rules (offers, deadline, limit on waiting for spot) for training up to the trial's
         target step.
 
         The request is computed again when the target changes, and once the duration of the training is known.

@@ -38,8 +38,8 @@ class AttemptLease:
     slice: int  #: Counts the leases of the attempt, from 1.
     held: Cost  #: The current hold.
     last_message_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
-    until: int | None  #: The attempt may train up to this step; None: up to the end.
-    from_step: int  #: The checkpoint that it continued from; 0: none.
+    until: int | None  #: The attempt may train up to this step. None if it may train to the end.
+    from_step: int  #: The step of the checkpoint that it continued from. 0 if there was none.
     base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
     carried_ns: int = 0  #: Training time of earlier attempts in the step after `from_step`.
     meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
@@ -54,14 +54,14 @@ class AttemptLease:
     reported_outage_ns: int = 0  #: `outage_ns` of the worker at the last report.
     node: str = ""  #: Ray's id of the node; empty: unknown.
     has_notice: bool = False  #: The machine is about to be taken away.
-    #: Since when it has a machine. None: it waits for one, and costs nothing.
+    #: Since when it has a machine. None while it waits for one and costs nothing.
     assigned_at: Instant | None = None
-    #: The place to which the trial moves once this attempt has saved and paused. None: it stays.
+    #: The place to which the trial moves once this attempt has saved and paused. None if it stays.
     moving: Place | None = None
     again_until: int = 0  #: Up to this step the attempt repeats training that was done before.
     again_ns: int = 0  #: Training time of that repetition.
     usage: Usage | None = None
-    #: The place of the machine that it was given and pays for. None: the machine was not checked.
+    #: The place of the machine that it was given and pays for. None if the machine was not checked.
     assigned_place: Place | None = None
     wrong_machine: str = ""  #: Why the attempt may not stay on its machine.
     trouble: Trouble | None = None  #: The last failure that the worker reported.
@@ -194,7 +194,7 @@ class LeaseRequest:
 
     need_ns: int  #: The shortest useful lease, in nanoseconds.
     active: int  #: How many attempts share the remaining budget.
-    deadline_ns: int | None  #: Time left until the wall clock or the window ends; None: no limit.
+    deadline_ns: int | None  #: Time left until the wall clock or the window ends. None if there is no limit.
     at: Instant
 
 

@@ -31,7 +31,7 @@ class MachineCheck:
     """Check the machine that an attempt was given, or its machines on several nodes, against the job's request."""
 
     wanted: Resources = field(default_factory=Resources)  #: What the job requested.
-    #: Returns a machine's offer. None: no check; every machine counts as the requested one.
+    #: Returns a machine's offer. None if machines are not checked, so that each counts as the requested one.
     find: Find | None = None
 
     def expected_place(self, lease: AttemptLease, machine: WorkerMachine) -> Place | None:

@@ -80,7 +80,7 @@ class LaunchContext:
         """Return the requested state and the budget of the job.
 
         If the connection breaks during the query, repeat the query once. Raise Unavailable if the database
-        cannot be reached within its patience.
+        cannot be reached within `DATABASE_AWAY_S`.
         """
         for is_repeated in (False, True):
             try:

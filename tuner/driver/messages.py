@@ -105,14 +105,14 @@ class WorkerMessage:
     trouble: Trouble | None = None
     #: The part of the setup time that prepared the worker itself. The worker's next attempt does not need it.
     warming_ns: int = 0
-    node: str = ""  #: Ray's id of the worker's node. Empty: unknown.
+    node: str = ""  #: Ray's id of the worker's node. Empty if it is not known.
     has_notice: bool = False  #: Whether the worker's machine is about to be taken away.
-    #: The checkpoint that the attempt continued from. 0: none. None: not known yet.
+    #: The checkpoint that the attempt continued from. 0 if there was none, None if it is not known yet.
     from_step: int | None = None
     #: The part of the restore and of the last save that was spent on retries because the storage failed, and the part of the setup in
     #: which a dataset arrived.
     outage_ns: int = 0
-    #: Facts about the machine from its cloud, such as its type and region. Empty: not known yet.
+    #: Facts about the machine from its cloud, such as its type and region. Empty if they are not known yet.
     machine: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
     environment: Environment | None = None  #: The attempt's environment, sent in one of its messages.

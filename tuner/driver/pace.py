@@ -23,9 +23,8 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 class JobPace:
     """Durations of steps and of the overhead of attempts.
 
-    A new trial requests a lease of the least overhead and the fastest step that were seen. Leases are that
-    short only when the money runs out. If such a lease turns out too short, it costs only money that was of
-    no other use.
+    When the money runs out, a new trial requests a lease for the smallest overhead and the fastest step that were seen. If that lease turns
+    out too short, nothing is lost, because the money could not have paid for anything else.
     """
 
     step_ns: dict[str, int] = field(default_factory=dict)  #: The slowest of the last few steps, by trial.

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-# Each module, and the class of it that Ray Tune's annotations name.
+# By module, the class that Ray Tune's type annotations name. The driver does not need these modules.
 _NOT_IMPORTED = {"ray.data": "Dataset", "pandas": "DataFrame"}
 
 

@@ -76,9 +76,9 @@ class JobRecord:
 
     #: The events with their numbers, which begin at 1 and have no gaps.
     events: Sequence[tuple[int, ev.Event]]
-    #: State and configuration of each trial after the last event. None: not to be compared.
+    #: State and configuration of each trial after the last event. None if they are not compared.
     trials: Mapping[str, tuple[TrialState, Config | None]] | None = None
-    #: State and stop reason of the job after the last event. None: not to be compared.
+    #: State and stop reason of the job after the last event. None if they are not compared.
     job: tuple[JobState, StopReason | None] | None = None
 
 

@@ -86,7 +86,7 @@ def run_tune(
 
 
 def worker_class(spec: JobSpec) -> type[tune.Trainable]:
-    """Make the trainable that stands for a worker in Tune. It asks for the resources of a trial.
+    """Make the trainable that represents a worker in Tune. It asks for the resources of a trial.
 
     Its `actor` is the class of the actors, which is named for the job in Ray's dashboard.
     """

@@ -1,4 +1,4 @@
-"""Jobs that are paused until a shared budget above them allows more."""
+"""Jobs that are paused until a shared budget that limits them has room again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

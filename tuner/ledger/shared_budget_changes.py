@@ -104,7 +104,7 @@ def _recount(db: Connection, project: str, budget: SharedBudget, mine: set[str],
         used = posted + held
         raise Conflict(
             f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held under the budget "
-            f"{budget.name!r} in its present period; allow at least that"
+            f"{budget.name!r} in its current period; allow at least that"
         )
     shared_budgets.set_account(
         db,

@@ -58,7 +58,7 @@ class MeasuredSize:
     resources: Resources
     step_ratio: Fraction  #: The time of a step, divided by the time of a step of the smallest size.
     efficiency: Fraction  #: Relative to the smallest size, which has 1.
-    error: float  #: The relative standard error of both.
+    error: float  #: The relative standard error of both figures.
     trials: int
     jobs: tuple[str, ...]
 

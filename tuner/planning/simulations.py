@@ -38,7 +38,7 @@ BEST_OF = 8  # random configurations from which the best is proposed
 class KnowingSampler(Oblivious):
     """A sampler that proposes the best of several random configurations, judged by the scores that the simulation will give them.
 
-    With `thrifty`, half the step time is worth as much as a score that is better by 0.7 standard deviations (ln 2).
+    With `thrifty`, halving the step time counts as much as a score that is better by ln 2 ≈ 0.7 standard deviations.
     """
 
     def __init__(self, space: Space, seed: int, training: DrawnTraining, *, last: int, thrifty: bool) -> None:

@@ -14,7 +14,7 @@ Format = Literal[
 class ExportRequest(Body):
     """An export of a trial's best checkpoint.
 
-    `max_cost_usd` is held until the export has ended, as far as the job's budget has it, and the export never costs more.
+    `max_cost_usd`, or what the job's budget has left if that is less, is held until the export has ended. The export never costs more.
     `max_drop` is the largest drop of the objective's metric, in its own unit, with which a variant is delivered.
     """
 

@@ -351,7 +351,7 @@ def _actor(service: Service, bearer: Bearer) -> Actor:
     if key.expires_at <= now:
         why = "expired" if key.replaced_by is None else f"was replaced by {key.replaced_by}, and ended,"
         raise Unauthorized(
-            f"{key.id} {why} at {rfc3339(key.expires_at)}; {ASK if key.replaced_by is None else 'use that'}"
+            f"{key.id} {why} at {rfc3339(key.expires_at)}; {ASK if key.replaced_by is None else 'use the new key'}"
         )
     if bearer.disabled:
         raise Unauthorized(f"{key.user} is disabled; ask the operator of the service")

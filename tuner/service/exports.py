@@ -1,4 +1,4 @@
-"""Export a trial's checkpoint as a paid step, look after the process of the export, and price its variants."""
+"""Export a trial's checkpoint as a paid step, supervise the process of the export, and price its variants."""
 
 import logging
 from collections.abc import Sequence
@@ -269,7 +269,7 @@ def _serving(
 
 
 class ExportKeeper:
-    """The part of the controller that looks after exports."""
+    """The part of the controller that supervises exports."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

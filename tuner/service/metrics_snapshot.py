@@ -140,7 +140,7 @@ STALLED_NS = 600 * NS
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """A shared budget in its present period."""
+    """A shared budget in its current period."""
 
     budget: SharedBudget
     account: Account

@@ -48,7 +48,7 @@ class NextDollarForecast:
     """The continuations that are expected to beat the job's best."""
 
     trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
-    reason: str  #: Why `trials` is empty. Empty if it is not.
+    reason: str  #: The reason why `trials` is empty. An empty text if it is not.
     as_of: int  #: The job's newest event that was taken into account.
     #: Points (0.01 of the metric) that the next dollar gains if the job continues as before.
     points_per_usd: float | None = None

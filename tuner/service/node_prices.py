@@ -18,7 +18,9 @@ class NodePrice:
     """A price and its source."""
 
     price: Price | None  #: None if it is not known.
-    source: str  #: The source of the price. If the price is None: why it is not known, and what to do.
+    source: (
+        str  #: The source of the price. If the price is None, the reason why it is not known, and what to do.
+    )
 
 
 def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: float) -> NodePrice:

@@ -27,7 +27,7 @@ LEARNING = ("auto", "tpe", "gp", "cmaes")
 GRID_LISTED = 2000  # most points of a grid that are listed; listing a larger grid takes longer than drawing random points
 HEARTBEAT_STEPS = 4  # steps between simulated heartbeats
 SPOT_HEARTBEAT_NS = 60 * NS
-# How often a trial that waits for a spot machine checks the other market before its patience ends. With a check every second,
+# How often a trial that waits for a spot machine checks the other market before it may run on demand. With a check every second,
 # planning a job of a million steps took 36 s instead of 6 s.
 LOOKS = 6
 

@@ -38,7 +38,7 @@ class ReplayView:
 
     job: JobRow
     replayed: Replayed
-    #: The policy that was compared with the job's own. None: the record was compared.
+    #: The policy that was compared with the job's own. None if the record was compared.
     instead: Algorithm | None
 
 

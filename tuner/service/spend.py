@@ -260,7 +260,7 @@ def _key(name: str) -> spend.Key:
         return name
     near = get_close_matches(name, GROUPS, 1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise Invalid.at("group_by", f"{hint}there are {', '.join(GROUPS)} and tag:KEY, not {name[:60]!r}")
+    raise Invalid.at("group_by", f"{hint}group by {', '.join(GROUPS)} or tag:KEY, not {name[:60]!r}")
 
 
 def _place(keys: Sequence[spend.Key], row: SpendRow) -> tuple[object, ...]:

@@ -185,7 +185,7 @@ def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> Ord
         stored_files.lock_job(db, job)
         if (why := stored_files.needed_by(db, job)) is not None:
             raise Conflict(
-                f"the files of {job} are needed: {why}; cancel the job that needs them, or wait for its end"
+                f"the files of {job} are needed: {why}; cancel the job that needs them, or wait until it has ended"
             )
         return _order_removal(db, service, row, retain, why="request")
 

@@ -37,7 +37,7 @@ from tuner.tuning.samplers import prior_faults
 from tuner.worker.environment import code_of
 
 MAX_CONCURRENCY = 10_000
-# a budget that pays for this much time is accepted without a look at measured step times
+# a budget that pays for this much time is accepted without checking measured step times
 AMPLE_NS = 3600 * NS_PER_SECOND
 COMMANDS_OFF = "commands are disabled here; to allow them, and packages, the operator sets TUNER_PACKAGES=on and restarts the service"
 MARKETS = {"spot": "spot", "on_demand": "on demand"}

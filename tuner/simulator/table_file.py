@@ -161,7 +161,7 @@ def _space(meta: npt.NDArray[Any], *, columns: int) -> Space:
         parameters[name] = parameter
     if not len(parameters) == len(rows) == columns:
         raise ValueError(
-            f"meta has {len(parameters)} parameters in space, X has {columns} columns: one each, with a name of its own, is needed"
+            f"meta has {len(parameters)} differently named parameters in space, but X has {columns} columns: name each column once"
         )
     space = Space({**parameters})
     for fault in space.faults():
@@ -198,7 +198,7 @@ def _column(name: str, column: Floats, space: Space) -> list[float] | list[int]:
         row = int(np.argmax(outside))
         kind = "whole numbers " if isinstance(parameter, Int) else ""
         raise ValueError(
-            f"X: {name} of row {row} is {values[row]}: {kind}from {low} to {high} are in meta's space"
+            f"X: {name} of row {row} is {values[row]}, which is outside of meta's space: {kind}{low} to {high}"
         )
     if isinstance(parameter, Int):
         return [int(value) for value in np.clip(whole, low, high)]

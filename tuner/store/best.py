@@ -241,7 +241,7 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, CostedRepo
 
 
 def next_better(db: Connection, job: str, mode: Mode, than: float) -> CostedReport | None:
-    """Return the cheapest report of the front whose metric is better than `than`, or None if there is none."""
+    """Return the cheapest report of the Pareto front whose metric is better than `than`, or None if there is none."""
     return _first(db, job, _NEXT_BETTER, below=loss_of(mode, than))
 
 
@@ -254,12 +254,12 @@ def nearest(db: Connection, job: str) -> CostedReport | None:
 
 
 def cheapest(db: Connection, job: str) -> CostedReport | None:
-    """Return the cheapest report of the front, or None if the front is empty."""
+    """Return the cheapest report of the Pareto front, or None if it is empty."""
     return _first(db, job, _CHEAPEST)
 
 
 def points(db: Connection, job: str) -> list[Row[Any]]:
-    """Return all points of the front, cheapest first. Columns: trial, step, loss, second_loss, usd, gpu_ms, duration_ns, seq."""
+    """Return all points of the Pareto front, cheapest first. Columns: trial, step, loss, second_loss, usd, gpu_ms, duration_ns, seq."""
     return list(db.execute(_POINTS.order_by(*CHEAPEST_FIRST), {"of": job}))
 
 
@@ -269,7 +269,7 @@ def pareto(db: Connection, job: str) -> list[CostedReport]:
 
 
 def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[CostedReport]:
-    """Return complete reports, with configuration and checkpoint, for these (trial, step) points of the front, in the same order."""
+    """Return complete reports, with configuration and checkpoint, for these (trial, step) points of the Pareto front, in the same order."""
     if len(places) == 1:
         rows = db.execute(_ONE_IN_WHOLE, {"of": job, "trial": places[0][0], "step": places[0][1]})
     else:

@@ -69,7 +69,7 @@ class SpendRow:
     storage_usd: Money | None = None  #: What storing them cost. None if that is not known.
 
     read_bytes: int = 0  #: Checkpoints that attempts read, of the attempts that ended in the span.
-    written_bytes: int = 0  #: Checkpoints that they wrote.
+    written_bytes: int = 0  #: Checkpoints that these attempts wrote.
     moved_bytes: int = 0  #: The part of both whose attempts ran in another region than that of the storage.
     unplaced_bytes: int = 0  #: The part of both for which that is not known.
     transfer_usd: Money | None = None  #: What moving them between regions cost. None if that is not known.

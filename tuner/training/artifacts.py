@@ -73,7 +73,7 @@ class ArtifactFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Begin with a directory in which nothing was reported. It need not exist yet."""
+        """Watch a directory from which nothing was reported yet. It need not exist."""
         self._path = Path(path)
         self._reported: dict[str, tuple[int, int, int]] = {}
 

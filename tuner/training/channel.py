@@ -232,7 +232,7 @@ def _plain(name: object, value: Any) -> Metric:
 
 
 def _refused(name: object, value: object) -> MetricsRefused:
-    return MetricsRefused(f"metric {name!r} is a {type(value).__name__}; report numbers, words or None")
+    return MetricsRefused(f"metric {name!r} is a {type(value).__name__}; report numbers, text or None")
 
 
 def _word(value: Metric) -> Metric:

@@ -204,7 +204,7 @@ def _load(name: str, part: Stateful, state: Any) -> None:
     try:
         part.load_state_dict(state)
     except Exception as error:
-        raise ValueError(f"{name} does not take what was saved of it: {error}; {AS_BEFORE}") from error
+        raise ValueError(f"{name} cannot load its saved state: {error}; {AS_BEFORE}") from error
 
 
 def _first_whole(directories: Sequence[Path]) -> tuple[Path, Any]:

@@ -228,8 +228,8 @@ def _opened(entry: Path) -> int:
 def _wait_for_download(lock: int) -> None:
     """Lock an entry shared. If a process downloads it, wait for that.
 
-    While bytes arrive, let the supervisor know that its process waits. If the download makes no progress, the process is taken for one
-    that hangs. Otherwise all trials that wait for a stalled download would cost money until their budget is spent.
+    While bytes arrive, let the supervisor know that its process waits. If the download makes no progress, the process counts as
+    hanging. Otherwise all trials that wait for a stalled download would cost money until their budget is spent.
     """
     seen_ns = os.fstat(lock).st_mtime_ns
     while not _try_lock(lock, fcntl.LOCK_SH):

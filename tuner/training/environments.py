@@ -32,7 +32,7 @@ class Home(ABC):
     proxies: Mapping[str, Sequence[float]] | None = None
     #: The price of a trial's share of the job's machine. Only the service knows it.
     usd_per_hour: float | None = None
-    serving_metrics: Sequence[str] = ()  #: The metrics of `SpotSafe.report` that the job needs of serving.
+    serving_metrics: Sequence[str] = ()  #: The metrics about serving that the job needs in each report.
 
     def _take_settings(self, source: "Home | BeginMessage") -> None:
         self.first_step, self.max_step, self.echo = source.first_step, source.max_step, source.echo

@@ -82,7 +82,7 @@ def _name(kind: type) -> str:
 
 
 def _encoded(value: Any) -> Any:
-    """Return a value as plain data. What cannot be plain data is returned as it is, and refused when it is written."""
+    """Return a value as plain data. A value that has no plain form is returned unchanged, and is refused when it is written."""
     if type(value) in (list, tuple):
         return type(value)(map(_encoded, value))
     if type(value) is dict:

@@ -165,7 +165,7 @@ class Exporter:
         if format == "pruned" and remove_channels(copied, PRUNED_SHARE) == 0:
             raise ExportFailed(
                 "nothing_to_prune",
-                "no layer allows that channels are removed from it: they are removed where two Linear or Conv2d layers follow "
+                "no channels can be removed: they are removed only if two Linear or Conv2d layers follow "
                 "each other in one nn.Sequential, with only activations, pooling, dropout and normalisation between them",
             )
         if format == "pruned-unstructured" and zero_weights(copied, ZEROED_SHARE) == 0:
@@ -390,7 +390,7 @@ def _quantize_int4(source: Path, path: Path) -> None:
     if all(node.op_type != "MatMulNBits" for node in quantizer.model.model.graph.node):
         raise ExportFailed(
             "nothing_to_quantize",
-            "the module has no product with a constant matrix whose weights could take 4 bits: convolutions keep 32; use int8-dynamic",
+            "the module has no product with a constant matrix whose weights could be stored in 4 bits: convolutions keep 32 bits; use int8-dynamic",
         )
     quantizer.model.save_model_to_file(str(path))
 

@@ -103,7 +103,7 @@ class ResumableLoader:
             trained = time.perf_counter()
             self._seconds.append((loaded - began, trained - loaded))
             if len(self._seconds) > TIMED:
-                # without the first batch, with which files are opened and memory is allocated
+                # without the first batch, because it also opens files and allocates memory
                 load_s, train_s = (median(times) for times in zip(*self._seconds[1:], strict=True))
                 self._loader = self._loader_with(useful_workers(load_s, train_s, torch.get_num_threads()))
                 return

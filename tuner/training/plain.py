@@ -169,5 +169,5 @@ def _through_a_file(value: Any, at: str) -> Any:
     except Exception as error:
         raise TypeError(
             f"{at} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint cannot hold; "
-            "save tensors, numbers, words, NumPy arrays, and dictionaries and lists of these"
+            "save tensors, numbers, text, NumPy arrays, and dictionaries and lists of these"
         ) from error

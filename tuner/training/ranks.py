@@ -77,7 +77,7 @@ class Ranks:
         return [(rank, text) for rank, text in enumerate(errors) if text is not None]
 
     def collect(self, directory: Path) -> list[tuple[int, str]]:
-        """Move the files that the ranks of other nodes have written to the directory of rank 0, and return errors as `errors` does.
+        """Move the files that the ranks of other nodes have written to the directory of rank 0, and return the errors of all ranks.
 
         The first rank of each node sends the files of its node. A rank whose connection fails raises an exception.
         """

@@ -376,7 +376,7 @@ class SpotSafe:
         return path, None
 
     def _wait(self) -> None:
-        """Wait for the current save. Raise its error if the home did not handle it."""
+        """Wait for the current save. Raise its error if the destination (`Home`) did not handle it."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None

@@ -60,7 +60,7 @@ class TunerCallback(TrainerCallback):
     ) -> TrainerControl:
         self._due = self._every is not None and state.global_step % self._every == 0
         control = self._only_what_is_due(control)
-        # The trainer repeats nothing of an epoch whose last batch was trained before its checkpoint was saved, not even its end.
+        # If the checkpoint was saved after the last batch of an epoch, the trainer does not repeat the end of that epoch.
         if not self._due and not control.should_epoch_stop and not self._ends_epoch(state):
             control.should_save = self._saving = self._run.is_save_due()
         return control

@@ -129,7 +129,10 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
 
 
 def _feasible_first(state: State) -> tuple[bool, ...]:
-    """Return whether to look for feasible trials, in the order in which to look. Without constraints, all trials are feasible."""
+    """Return the passes in which to look for the best trial: over feasible trials (True), then over the others (False).
+
+    Without constraints, all trials are feasible.
+    """
     return (True, False) if state.spec.constraints else (True,)
 
 

@@ -66,7 +66,7 @@ class TrialRecord:
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
     gain_score: float = float("-inf")  #: Its score when it last gained at least the `min_gain` of its limits.
     gain_step: int = 0  #: The step of that score.
-    #: Number of the trial whose configuration it trains again. None if it is of the search.
+    #: Number of the trial whose configuration this one trains again. None if the search suggested the trial.
     repeats: int | None = None
     seed: int = 0  #: What is added to the job's seed.
     other_metrics: tuple[str, ...] = ()  #: Names that it reported when a metric was missing.

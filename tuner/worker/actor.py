@@ -100,7 +100,7 @@ class OtherActor:
     attempt: tuple[str, int] | None = None  #: Trial and number of the attempt that it runs.
     #: When the newest call was made that it has answered, on the monotonic clock.
     answered_s: float = -math.inf
-    node: str = ""  #: Ray's id of the node. Empty: not known yet.
+    node: str = ""  #: Ray's id of the node. Empty if it is not known yet.
     notice: Notice | None = None
     machine: Mapping[str, str] | None = None  #: Facts about the machine from its cloud.
     lost: str = ""  #: Why it was lost.

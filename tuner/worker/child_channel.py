@@ -310,7 +310,7 @@ class ChannelEnd:
 
     @property
     def unread(self) -> bool:
-        """Whether the child has not read all that was sent."""
+        """Whether some sent messages were not read by the child yet."""
         with contextlib.suppress(OSError, ValueError):
             answer = fcntl.ioctl(self._connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
             return int(struct.unpack("i", answer)[0]) > 0

@@ -21,7 +21,7 @@ KEPT = "__dynamo_disable"
 
 
 class StandIn(ModuleType):
-    """Stands for torch._dynamo until the module is needed.
+    """A placeholder for torch._dynamo until the module is needed.
 
     Args:
         on_import: Called when the module is imported.
@@ -34,7 +34,7 @@ class StandIn(ModuleType):
         self._lock = threading.Lock()  # not held during an import
 
     def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
-        """Return `fn` itself, if PyTorch keeps the result in `fn` and can therefore be made to ask again."""
+        """Return `fn` itself if PyTorch stores the result in an attribute of `fn`, from which it can be removed again."""
         with self._lock:
             if fn is not None and options == {"wrapping": False} and sys.modules.get(NAME) is self:
                 self._disabled.append(fn)

@@ -1,7 +1,7 @@
 """Run an Optuna objective, `objective(trial)`, without a study.
 
-The configuration is known before the objective starts, so a suggestion only looks up its value. A report is a step of the job, and a
-trial that is to stop is one that should be pruned.
+The configuration is known before the objective starts, so a suggestion only looks up its value. A report is a step of the job.
+`should_prune` returns True if the service stops or pauses the trial.
 """
 
 import contextlib

@@ -150,8 +150,8 @@ def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Packag
                 left -= len(block)
                 if left < 0:
                     raise BadFile(
-                        f"{info.filename!r}: the package is larger than it may be when it is unpacked, or packed more than "
-                        f"{MAX_RATIO} times; leave out data, and load it from where the workers reach it"
+                        f"{info.filename!r}: the unpacked package exceeds the size limit, or its files are compressed to less than "
+                        f"1/{MAX_RATIO}; leave out data, and load it from where the workers reach it"
                     )
                 seen.update(block)
                 if target is not None:
@@ -313,7 +313,7 @@ class Stored:
             raise PackageLost(f"{self.id} is no longer in the storage: upload it again") from error
         if id_of(data) != self.id:
             raise PackageLost(
-                f"{self.id} was changed in the storage, and is not what was uploaded: upload it again, and look who writes there"
+                f"{self.id} was changed in the storage, and is not what was uploaded: upload it again, and check who can write there"
             )
         return data
 

@@ -319,8 +319,7 @@ def size_of(checkpoint: Path) -> int:
 
 
 def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:
-    """Return the steps of the trial's checkpoints before `step`, if the driver ordered to continue from
-    another step.
+    """Return the steps of the trial's checkpoints before `step`, if the driver named another step to continue from.
 
     Return an empty set if the driver ordered `step`, or if the storage cannot be read.
     """

@@ -92,7 +92,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """The end of a rank that makes an attempt on several nodes fail, unless the attempt is being stopped."""
+    """The end of a rank. An attempt on several nodes fails with it, unless the attempt is being stopped."""
 
     rank: int
     at_ns: int  #: When it ended, on the monotonic clock of this node.

@@ -143,7 +143,7 @@ class RestoreSelfTest:
         different = _differences(folder / saved.name, folder / echo.name)
         if different:
             raise _Failed(
-                f"what it restored is not what it had saved: {', '.join(different)}; every part that is named to SpotSafe "
+                f"the restored state differs from the saved one: {', '.join(different)}; every part that is named to SpotSafe "
                 "must restore in load_state_dict what it gave in state_dict"
             )
 

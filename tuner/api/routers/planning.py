@@ -70,7 +70,7 @@ def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
 
 @router.post("/plans", tags=["plans"])
 def make_plan(body: PlanRequest, service: Svc) -> Plan:
-    """Plan a job. Only simulations run. The body is that of a job, and `planning` contains what else is known about it."""
+    """Plan a job. Only simulations run. The body is a job as for `POST /v1/jobs`, with an additional section `planning`."""
     spec = translate.spec_of(body)
     return serialize_jobs.plan_of(plans.plan(service, spec, facts_of(body.planning)), spec)
 

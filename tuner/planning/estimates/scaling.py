@@ -148,7 +148,7 @@ class LinkEfficiency:
 
     @property
     def speedup(self) -> Fraction:
-        """The speed-up at the measured efficiency, or without one at the computed `efficiency`."""
+        """The speed-up at the measured efficiency, or at the computed `efficiency` if none was measured."""
         return self.gpus * (self.efficiency if self.measured is None else self.measured)
 
 

@@ -362,7 +362,9 @@ def _bought(question: ComputeQuestion, catalogue: Catalogue) -> BoughtMachine:
     listings = _listed("/compute_optimal/accelerator", question.accelerator, question.market, catalogue)
     whole = [listing for listing in listings if listing.accelerators >= 1]
     if not whole:
-        raise Invalid.at("/compute_optimal/accelerator", f"no machine has a whole {question.accelerator}")
+        raise Invalid.at(
+            "/compute_optimal/accelerator", f"no machine has at least one whole {question.accelerator}"
+        )
     best = min(
         whole, key=lambda listing: Fraction(_micro(listing, question.market), int(listing.accelerators))
     )

@@ -43,7 +43,7 @@ class _Trial:
     steps: int = 0
     trained_ns: int = 0
     failed: bool = False
-    violation: float = 0.0  #: Of the job's constraints, at the newest score.
+    violation: float = 0.0  #: The violation of the job's constraints at the newest score.
 
 
 class LevelScores:
