@@ -22,7 +22,7 @@ from tuner.domain.time import NS
 from tuner.service.simulation import SimulationResult, recorded_spot, simulate
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
-from tuner.simulator.table_run import SpotConditions, table_run
+from tuner.simulator.table_run import table_run
 from tuner.simulator.world import Faults, SimulatedRun
 
 ALL = Faults(crash=0.02, loss=0.1, repeat=0.2, driver_restart=0.02, clock_jump=0.05)
@@ -48,10 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def simulated(folder: Path, budget: float = 8, **more: Any) -> SimulationResult:
     return simulate(folder / "made.npz", budget, **({"sampler": "random"} | more))
-
-
-def on_spot(trace: Path, *, seed: int = 0, notice_ns: int = 120 * NS, **more: Any) -> SpotConditions:
-    return recorded_spot(trace, seed=seed, notice_ns=notice_ns, **more)
 
 
 def run_of(recorded: RecordedTable, budget: float = 8, **more: Any) -> SimulatedRun:
@@ -128,7 +124,7 @@ def test_large_budget_searches_every_row_of_the_table(folder: Path) -> None:
 def digest(folder: str, seed: int) -> str:
     """Return a digest of all events and ledger entries of a job with all faults on a recorded market."""
     path = Path(folder)
-    spot = on_spot(path / "trace.csv", seed=seed, market="spot_with_fallback")
+    spot = recorded_spot(path / "trace.csv", seed=seed, market="spot_with_fallback")
     run = run_of(
         load_table(path / "made.npz"),
         15,

@@ -1,7 +1,7 @@
 """`tuner simulate`: simulate a job on recorded learning curves, on this machine and without a service."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -15,7 +15,6 @@ from tuner.domain.job import Market, SamplerName, SchedulerName
 if TYPE_CHECKING:
     from tuner.service.simulation import SimulationResult, SpotResult
 
-FAULTS = "Faults"
 SPOT = "Spot machines"
 NS = 10**9
 HOUR_NS = 3600 * NS
@@ -50,9 +49,6 @@ def simulate(
             help="Time to start or resume a trial on a worker, as a multiple of the mean step time.",
         ),
     ] = 1,
-    trials: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Maximum number of trials.", show_default=False)
-    ] = None,
     wall_clock: Annotated[
         str | None, typer.Option(help="Wall-clock limit of the job: 90m, 30h.", show_default=False)
     ] = None,
@@ -68,78 +64,19 @@ def simulate(
             show_default=False,
         ),
     ] = None,
-    trace_id: Annotated[
-        str | None,
-        typer.Option(
-            help="Trace in the file of --preemptions. Default: drawn with the seed.",
-            rich_help_panel=SPOT,
-            show_default=False,
-        ),
+    market: Annotated[
+        Market | None, typer.Option(help="Market. Default: spot.", rich_help_panel=SPOT, show_default=False)
     ] = None,
-    market: Annotated[Market, typer.Option(help="Market.", rich_help_panel=SPOT)] = "spot",
-    notice: Annotated[
-        str | None,
-        typer.Option(
-            help="Time between the notice and the preemption; 0s for no notice. Default: what the cloud promises.",
-            rich_help_panel=SPOT,
-            show_default=False,
-        ),
-    ] = None,
-    spot_saving: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=0.99,
-            help="Fraction of the on-demand price that spot saves.",
-            rich_help_panel=SPOT,
-        ),
-    ] = 0.66,
-    checkpoint_interval: Annotated[
-        str,
-        typer.Option(help="Time between checkpoints: auto, or a duration such as 15m.", rich_help_panel=SPOT),
-    ] = "auto",
-    crash_rate: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=0.5,
-            help="Probability that a worker dies, per message. A worker sends about one message per step.",
-            rich_help_panel=FAULTS,
-        ),
-    ] = 0,
-    restart_rate: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=0.5,
-            help="Probability per message that the driver is killed, with its workers.",
-            rich_help_panel=FAULTS,
-        ),
-    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Simulate a job on recorded learning curves. Scheduler, sampler, budget and placement run the same code as in a real job."""
     from tuner.service import simulation
 
+    if preemptions is None and market is not None:
+        raise typer.BadParameter("needs --preemptions, too", param_hint="--market")
     spot = None
     if preemptions is not None:
-        notice_ns = _duration_ns(notice, "--notice", most_ns=HOUR_NS)
-        every: int | Literal["auto"] | None = "auto"
-        if checkpoint_interval != "auto":
-            every = _duration_ns(checkpoint_interval, "--checkpoint-interval", least_ns=1)
-        spot = simulation.recorded_spot(
-            preemptions,
-            seed=seed,
-            trace_id=trace_id,
-            notice_ns=notice_ns,
-            market=market,
-            saving=spot_saving,
-            every_ns=every,
-        )
-    elif (trace_id, notice, market, spot_saving, checkpoint_interval) != (None, None, "spot", 0.66, "auto"):
-        raise typer.BadParameter(
-            "is required by the other options for spot machines", param_hint="--preemptions"
-        )
+        spot = simulation.recorded_spot(preemptions, seed=seed, market=market or "spot")
     result = simulation.simulate(
         table,
         budget_trainings,
@@ -148,16 +85,14 @@ def simulate(
         scheduler=scheduler,
         sampler=sampler,
         startup_steps=startup_steps,
-        trials=trials,
         wall_clock_ns=_duration_ns(wall_clock, "--wall-clock", least_ns=1),
         training_ns=_duration_ns(training_time, "--training-time", least_ns=NS, most_ns=10_000 * HOUR_NS),
         spot=spot,
-        faults=simulation.Faults(crash=crash_rate, driver_restart=restart_rate),
     )
     Output(as_json).show(result, shown)
 
 
-def _duration_ns(text: str | None, option: str, *, least_ns: int = 0, most_ns: int = 2**62) -> int | None:
+def _duration_ns(text: str | None, option: str, *, least_ns: int, most_ns: int = 2**62) -> int | None:
     if text is None:
         return None
     parsed_ns = duration_ns(text, option)
@@ -184,12 +119,8 @@ def shown(result: "SimulationResult") -> RenderableType:
     if result.deadline_met is not None:
         lines.add_row("deadline", "met" if result.deadline_met else "missed")
     lines.add_row("trials", f"{result.trials}, {result.steps} steps, {result.resumes} resumed attempts")
-    lines.add_row(
-        "faults",
-        f"{result.preemptions} preemptions, {result.crashes} crashes, {result.restarts} restarts of the driver",
-    )
     if result.spot is not None:
-        _add_spot(lines, result.spot)
+        _add_spot(lines, result.spot, result.preemptions)
     bill = tables.plain("kind", "paid", "share")
     for kind, cost in result.bill_usd.items():
         share = cost / result.spent_usd if result.spent_usd else 0
@@ -198,9 +129,11 @@ def shown(result: "SimulationResult") -> RenderableType:
     return Group(lines, bill, Text(checked))
 
 
-def _add_spot(lines: Table, spot: "SpotResult") -> None:
-    notice = f"{spot.notice_s:.0f} s of notice" if spot.notice_s else "no notice"
-    lines.add_row("spot", f"{spot.trace} from second {spot.start_s:.0f} on, {notice}")
+def _add_spot(lines: Table, spot: "SpotResult", preemptions: int) -> None:
+    notice = f"{spot.notice_s:.0f} s of notice"
+    lines.add_row(
+        "spot", f"{spot.trace} from second {spot.start_s:.0f} on, {notice}, {preemptions} preemptions"
+    )
     used = (
         f"{name.replace('_', ' ')} {use.hours:.2f} h for {escape.usd(use.usd)}"
         for name, use in spot.markets.items()

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from tuner.domain.cost import KINDS
 from tuner.domain.errors import Invalid
@@ -14,10 +13,9 @@ from tuner.domain.time import NS
 from tuner.simulator.invariants import watch
 from tuner.simulator.recorded import BestCurve, RecordedTable
 from tuner.simulator.table_file import load_table
-from tuner.simulator.table_run import SPOT_SAVES, SpotConditions, money_of, price_of, table_run, trainings_of
+from tuner.simulator.table_run import SpotConditions, money_of, price_of, table_run, trainings_of
 from tuner.simulator.traces import drawn
-from tuner.simulator.world import NONE, SimulatedRun
-from tuner.simulator.world import Faults as Faults
+from tuner.simulator.world import SimulatedRun
 
 TURNS_MAX = 10**9
 
@@ -36,7 +34,7 @@ class SpotResult:
 
     trace: str
     start_s: float  #: Where in the trace the job started.
-    notice_s: float  #: Time from the preemption notice to the preemption; 0 if there is no notice.
+    notice_s: float  #: Time from the preemption notice to the preemption.
     market: str
     markets: dict[str, MarketUse]  #: Machine time used on each market.
     kept_trainings: float  #: Training that was not lost, in mean trainings.
@@ -67,8 +65,6 @@ class SimulationResult:
     steps: int
     resumes: int
     preemptions: int
-    crashes: int
-    restarts: int
     stop_reason: str | None
     simulated_seconds: float
     transactions_checked: int
@@ -77,30 +73,14 @@ class SimulationResult:
     spot: SpotResult | None  #: None if no spot machines were simulated.
 
 
-def recorded_spot(
-    path: Path,
-    *,
-    seed: int,
-    trace_id: str | None = None,
-    notice_ns: int | None = None,
-    market: Market = "spot",
-    saving: float = SPOT_SAVES,
-    every_ns: int | Literal["auto"] | None = "auto",
-) -> SpotConditions:
-    """Draw a trace of spot machines and a start in it. `notice_ns` None means the notice that the trace's cloud promises.
+def recorded_spot(path: Path, *, seed: int, market: Market = "spot") -> SpotConditions:
+    """Draw a trace of spot machines and a start in it. Notices are as long as the trace's cloud promises.
 
     Raises:
         BadFile: The file cannot be read, or has no usable trace.
     """
-    trace, start_ns = drawn(path, seed=seed, notice_ns=notice_ns, trace_id=trace_id)
-    return SpotConditions(
-        trace=trace,
-        start_ns=start_ns,
-        notice_ns=(trace.notice_ns if notice_ns is None else notice_ns) or None,
-        market=market,
-        saving=saving,
-        every_ns=every_ns,
-    )
+    trace, start_ns = drawn(path, seed=seed)
+    return SpotConditions(trace=trace, start_ns=start_ns, notice_ns=trace.notice_ns, market=market)
 
 
 def simulate(
@@ -112,11 +92,9 @@ def simulate(
     scheduler: SchedulerName = "auto",
     sampler: SamplerName = "auto",
     startup_steps: float = 1,
-    trials: int | None = None,
     wall_clock_ns: int | None = None,
     training_ns: int | None = None,
     spot: SpotConditions | None = None,
-    faults: Faults = NONE,
 ) -> SimulationResult:
     """Simulate a job, and check the invariants of its ledger after each transaction.
 
@@ -124,7 +102,6 @@ def simulate(
         path: The file of the recorded table.
         budget_trainings: The budget as a multiple of the mean cost of a training.
         startup_steps: Time to start or resume a trial on a worker, as a multiple of the mean step time.
-        trials: Limit on the number of trials.
         wall_clock_ns: Limit on the running time.
         training_ns: Mean duration of a training; None means the time in the table.
         spot: The spot machines; None means that all machines stay up.
@@ -143,11 +120,9 @@ def simulate(
         table,
         budget_trainings=budget_trainings,
         algorithm=Algorithm(scheduler, sampler, seed),
-        trials=trials,
         wall_clock_ns=wall_clock_ns,
         workers=workers,
         startup_steps=startup_steps,
-        faults=faults,
         spot=spot,
     )
     invariants, curve = watch(run), BestCurve(run)
@@ -179,8 +154,6 @@ def simulate(
         steps=len(tables.reports),
         resumes=sum(attempt > 1 for _, attempt in tables.attempts),
         preemptions=run.preemptions,
-        crashes=run.crashes,
-        restarts=run.restarts,
         stop_reason=reason,
         simulated_seconds=run.clock.elapsed_ns() / NS,
         transactions_checked=invariants.transactions,

@@ -93,38 +93,24 @@ class Trace:
                     begin = start + a
                 end = start + b
 
-    def is_usable(self, notice_ns: int) -> bool:
-        """Return whether the worker of a one-worker run is ever up for longer than the notice."""
+    @property
+    def is_usable(self) -> bool:
+        """Whether the worker of a one-worker run is ever up for longer than the notice."""
         if not self.nodes:
             return False
         spans = itertools.islice(self.up_times(1)[0], len(self.segments))
-        return any(span.end_ns is None or span.end_ns - span.begin_ns > notice_ns for span in spans)
+        return any(span.end_ns is None or span.end_ns - span.begin_ns > self.notice_ns for span in spans)
 
 
-def drawn(
-    path: Path | str, *, seed: int, notice_ns: int | None, trace_id: str | None = None
-) -> tuple[Trace, int]:
-    """Draw a usable trace of a file and a random start in it, in nanoseconds.
-
-    Args:
-        path: The file, or the name of a shipped one.
-        seed: The seed of the draw.
-        notice_ns: The length of the notice. None means the one that the trace's cloud promises.
-        trace_id: Use only the trace with this name.
+def drawn(path: Path | str, *, seed: int) -> tuple[Trace, int]:
+    """Draw a usable trace of a file, or of a shipped file given by its name, and a random start in it, in nanoseconds.
 
     Raises:
         TraceError: The file cannot be read, or has no usable trace.
     """
-    traces = load_traces(path)
-    if trace_id is not None:
-        traces = [trace for trace in traces if trace.name == trace_id]
-        if not traces:
-            raise TraceError(f"{path}: has no trace {trace_id!r}: name one of its trace_id")
-    usable = [t for t in traces if t.is_usable(t.notice_ns if notice_ns is None else notice_ns)]
+    usable = [trace for trace in load_traces(path) if trace.is_usable]
     if not usable:
-        raise TraceError(
-            f"{path}: no node is ever up for longer than the notice: take another trace, or a shorter notice"
-        )
+        raise TraceError(f"{path}: no node is ever up for longer than the notice: take another trace")
     rng = Random(f"preemptions/{seed}")
     trace = rng.choice(usable)
     return trace, rng.randrange(trace.length_ns)
