@@ -373,7 +373,7 @@ def test_files_are_downloaded_checked_and_in_ranges(
     assert (part.status_code, part.content) == (206, CONTENT[7:14])
     assert "no variant 'pruned'" in check_problem(client.get(f"{path}/pruned"), 404)["detail"]
     assert "calibration" in check_problem(client.get(f"{path}/int8-static"), 404)["detail"]
-    assert "not in the storage" in check_problem(client.get(f"{path}/int8-dynamic"), 404)["detail"]
+    assert "no longer in the storage" in check_problem(client.get(f"{path}/int8-dynamic"), 404)["detail"]
 
     own = Client("http://tuner", fakes.KEY, transport=client._transport)
     assert own.download_variant(job, made["id"], "onnx", to=tmp_path).read_bytes() == CONTENT

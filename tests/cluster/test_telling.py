@@ -39,7 +39,7 @@ def test_preempt_notifies_one_node_and_it_ends(on_spot: OnSpot, operator: LocalH
         for name in ("spot-1", "on-demand-1")
     )
     for name, options, message in (
-        ("nobody", (), "there is"),
+        ("nobody", (), "nodes match"),
         (spot.node_id, ("--notice", "0s"), "cannot remove the machine"),
     ):
         code, output = preempt(name, *options)

@@ -185,7 +185,7 @@ def test_trials_stop_at_the_same_steps_as_in_ray_tune(trials: list[ReplayTrial])
     ("replayed", "word"),
     [
         (None, "no trial has reported"),
-        (evidence([seen([0.1] * LAST)] * (MIN_TRIALS - 1)), f"it takes {MIN_TRIALS}"),
+        (evidence([seen([0.1] * LAST)] * (MIN_TRIALS - 1)), f"at least {MIN_TRIALS} are needed"),
         (evidence([seen([0.1])] * MIN_TRIALS), "trained to the last step"),
     ],
     ids=["no report", "few trials", "none finished"],

@@ -163,8 +163,8 @@ class MachineWatch:
         the time is then not billed.
         """
         with self._delivering:
-            standing = list(self._current.values()) if self._may_release else []
-        for notice in standing:
+            current = list(self._current.values()) if self._may_release else []
+        for notice in current:
             if self.watcher.release(notice):
                 log.info("notice %s: the cloud may take the machine now", notice.id)
 

@@ -31,7 +31,7 @@ class QuotaView:
 
     quota: Quota
     budget: SharedBudget | None  #: None if neither dollars nor GPU-hours are limited.
-    period: BudgetPeriod | None  #: Spend and holds in the budget's present period.
+    period: BudgetPeriod | None  #: Spend and holds in the budget's current period.
     #: For each job that has a driver or lost it in mid-run, the number of trials that it may run at once.
     at_work: list[int]
 
@@ -71,11 +71,11 @@ def put(service: Service, quota: Quota, money: SharedBudget | None) -> QuotaView
 
 def _view(db: Connection, service: Service) -> QuotaView:
     kept = [row.budget for row in shared_budgets.kept(db, service.project) if row.budget.name == BUDGET]
-    standing = shared_budgets.period_at(db, service.project, kept[0], service.now()) if kept else None
+    period = shared_budgets.period_at(db, service.project, kept[0], service.now()) if kept else None
     return QuotaView(
         queue.get(db, service.project),
         kept[0] if kept else None,
-        standing,
+        period,
         queue.at_work(db, service.project),
     )
 

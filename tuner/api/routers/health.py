@@ -33,8 +33,8 @@ def readyz(request: Request, service: Svc) -> dict[str, Any]:
     metrics_snapshot.check_database(service)
     if not request.app.state.is_ready():
         raise Unavailable("the Ray cluster is starting, or does not answer")
-    standing = request.app.state.mirrors()
-    return {"status": "ready", **({"mirrors": standing} if standing else {})}
+    mirrors = request.app.state.mirrors()
+    return {"status": "ready", **({"mirrors": mirrors} if mirrors else {})}
 
 
 @router.get(
