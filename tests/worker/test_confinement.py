@@ -79,6 +79,7 @@ def test_child_environment_has_training_variables_but_no_secrets(drive: Any) -> 
         assert "http://proxy:3128" in seen[where]
         assert "EXTRA_NAMED=may-pass" in seen[where]
         assert "EXTRAS_OF_ALL_KINDS=may-pass" in seen[where]
+    assert "GLIBC_TUNABLES" not in seen["environ"], "it is for the fork server"
     assert set(seen["descriptors"].split(",")) <= {
         "0",
         "1",

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from tuner.worker.child import import_first_from, run_child
 from tuner.worker.dynamo import end_stand_in, stand_in
-from tuner.worker.limits import give_up_privileges
+from tuner.worker.limits import HUGE_PAGES, TUNABLES, give_up_privileges
 from tuner.worker.process_tree import become_subreaper, kill_own_descendants, signal_at_parents_death
 
 # User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
@@ -66,6 +66,8 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
         _preload(entry, constants)
     else:
         _import(*modules)
+    if os.environ.get(TUNABLES) == HUGE_PAGES:
+        del os.environ[TUNABLES]  # it has taken effect, and is not for programs that user code starts
     # Shared with the children. The first one that needs torch._dynamo sets it.
     dynamo_needed = mmap.mmap(-1, 1)
     stand_in(lambda: dynamo_needed.__setitem__(0, 1))

@@ -30,6 +30,9 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 SECRETS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 OURS = "TUNER_USER_"  # prefix of variables that an operator sets for trainables
 PR_SET_NO_NEW_PRIVS = 38
+# For a fork server. A fork copies the page tables of its heap, and an exit removes them. With pages of 2 MiB, a fork of a process that has
+# imported PyTorch and Ray and the exit of the child take 22 ms of processor time instead of 36 ms.
+TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 GIB = 1 << 30
 
 

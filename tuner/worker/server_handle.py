@@ -18,7 +18,7 @@ from pathlib import Path
 from tuner.domain.environment import Environment
 from tuner.training.datasets import READ_LOG
 from tuner.worker.environment import environment_of
-from tuner.worker.limits import UserCodeLimits
+from tuner.worker.limits import HUGE_PAGES, TUNABLES, UserCodeLimits
 from tuner.worker.metering import READS
 from tuner.worker.packages import Stored, unpack
 from tuner.worker.process_tree import kill_descendants
@@ -66,7 +66,12 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.worker.fork_server", str(theirs.fileno()), entry, package],
                 pass_fds=[theirs.fileno()],
-                env={**self.variables, "TMPDIR": str(tmp), READ_LOG: str(tmp.parent / READS)},
+                env={
+                    TUNABLES: HUGE_PAGES,
+                    **self.variables,
+                    "TMPDIR": str(tmp),
+                    READ_LOG: str(tmp.parent / READS),
+                },
                 start_new_session=True,
                 stdin=stdin,
             )
