@@ -58,6 +58,9 @@ def _seed(name: str, seed: int, threads: int | None) -> None:
     if name == "numpy":
         library.random.seed(seed % 2**32)
         return
-    library.manual_seed(seed % 2**63)
+    # `torch.manual_seed` formats the stack for each kind of device, which takes longer than the rest of the seeding. PyTorch for CPUs
+    # has no device.
+    has_devices = library.accelerator.current_accelerator() is not None
+    (library if has_devices else library.default_generator).manual_seed(seed % 2**63)
     if threads is not None:
         library.set_num_threads(threads)
