@@ -185,9 +185,9 @@ class OptunaSampler:
 
     def _sampler(self, number: int) -> BaseSampler:
         seed = number_rng(self._seed, number).randrange(2**31)
-        independent = TPESampler(seed=seed)
         match self._name:
             case "gp":
+                independent = TPESampler(seed=seed)
                 return GPSampler(seed=seed, n_startup_trials=STARTUP_TRIALS, independent_sampler=independent)
             case "cmaes":
                 return CmaEsSampler(
