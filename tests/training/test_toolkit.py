@@ -220,6 +220,60 @@ def test_number_of_workers_is_measured(monkeypatch: pytest.MonkeyPatch, train_s:
     assert measured.measurements()["facts"]["loader_workers"] == workers
 
 
+@pytest.mark.parametrize(
+    ("options", "seconds", "chosen"),
+    [
+        pytest.param({"in_memory": True}, [], (0, False, None), id="in memory"),
+        pytest.param({}, [(0.05, 1)], (0, False, None), id="fast without workers"),
+        pytest.param({}, [(1, 1), (0.05, 1)], (1, False, 2), id="one worker keeps up"),
+        pytest.param({}, [(1, 1), (0.3, 1), (0.24, 1)], (1, False, 2), id="more prefetching gains little"),
+        pytest.param({}, [(1, 1), (0.3, 1), (0.05, 1)], (1, False, 4), id="more prefetching suffices"),
+        pytest.param({}, [(1, 1), (0.3, 1), (0.2, 1), (0.1, 1)], (1, False, 8), id="most prefetching"),
+        pytest.param({"given": {"prefetch_factor": 3}}, [(1, 1)], (1, False, 3), id="prefetching is given"),
+        pytest.param({"gpu": True}, [(0.05, 1), (0, 1.1)], (0, True, None), id="pinning gains"),
+        pytest.param({"gpu": True}, [(0.3, 1), (0.05, 1.2)], (0, False, None), id="pinning costs more"),
+        pytest.param({"gpu": True}, [(1.3, 1), (1, 1.2), (0, 1)], (1, True, 2), id="a thread pins"),
+        pytest.param({"gpu": True, "in_memory": True}, [(1, 1), (2, 1)], (0, True, None), id="pins rows"),
+        pytest.param(
+            {"gpu": True, "given": {"pin_memory": False}}, [(0, 1)], (0, False, None), id="pinning is given"
+        ),
+    ],
+)
+def test_arguments_of_the_loader_are_measured(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], seconds: list[Any], chosen: Any
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    search = loaders.fastest_arguments(None, **{"given": {}, **options})
+    *earlier, last = [None, *seconds]
+    for times in earlier:
+        search.send(times)  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as end:
+        search.send(last)
+    arguments = end.value.value
+    assert chosen == tuple(arguments.get(name) for name in ("num_workers", "pin_memory", "prefetch_factor"))
+
+
+def test_measuring_changes_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the training is interrupted while the loader is measured with workers."""
+    monkeypatch.setattr(loaders, "TIMED", 1)
+    monkeypatch.setattr(loaders, "TIMED_WITH_WORKERS", 1)
+
+    def search(*_: object, **__: object) -> loaders.ArgumentSearch:
+        yield {"num_workers": 0}
+        yield (fewer := {"num_workers": 1, "prefetch_factor": 2})
+        yield {"num_workers": 1, "prefetch_factor": 4}
+        return fewer
+
+    whole = batches_of(efficient_loader(Augmented(), 4, seed=3, workers=0), epochs=2)
+    monkeypatch.setattr(loaders, "fastest_arguments", search)
+    first, second = (efficient_loader(Augmented(), 4, seed=3) for _ in range(2))
+    seen = [[column.tolist() for column in batch] for batch, _ in zip(first, range(7), strict=False)]
+    second.load_state_dict({**first.state_dict(), "next": 7})
+    assert seen + batches_of(second, epochs=2) == whole
+    facts = measured.measurements()["facts"]
+    assert (facts["loader_workers"], facts["prefetch_factor"]) == (1, 2)
+
+
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.extended)])
 def test_loader_continues_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> None:
     data = TensorDataset(torch.arange(40))

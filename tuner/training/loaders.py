@@ -4,9 +4,9 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -72,64 +72,76 @@ class Batches:
 class ResumableLoader:
     """The batches of a `DataLoader`, whose position is part of a checkpoint. Made by `efficient_loader`."""
 
-    def __init__(
-        self, dataset: Any, order: Batches, workers: int | None, arguments: Mapping[str, Any]
-    ) -> None:
-        self._dataset, self._order, self._arguments = dataset, order, arguments
-        self._seconds: list[tuple[float, float]] = []  # of loading a batch, and of training on it
-        self._loader = None if workers is None else self._loader_with(workers)
+    def __init__(self, dataset: Any, order: Batches, search: "ArgumentSearch") -> None:
+        self._dataset, self._order, self._search = dataset, order, search
+        self._searching = True
+        self._arguments: dict[str, Any] = {}
+        self._seconds: list[tuple[float, float]] = []  # of waiting for a batch, and of training on it
+        self._choose(None)
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the remaining batches of this epoch, then move to the next epoch."""
-        while self._loader is None and self._order.left:
+        while self._order.left:
             yield from self._timed_batches()
-        for batch in self._loader or ():
-            self._order.advance()  # not when a worker loads the batch, which is earlier
-            yield batch
         self._order.end_epoch()
 
     def _timed_batches(self) -> Iterator[Any]:
-        """Yield batches that are loaded in this process until it is known how many workers are useful, or the epoch ends."""
+        """Yield batches until other arguments of the loader are to be timed or used, or the epoch ends."""
         began = time.perf_counter()
-        for batch in self._loader_with(0):
+        for batch in self._loader:
             loaded = time.perf_counter()
-            self._order.advance()
+            self._order.advance()  # not when a worker loads the batch, which is earlier
             yield batch
+            if not self._searching:
+                continue
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()  # otherwise the time of training would be that of starting its kernels
             trained = time.perf_counter()
             self._seconds.append((loaded - began, trained - loaded))
-            if len(self._seconds) > TIMED:
-                # without the first batch, because it also opens files and allocates memory
-                load_s, train_s = (median(times) for times in zip(*self._seconds[1:], strict=True))
-                self._loader = self._loader_with(useful_workers(load_s, train_s, torch.get_num_threads()))
-                return
+            workers = self._arguments["num_workers"]
+            # Do not count the first batch, which also opens files and allocates memory, nor the batches that workers load at once.
+            warm = max(1, workers * (self._arguments.get("prefetch_factor") or 0))
+            if len(self._seconds) == warm + (TIMED_WITH_WORKERS if workers else TIMED):
+                # A worker that is late at times makes training wait for one batch of several, which a median would not show.
+                average = mean if workers else median
+                waiting_s, training_s = zip(*self._seconds[warm:], strict=True)
+                if self._choose((average(waiting_s), average(training_s))):
+                    return
             began = time.perf_counter()
 
-    def _loader_with(self, workers: int) -> DataLoader[Any]:
-        note(loader_workers=workers)
-        pin = torch.cuda.is_available()
-        arguments = {
-            "num_workers": workers,
-            "pin_memory": pin,
-            "persistent_workers": workers > 0,
-            **self._arguments,
-        }
+    def _choose(self, measured: tuple[float, float] | None) -> bool:
+        """Make the loader with the next arguments of the search. Return False if they are those of the present loader."""
+        self._seconds.clear()
+        try:
+            arguments = self._search.send(measured)  # type: ignore[arg-type]
+        except StopIteration as end:
+            arguments, self._searching = end.value, False
+        if arguments == self._arguments:
+            return False
+        self._loader, self._arguments = self._loader_with(arguments), arguments
+        return True
+
+    def _loader_with(self, arguments: Mapping[str, Any]) -> DataLoader[Any]:
+        workers = arguments["num_workers"]
+        arguments = {"persistent_workers": workers > 0, **arguments}
         if not workers:  # PyTorch refuses these options then
             for name in ("prefetch_factor", "timeout", "multiprocessing_context", "persistent_workers"):
                 arguments.pop(name, None)
         # Without its own generator, each epoch would draw a number from PyTorch's. A continued epoch would draw one more.
-        generator = torch.Generator()
-        return DataLoader(
+        loader: DataLoader[Any] = DataLoader(
             self._dataset,
             batch_sampler=_Rest(self._order),
-            generator=generator,
+            generator=torch.Generator(),
             collate_fn=_as_it_is,
             **arguments,
         )
+        note(loader_workers=workers, pin_memory=loader.pin_memory)
+        if loader.prefetch_factor is not None:
+            note(prefetch_factor=loader.prefetch_factor)
+        return loader
 
     def state_dict(self) -> dict[str, Any]:
         return self._order.state_dict()
@@ -138,8 +150,51 @@ class ResumableLoader:
         self._order.load_state_dict(state)
 
 
-TIMED = 5  # batches by which the number of workers is chosen
-WORTH = 0.05  # least share of the time that loading takes in this process, for workers to be useful
+TIMED = 5  # batches by which loading in this process is measured
+TIMED_WITH_WORKERS = 40  # batches by which a prefetch factor is measured
+PREFETCH_FACTORS = (2, 4, 8)  # batches that each worker loads in advance
+WORTH = 0.05  # least share of the time that a change saves, if it is useful
+
+ArgumentSearch = Generator[dict[str, Any], tuple[float, float], dict[str, Any]]
+
+
+def fastest_arguments(
+    workers: int | None, given: Mapping[str, Any], *, in_memory: bool = False, gpu: bool = False
+) -> ArgumentSearch:
+    """Yield the arguments of `DataLoader` that are to be timed, and return the fastest.
+
+    After each, send the seconds of waiting for a batch and of training on it.
+
+    Args:
+        workers: The number of workers that the user chose, with which nothing is timed, or None.
+        given: Further arguments of `DataLoader`, which are not changed.
+        in_memory: Whether the examples are in memory, so that workers are not useful.
+        gpu: Whether pinned memory may be useful.
+    """
+    arguments = {"num_workers": workers or 0, "pin_memory": gpu, **given}
+    pins = gpu and "pin_memory" not in given
+    if workers is not None or (in_memory and not pins):
+        return arguments
+    load_s, train_s = pinned = yield arguments
+    if pins:
+        load_s, train_s = yield {**arguments, "pin_memory": False}
+    workers = 0 if in_memory else useful_workers(load_s, train_s, torch.get_num_threads())
+    if pins:
+        # With workers, a thread pins the batches meanwhile. Without, pinning takes time of loading.
+        arguments["pin_memory"] = pinned[1] <= train_s if workers else sum(pinned) <= load_s + train_s
+    arguments["num_workers"] = workers
+    if not workers or "prefetch_factor" in given:
+        return arguments
+    fastest_s = math.inf
+    for factor in PREFETCH_FACTORS:
+        wait_s, train_s = yield {**arguments, "prefetch_factor": factor}
+        if wait_s + train_s > (1 - WORTH) * fastest_s:
+            break  # more batches in advance only take memory
+        fastest_s = wait_s + train_s
+        arguments = {**arguments, "prefetch_factor": factor}
+        if wait_s <= WORTH * fastest_s:
+            break
+    return arguments
 
 
 def useful_workers(load_s: float, train_s: float, cpus: int) -> int:
@@ -218,27 +273,30 @@ def efficient_loader(
 ) -> ResumableLoader:
     """Return a loader that continues in the middle of an epoch with the same batches. Pass it to `SpotSafe`.
 
-    It pins memory if CUDA is available, and its workers stay alive between epochs. A loop that is left early continues there the next
-    time, too. Each batch seeds the generators of Python, NumPy and PyTorch while it is loaded, so random augmentations are the same
-    with any number of workers, and after an interruption. Do not use it with Lightning, which does not take a loader to the end of its
-    last epoch, and would find the next one empty.
+    Its first batches measure what suits the training: how many workers, whether memory is pinned, and how many batches each worker
+    loads in advance. Workers stay alive between epochs. A loop that is left early continues there the next time, too. Each batch seeds
+    the generators of Python, NumPy and PyTorch while it is loaded, so random augmentations are the same with any number of workers,
+    and after an interruption. Do not use it with Lightning, which does not take a loader to the end of its last epoch, and would find
+    the next one empty.
 
     Args:
         dataset: A dataset of PyTorch with a length, or any sequence of examples.
         batch_size: Examples per batch.
         seed: Of the order of the examples, and of random augmentations. Each epoch has an order of its own.
         shuffle: Whether the examples are shuffled.
-        workers: The processes that load examples. None measures the first batches: as many as keep up with training, at most one less
-            than the trial's CPUs, and none if loading takes less than 5 % of the time, or if the examples are tensors in memory.
+        workers: The processes that load examples. None measures: as many as keep up with training, at most one less than the trial's
+            CPUs, and none if loading takes less than 5 % of the time, or if the examples are tensors in memory. If a number is given,
+            nothing is measured.
         collate_fn: Makes a batch of a list of examples. None stacks tensors, as PyTorch's `DataLoader` does.
-        more: Further arguments of `DataLoader`, such as `prefetch_factor`.
+        more: Further arguments of `DataLoader`, which are then not measured. `pin_memory` is False without a GPU; with one, it is
+            measured with and without. `prefetch_factor` is 2, or 4 or 8 if training otherwise waits for batches, and each saves at
+            least 5 % of the time.
     """
+    gpu = torch.cuda.is_available()
     in_memory = isinstance(dataset, TensorDataset | torch.Tensor | list | tuple)
-    if workers is None and in_memory:
-        workers = 0
-    note(pin_memory=torch.cuda.is_available(), batch_size=batch_size)
+    note(batch_size=batch_size)
     # Seeding takes a tenth of a millisecond. Rows of these types draw nothing. A subclass or `collate_fn` may.
     plain = collate_fn is None and type(dataset) in (TensorDataset, torch.Tensor, list, tuple)
     batches = _SeededBatches(dataset, collate_fn or default_collate, draws=bool(workers) or not plain)
     order = Batches(len(dataset), batch_size, seed=seed, shuffle=shuffle)
-    return ResumableLoader(batches, order, workers, more)
+    return ResumableLoader(batches, order, fastest_arguments(workers, more, in_memory=in_memory, gpu=gpu))
