@@ -188,6 +188,12 @@ def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, u
     assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send less"}]
 
 
+def test_choice_that_is_not_plain_is_refused_with_one_error(client: TestClient, untouched: None) -> None:
+    space = {"o": {"type": "categorical", "choices": [[1], "a", {"a": 1}]}}
+    given = pointers(client.post("/v1/jobs", json=body(search_space=space)))
+    assert given == ["/search_space/o/choices/0", "/search_space/o/choices/2"]
+
+
 def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(tmp_path: Path) -> None:
     own = fakes.service_in(tmp_path)
     own.cluster.fake_nodes = [Node("n1", cpus=8, gpus=1, memory_bytes=1)]

@@ -56,7 +56,7 @@ def test_a_trial_that_ends_without_its_metric_fails() -> None:
     ended = story.tell(ev.Completed(AT, FIRST))
     assert endings(ended) == [("failed", "error")]
     assert (
-        "did not report the metric 'acc' up to step 0; it ended without a report: return a dictionary such as {'acc': value}"
+        "did not report the metric 'acc' up to step 0; it ended without a report: return a number or {'acc': value}"
         in story.state.trials[0].reason
     )
 

@@ -149,6 +149,14 @@ def opens_a_relative_file(config: dict[str, Any]) -> None:
     Path("data/train.npy").read_bytes()
 
 
+def opens_a_file_that_only_the_user_has(config: dict[str, Any]) -> None:
+    Path("/home/me/train.npy").read_bytes()
+
+
+def misspells_a_parameter(config: dict[str, Any]) -> None:
+    config["learning rate"]
+
+
 def fills_the_gpu(config: dict[str, Any]) -> None:
     raise torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.19 GiB"

@@ -126,6 +126,12 @@ def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path
 FAILURES = [
     ("raises", "raised", "the data is not there"),
     ("opens_a_relative_file", "raised", "data/train.npy'. Each trial starts in an empty directory"),
+    ("opens_a_file_that_only_the_user_has", "raised", "train.npy'. The path must exist on each machine"),
+    (
+        "misspells_a_parameter",
+        "raised",
+        "'learning rate'. If this was looked up in the config: the job has no",
+    ),
     ("fills_the_gpu", "memory", "the GPU's memory ran out; use a smaller batch"),
     ("exits", "exited", "exit status 3"),
     ("exits_politely", "exited", "exit status 4"),
@@ -153,7 +159,8 @@ def test_user_code_failure_is_reported_with_kind_and_message(
 def test_missing_module_is_named(drive: Any) -> None:
     driver = drive("train", "tests.worker.no_such_module", fresh=True)
     driver.begin()
-    assert "no_such_module" in driver.until_state("failed")["error"]["message"]
+    message = driver.until_state("failed")["error"]["message"]
+    assert "'tests.worker.no_such_module'. Start `tuner serve` in the directory of tests" in message
 
 
 def test_nan_is_reported_and_tensors_become_numbers(drive: Any) -> None:

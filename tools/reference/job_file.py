@@ -87,7 +87,7 @@ SECTIONS: list[tuple[str, type[BaseModel]]] = [
 NAMED = {
     shapes.Duration: "duration",
     shapes.Duration | None: "duration",
-    list[shapes.Value]: "list of values",
+    list[shapes.Choice]: "list of values",
     list[shapes.Start]: "list of configurations",
     dict[str, shapes.Value]: "parameter → value",
     shapes.When: "parameter → list of values",

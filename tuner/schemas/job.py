@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from tuner.schemas.base import Answer, Body, GpuHours, Request, Usd
@@ -13,6 +13,18 @@ Duration = int | float | str
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
 MAX_CONSTRAINTS = 20
 MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
+
+
+def _plain(choice: object) -> object:
+    """Refuse a list or an object with one error. Pydantic's union would return one for each type that a choice may have."""
+    if isinstance(choice, list | dict):
+        raise ValueError(
+            "must be a number, text, true, false or null; give this choice a name, and look its value up in the trainable"
+        )
+    return choice
+
+
+Choice = Annotated[Value, BeforeValidator(_plain)]
 
 
 class Prior(Request):
@@ -58,7 +70,7 @@ class CategoricalParameter(Request):
     """
 
     type: Literal["categorical"]
-    choices: list[Value]
+    choices: list[Choice]
     prior: Prior | None = None
     when: When = Field(default_factory=dict)
 

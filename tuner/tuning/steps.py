@@ -137,7 +137,7 @@ def lacks_metric(state: State, trial: TrialRecord, metric: str, step: int) -> st
 
 def _missing(metric: str, text: str, names: tuple[str, ...], step: int) -> str:
     if not step:
-        return f"{text}; it ended without a report: return a dictionary such as {{{metric!r}: value}}, or call report"
+        return f"{text}; it ended without a report: return a number or {{{metric!r}: value}}, or call report"
     if metric in names:
         return f"{text}; what it reported as {metric!r} is not a number"
     if metric in SERVING_METRICS:

@@ -151,6 +151,17 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
+def import_fix(error: ModuleNotFoundError, entry: str) -> str:
+    """Return what to do if a module of the trainable `entry` cannot be imported."""
+    missing, own = (error.name or "the module").partition(".")[0], entry.partition(":")[0].partition(".")[0]
+    if missing == own:
+        return (
+            f"Start `tuner serve` in the directory of {own}, or add that directory to its PYTHONPATH. On a cluster, install {own} where "
+            "the workers run"
+        )
+    return f"Install {missing} where the service and its workers run"
+
+
 def train(target: Callable[..., Any], channel: Channel) -> None:
     """Run the user's function or class trainable. It may report in any of Ray Tune's ways. Exceptions of user code propagate."""
     begin = channel.begin
@@ -176,6 +187,24 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     session.take_output(target(dict(channel.begin.config)))
 
 
+def _fix(error: BaseException, begin: words.BeginMessage) -> str:
+    """Return what to do about a common mistake in user code, or nothing."""
+    if isinstance(error, ModuleNotFoundError):
+        return import_fix(error, begin.entry)
+    attribute = str(error.name) if isinstance(error, AttributeError) and isinstance(error.obj, dict) else ""
+    if attribute.startswith("suggest_"):
+        return "The function wants a trial of Optuna: write kind: optuna in the job file"
+    key = error.args[0] if type(error) is KeyError and error.args else None
+    if isinstance(key, str) and key not in begin.config:
+        # Without the names of the job, which may differ between trials: a job ends early if trials fail with the same message.
+        return "If this was looked up in the config: the job has no parameter or constant of this name"
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        if os.path.isabs(error.filename):
+            return "The path must exist on each machine that runs workers"
+        return "Each trial starts in an empty directory of its own: use an absolute path, for example one that the job passes in `constants`"
+    return ""
+
+
 def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) -> None:
     if isinstance(error, ProgramFailed):
         text = error.output  # a traceback would show only the service's own code
@@ -186,20 +215,10 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
     message = str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
         kind, message = "memory", f"{FIX_GPU_MEMORY}. {message}"
-    if (
-        isinstance(error, AttributeError)
-        and isinstance(error.obj, dict)
-        and str(error.name).startswith("suggest_")
-    ):
-        message = f"{message}. The function wants a trial of Optuna: write kind: optuna in the job file"
+    if fix := _fix(error, channel.begin):
+        message = f"{message}. {fix}"
     if channel.begin.variables and type(error).__name__ == RENDEZVOUS_ERROR and PORT_IN_USE in message:
         kind = "port"  # another process was given the port meanwhile
-    missing = getattr(error, "filename", None) if isinstance(error, FileNotFoundError) else None
-    if isinstance(missing, str) and not os.path.isabs(missing):
-        message = (
-            f"{message}. Each trial starts in an empty directory of its own: use an absolute path, for example one that the job passes "
-            "in `constants`"
-        )
     if TOO_MANY_FILES in message:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         message = (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tuner.domain.space import SpaceRefused
-from tuner.worker.child import import_first_from, load
+from tuner.worker.child import import_first_from, import_fix, load
 from tuner.worker.limits import GIB, ProbeRequest, excess, give_up_privileges
 from tuner.worker.process_tree import (
     KILL_S,
@@ -47,6 +47,9 @@ def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.
     began = time.process_time_ns()
     try:
         target = load(entry, package)
+    except ModuleNotFoundError as error:
+        fix = import_fix(error, entry)
+        return {"error": f"{type(error).__name__}: {error}. {fix}"[:MAX_TEXT]}
     except BaseException as error:
         return {"error": f"{type(error).__name__}: {error}"[:MAX_TEXT]}
     module = importlib.import_module(entry.partition(":")[0])
