@@ -138,7 +138,7 @@ def whole_jobs() -> None:
 
 
 def suggestions(trials: int) -> None:
-    """Time forecasts and proposals of the model over eight parameters.
+    """Print the processor time of forecasts and proposals of the model over eight parameters.
 
     A quarter of the trials reaches each next rung. The model is out of date at every question.
     """
@@ -152,9 +152,9 @@ def suggestions(trials: int) -> None:
                 ("forecast", sampler.forecast),
                 ("proposal", lambda n=number: sampler.suggest(n)),
             ):
-                began = time.perf_counter_ns()
+                began = time.process_time_ns()
                 answer = ask()
-                took[name].append(time.perf_counter_ns() - began)
+                took[name].append(time.process_time_ns() - began)
             config = answer if isinstance(answer, dict) else None
         config = config or {f"x{n}": rng.random() for n in range(8)}
         sampler.adopt(number, config)

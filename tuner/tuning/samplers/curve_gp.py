@@ -60,8 +60,12 @@ class CurveGP:
         self._weights = cho_solve((self._chol, True), data.y - self._mean, check_finite=False)
 
     def predict(self, x: Floats, t: float, trial: Ints) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation without noise, each (n,), at the step whose logarithm is `t`."""
-        k = self._kernel(x, np.full(len(x), t), trial)
+        """Return mean and standard deviation without noise, each (n,), at the step whose logarithm is `t`.
+
+        Args:
+            trial: The trial of each row of `x`, or (1,) if it is the same for all.
+        """
+        k = self._kernel(x, np.array([t]), trial)
         v = solve_triangular(self._chol, k.T, lower=True, check_finite=False)
         a, b, _, c = np.exp(2 * self._theta[self._d : self._d + 4])
         variance = a + b + c - np.einsum("ij,ij->j", v, v)
@@ -71,8 +75,8 @@ class CurveGP:
         """Return the covariance between (x, t) and the data."""
         lengths = np.exp(self._theta[: self._d])
         a, b, _, c = np.exp(2 * self._theta[self._d : self._d + 4])
-        over_x, _ = _matern(_distances(x / lengths, self._data.x / lengths))
-        over_t, _ = _matern((t[:, None] - self._data.t) ** 2 / np.exp(2 * self._theta[self._d + 2]))
+        over_x = _matern(_distances(x / lengths, self._data.x / lengths))
+        over_t = _matern((t[:, None] - self._data.t) ** 2 / np.exp(2 * self._theta[self._d + 2]))
         own = c * (trial[:, None] == self._data.trial)
         return np.asarray(over_x * (a + b * over_t) + own, dtype=np.float64)
 
@@ -82,9 +86,10 @@ class CurveGP:
         lengths = np.exp(theta[:d])
         a, b = np.exp(2 * theta[d : d + 2])
         scaled = data.x / lengths
-        over_x, slope_x = _matern(_distances(scaled, scaled))
+        squares_x = _distances(scaled, scaled)
+        over_x, slope_x = _matern(squares_x), _matern_slope(squares_x)
         squares_t = (data.t[:, None] - data.t) ** 2 / np.exp(2 * theta[d + 2])
-        over_t, slope_t = _matern(squares_t)
+        over_t, slope_t = _matern(squares_t), _matern_slope(squares_t)
         along = a + b * over_t
         same, noise = data.trial[:, None] == data.trial, np.exp(2 * theta[-1])
         own = np.exp(2 * theta[d + 3]) * same
@@ -127,8 +132,21 @@ def _distances(x: Floats, y: Floats) -> Floats:
     return np.asarray(np.maximum(squares, 0.0), dtype=np.float64)
 
 
-def _matern(squares: Floats) -> tuple[Floats, Floats]:
-    """Return the Matérn-5/2 kernel of squared distances, and its derivative with respect to them."""
+def _matern(squares: Floats) -> Floats:
+    """Return the Matérn-5/2 kernel of squared distances, (1 + r + r² / 3) · exp(-r) with r² = 5 · squares.
+
+    Computed in place, because for the candidates of a proposal the memory of the intermediate arrays took more time than the numbers.
+    """
+    r = 5 * squares
+    np.sqrt(r, out=r)
+    kernel = r * r
+    kernel /= 3
+    kernel += 1 + r
+    kernel *= np.exp(np.negative(r, out=r), out=r)
+    return kernel
+
+
+def _matern_slope(squares: Floats) -> Floats:
+    """Return the derivative of the kernel with respect to the squared distances."""
     r = np.sqrt(5 * squares)
-    decay = np.exp(-r)
-    return (1 + r + r * r / 3) * decay, -(5 / 6) * (1 + r) * decay
+    return np.asarray(-(5 / 6) * (1 + r) * np.exp(-r), dtype=np.float64)

@@ -190,7 +190,7 @@ class ModelSampler:
         points, features, cost = points[affordable], features[affordable], cost[affordable]
         if at_random:
             return self._cube.config(points[0])
-        mean, deviation = model.gp.predict(features, self._curves.last_t, np.full(len(points), NOBODY))
+        mean, deviation = model.gp.predict(features, self._curves.last_t, np.array([NOBODY]))
         worth = log_expected_improvement((mean - model.best) / deviation) + np.log(deviation)
         return self._cube.config(points[np.argmax(worth - cost)])
 
