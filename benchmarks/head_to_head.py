@@ -7,6 +7,9 @@ frameworks themselves use, and idle workers are not in this cost. `worker_s` in 
 
 The service has a budget in worker seconds, to which the first start of both workers is added. So each budget is a run of its own. Peers do not
 know their budget: they run once, to a fifth more than the largest, and are compared at what the service's run has cost.
+
+The method `random` trains as many random configurations to the last step as the largest budget pays for. With `--tables`, the trainings that any
+method has run to the last step become a recorded table for each trainable. The service's searches are then simulated on it, and both results shown.
 """
 
 import argparse
@@ -16,33 +19,30 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module
 from itertools import accumulate, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
+from benchmarks.metered import MODULES, STEPS, metered, module_of
 from benchmarks.search.statistics import Estimate, interval, resampled
 
-STEPS = {"digits_mlp": 27, "digits_cnn": 27, "char_lm": 27}  # the last step of a training
 PEERS = ("ray_optuna", "ray_random", "optuna_hyperband")
+METHODS = ("service", *PEERS, "random")
 WORKERS = 2
 PRICE = 0.10  # dollars per hour of a worker
 MARGIN = 1.2
-DIVERGED = 1e3  # what a peer is sent for a loss that is not a number
 QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
 }
-Send = Callable[[dict[str, Any], int], None]
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,7 @@ class Search:
 
     @property
     def module(self) -> Any:
-        return import_module(f"trainables.{self.trainable}")
-
-    @property
-    def steps(self) -> int:
-        return STEPS[self.trainable]
+        return module_of(self.trainable)
 
     @property
     def mode(self) -> str:
@@ -85,8 +81,9 @@ class Result:
     trainings: float
     curve: list[tuple[float, float]]
     worker_s: float
-    trials: int
+    trials: int  # continued ones count again
     bill: Mapping[str, float]  # by kind, in dollars. Empty for peers
+    start_usd: float = 0.0  # the part of the budget that was added for the first starts of the workers
 
     @property
     def cost_s(self) -> float:
@@ -95,43 +92,6 @@ class Result:
     @property
     def key(self) -> tuple[str, str, int, float]:
         return self.trainable, self.method, self.seed, self.trainings
-
-
-def train(config: dict[str, Any]) -> None:
-    """Run a trainable under the service, which passes its name and the file for the lines as constants."""
-    given = dict(config)
-    metered(given.pop("trainable"), Path(given.pop("log")), given)
-
-
-def metered(trainable: str, log: Path, config: dict[str, Any], send: Send | None = None) -> None:
-    """Train, and write a line for each report. With `send`, train as a plain script to the last step, and send each report there."""
-    import torch
-
-    from tuner.training import SpotSafe, environments, spot_safe
-
-    torch.set_num_threads(1)  # otherwise other threads do a part of the work
-    torch.optim.SGD([torch.zeros(1)], 0.1)  # the first optimizer imports for a second
-    module, original = import_module(f"trainables.{trainable}"), SpotSafe.report
-    began, step = time.thread_time(), 0
-    is_first = True
-
-    def report(run: SpotSafe, **metrics: Any) -> None:
-        nonlocal began, step, is_first
-        value, step = float(metrics[module.OBJECTIVE["metric"]]), step + 1
-        line = {"at": time.time(), "cpu_s": time.thread_time() - began, "value": value, "begins": is_first}
-        with log.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        began, is_first = time.thread_time(), False
-        original(run, **metrics)
-        if send is not None:
-            send({"value": value if math.isfinite(value) else DIVERGED}, step)
-
-    def alone(_steps: int | None, _folder: Any) -> environments.Home:
-        return environments.Alone(STEPS[trainable], None)
-
-    home = spot_safe.find_home if send is None else alone
-    with patch.object(SpotSafe, "report", report), patch.object(spot_safe, "find_home", home):
-        module.train(config)
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
@@ -208,7 +168,7 @@ def ray_search(search: Search) -> None:
             )
             if with_optuna
             else BasicVariantGenerator(random_state=search.seed),
-            scheduler=ASHAScheduler(max_t=search.steps, grace_period=1, reduction_factor=3),
+            scheduler=ASHAScheduler(max_t=STEPS, grace_period=1, reduction_factor=3),
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(storage_path=f"{search.folder}/t", verbose=0, stop=Enough()),
@@ -224,7 +184,7 @@ def optuna_search(search: Search, worker: int) -> None:
     study = optuna.create_study(
         storage=optuna.storages.JournalStorage(JournalFileBackend(f"{search.folder}/study.log")),
         sampler=optuna.samplers.TPESampler(seed=1000 * search.seed + worker),
-        pruner=optuna.pruners.HyperbandPruner(1, search.steps, 3),
+        pruner=optuna.pruners.HyperbandPruner(1, STEPS, 3),
         direction="maximize" if search.mode == "max" else "minimize",
         study_name=f"seed {search.seed}",
         load_if_exists=True,
@@ -246,13 +206,13 @@ def optuna_search(search: Search, worker: int) -> None:
     study.optimize(objective, callbacks=[lambda study, _: study.stop() if search.is_over() else None])
 
 
-def mean_training(search: Search, trainings: int) -> None:
+def random_trainings(search: Search, trainings: int) -> None:
     """Train random configurations to the last step, one after the other."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for number in range(trainings):
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=number))
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1000 * search.seed + number))
         config = suggested(study.ask(), search.module.SEARCH_SPACE)
         metered(search.trainable, search.log, config, lambda *_: None)
 
@@ -282,26 +242,29 @@ def curve_of(rows: Sequence[Mapping[str, Any]], mode: str) -> list[tuple[float, 
 
 
 def result_of(
-    search: Search, trainings: float, seconds: float, bill: Mapping[str, float] | None = None
+    search: Search,
+    trainings: float,
+    seconds: float,
+    bill: Mapping[str, float] | None = None,
+    start: float = 0.0,
 ) -> Result:
     rows = sorted(lines(search.log), key=lambda row: row["at"])
     trials = sum(row["begins"] for row in rows)
     where = (search.trainable, search.method, search.seed, trainings)
-    return Result(*where, curve_of(rows, search.mode), seconds * WORKERS, trials, bill or {})
+    return Result(*where, curve_of(rows, search.mode), seconds * WORKERS, trials, bill or {}, start)
 
 
 def run_peer(search: Search, trainings: float) -> Result:
-    calls = (
-        [f"optuna_search(search, {worker})" for worker in range(WORKERS)]
-        if search.method == "optuna_hyperband"
-        else ["ray_search(search)"]
-    )
+    calls = {
+        "optuna_hyperband": [f"optuna_search(search, {worker})" for worker in range(WORKERS)],
+        "random": [f"random_trainings(search, {trainings:.0f})"],
+    }.get(search.method, ["ray_search(search)"])
     return result_of(search, trainings, processes(search, *calls))
 
 
-def run_service(served: Any, search: Search, trainings: float, usd: float) -> Result:
-    seconds, bill = of_service(served, search, search.steps, {"usd": round(usd, 6)})
-    return result_of(search, trainings, seconds, bill)
+def run_service(served: Any, search: Search, trainings: float, usd: float, start: float) -> Result:
+    seconds, bill = of_service(served, search, STEPS, {"usd": round(start + usd, 6)})
+    return result_of(search, trainings, seconds, bill, start)
 
 
 def start_usd(served: Any, search: Search) -> float:
@@ -316,7 +279,7 @@ def of_service(
     from datetime import datetime
 
     job = served.submit(
-        "benchmarks.head_to_head:train",
+        "benchmarks.metered:train",
         name=f"{search.trainable} {search.seed}",
         objective=search.module.OBJECTIVE,
         search_space=search.module.SEARCH_SPACE,
@@ -374,7 +337,7 @@ def report(results: Sequence[Result], usd_per_hour: float) -> None:
     """Print, for each trainable and budget, what each method has for the same money, and the ratio of the dollars to the same result."""
     service = [result for result in results if result.method == "service"]
     for trainable, trainings in sorted({(result.trainable, result.trainings) for result in service}):
-        mode = str(import_module(f"trainables.{trainable}").OBJECTIVE["mode"])
+        mode = str(module_of(trainable).OBJECTIVE["mode"])
         ours = {
             r.seed: r for r in service if (r.trainable, r.trainings) == (trainable, trainings) and r.curve
         }
@@ -406,20 +369,105 @@ def report(results: Sequence[Result], usd_per_hour: float) -> None:
         )
 
 
+# Recorded tables
+
+
+def column(parameter: Mapping[str, Any], value: Any) -> float:
+    """Return a value as a number: a choice as its place, and the value of an inactive parameter as the lower bound."""
+    if parameter["type"] == "categorical":
+        return float(parameter["choices"].index(value))
+    return float(parameter["low"] if value is None else value)
+
+
+def axis(name: str, parameter: Mapping[str, Any]) -> list[Any]:
+    """Return the parameter as `tuner simulate` reads it from a table."""
+    if parameter["type"] == "categorical":
+        return [name, 0, len(parameter["choices"]) - 1, "lin", "int"]
+    scale = "log" if parameter.get("log") else "lin"
+    return [name, parameter["low"], parameter["high"], scale, parameter["type"]]
+
+
+def write_table(module: Any, logs: Sequence[Path], path: Path) -> int:
+    """Write a table of the trainings that were run to the last step, and return their number. A loss is written as its negative."""
+    space, sign = module.SEARCH_SPACE, 1 if module.OBJECTIVE["mode"] == "max" else -1
+    trainings: dict[str, dict[int, tuple[float, float]]] = {}
+    for line in (line for log in logs for line in lines(log)):
+        steps = trainings.setdefault(json.dumps(line["config"], sort_keys=True), {})
+        steps.setdefault(line["step"], (sign * line["value"], line["cpu_s"]))
+    whole = {config: steps for config, steps in trainings.items() if len(steps) == STEPS}
+    configs = [json.loads(config) for config in whole]
+    curves = np.array([[steps[step + 1] for step in range(STEPS)] for steps in whole.values()])
+    metric, seconds = curves[..., 0], curves[..., 1]
+    worst = metric[np.isfinite(metric)].min()
+    np.savez_compressed(
+        path,
+        X=np.array([[column(space[name], config.get(name)) for name in space] for config in configs]),
+        metric=np.where(np.isfinite(metric), metric, worst),
+        time=seconds,
+        meta=np.array(json.dumps({"space": [axis(*item) for item in space.items()]})),
+    )
+    return len(whole)
+
+
+def simulated(result: Result, path: Path) -> float:
+    """Return the best metric of a simulated search, which pays the real one's prices for starts and steps.
+
+    The table has the processor time of each step. So the real bill is divided by what a second of processor time has cost.
+    """
+    from tuner.service.simulation import simulate
+    from tuner.simulator.table_file import load_table
+
+    table, bill = load_table(path), result.bill
+    usd_per_s = bill["train"] / result.cost_s
+    starts_usd = max(0.0, bill["setup"] + bill.get("restore", 0.0) - result.start_usd)
+    best = simulate(
+        path,
+        (sum(bill.values()) - result.start_usd) / usd_per_s / table.full_s,
+        workers=WORKERS,
+        seed=result.seed,
+        startup_steps=starts_usd / usd_per_s / result.trials / table.mean_step_s,
+    ).best
+    assert best is not None, f"{path}: nothing was reported in the simulation of {result.key}"
+    return best
+
+
+def compare_with_simulated(results: Sequence[Result], path: Path, rows: int) -> None:
+    """Print the best metrics of the service's searches, those of the simulated ones, and the difference for the same seeds."""
+    for trainings in sorted({result.trainings for result in results}):
+        runs = [result for result in results if result.trainings == trainings]
+        sign = 1 if module_of(runs[0].trainable).OBJECTIVE["mode"] == "max" else -1
+        real = [result.curve[-1][1] for result in runs]
+        replayed = [sign * simulated(result, path) for result in runs]
+        differences = [mine - theirs for mine, theirs in zip(replayed, real, strict=True)]
+        columns = " | ".join(shown(estimate(values)) for values in (real, replayed, differences))
+        print(f"| {path.stem} | {rows} | {trainings:g} | {len(runs)} | {columns} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--trainables", nargs="+", choices=STEPS, default=list(STEPS))
-    parser.add_argument("--methods", nargs="+", choices=("service", *PEERS), default=["service", *PEERS])
+    parser.add_argument("--trainables", nargs="+", choices=MODULES, default=list(MODULES))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS[:-1])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--trainings", type=float, nargs="+", default=[5, 17, 50], help="budgets")
     parser.add_argument("--usd-per-hour", type=float, default=PRICE, help="price of a worker")
     parser.add_argument("--out", type=Path, default=Path("head_to_head.jsonl"), help="results, one a line")
+    parser.add_argument("--logs", type=Path, default=Path("head_to_head_logs"), help="folder of the reports")
+    parser.add_argument("--tables", type=Path, help="folder for a recorded table of each trainable")
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
     results = [Result(**json.loads(line)) for line in args.out.read_text().splitlines()] if args.out.exists() else []  # fmt: skip
     if not args.report:
         run_missing(args, results)
     report(results, args.usd_per_hour)
+    if args.tables:
+        args.tables.mkdir(exist_ok=True)
+        print("\n| table | rows | trainings | seeds | real | simulated | difference |")
+        print("| --- | --- | --- | --- | --- | --- | --- |")
+        for trainable in args.trainables:
+            path = args.tables / f"{trainable}.npz"
+            rows = write_table(module_of(trainable), sorted(args.logs.glob(f"{trainable}-*.jsonl")), path)
+            runs = [r for r in results if (r.trainable, r.method) == (trainable, "service") and r.curve]
+            compare_with_simulated(runs, path, rows)
 
 
 def run_missing(args: argparse.Namespace, results: list[Result]) -> None:
@@ -457,11 +505,14 @@ def run_missing(args: argparse.Namespace, results: list[Result]) -> None:
                     folder = Path(root) / str(len(results))  # short, because Ray has its sockets in it
                     folder.mkdir()
                     search = Search(trainable, method, seed, MARGIN * trainings * cpu_s, str(folder))
-                    usd = start + trainings * wall_s / 3600 * args.usd_per_hour
+                    usd = trainings * wall_s / 3600 * args.usd_per_hour
                     if method == "service":
-                        keep(run_service(served, search, trainings, usd))
+                        keep(run_service(served, search, trainings, usd, start))
                     else:
                         keep(run_peer(search, trainings))
+                    args.logs.mkdir(exist_ok=True)
+                    name = f"{trainable}-{method}-{seed}-{trainings:g}.jsonl"
+                    (args.logs / name).write_text(search.log.read_text())
         finally:
             if "service" in args.methods:
                 served.stop()
@@ -480,7 +531,7 @@ def measured(trainable: str, folder: Path, trainings: int = 4) -> tuple[float, f
     """Return the processor time and the wall time of a training of a random configuration, in seconds."""
     folder.mkdir()
     search = Search(trainable, "random", 0, 0.0, str(folder))
-    processes(search, f"mean_training(search, {trainings})")
+    processes(search, f"random_trainings(search, {trainings})")
     rows = lines(search.log)
     cpu_s = sum(row["cpu_s"] for row in rows)
     # The first report comes after the imports, which are not training.

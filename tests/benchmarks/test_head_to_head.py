@@ -1,12 +1,28 @@
 """The comparison with peers counts the same cost for each method."""
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 
-from benchmarks.head_to_head import Result, cost_ratio, curve_of, report, suggested
+from benchmarks.head_to_head import (
+    Result,
+    compare_with_simulated,
+    cost_ratio,
+    curve_of,
+    lines,
+    report,
+    suggested,
+    write_table,
+)
+from benchmarks.metered import STEPS, metered
+from tests.worker.driving import Driver
+from trainables import digits_mlp
 from trainables.digits_mlp import SEARCH_SPACE
+from tuner.simulator.table_file import load_table
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("max", 1), ("min", -1)])
@@ -41,3 +57,53 @@ def test_report_compares_each_seed_with_the_peer_of_the_same_seed(capsys: pytest
     (row,) = [line for line in lines if line.startswith("| ray_optuna")]
     assert row.endswith("| 0.50 (0.50 to 0.50) |")
     assert "The service's money by kind: setup 25%, train 75%." in lines
+
+
+def test_trainings_to_the_last_step_become_a_table_that_replays_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    configs = [suggested(study.ask(), SEARCH_SPACE) for _ in range(20)]
+    reports = [
+        {"config": config, "step": step, "value": math.nan if number == 0 else number / step, "cpu_s": 1.0}
+        for number, config in enumerate(configs)
+        for step in range(1, STEPS + (number < 19))
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(json.dumps(line) for line in reports))
+    path = tmp_path / "digits_mlp.npz"
+    assert write_table(digits_mlp, [log, log], path) == 19, (
+        "the last one was stopped, and repetitions do not count"
+    )
+    table = load_table(path)
+    assert table.metric[18, 8] == 2.0
+    assert table.metric[0, 0] == 1 / STEPS, "a metric that is not a number counts as the worst"
+    assert {config["optimizer"] for config in table.configs} == {0, 1}
+    bill = {"setup": 40.0, "train": 120.0}
+    real = Result("digits_mlp", "service", 0, 5, [(60.0, 18.0)], 1, 10, bill, start_usd=20.0)
+    compare_with_simulated([real], path, 19)
+    assert "| digits_mlp | 19 | 5 | 1 | 18.000 (18.000 to 18.000) | " in capsys.readouterr().out
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("trainable", "config"),
+    [
+        ("digits_xgboost", {"learning_rate": 0.3}),
+        ("char_gpt2", {"learning_rate": 0.01, "heads": 1, "layers": 1, "batch_size": 1, "dropout": 0.2, "weight_decay": 0.0}),
+    ],
+)  # fmt: skip
+def test_trainable_of_the_comparison_resumes_with_the_same_metrics(
+    trainable: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {"trainable": trainable, "log": str(tmp_path / "resumed.jsonl"), **config}
+    driver = Driver(tmp_path, "benchmarks.metered:train")
+    try:
+        driver.save_at(2, config=given, max_step=STEPS)
+        driver.run_to(4, config=given, max_step=STEPS, restore=2)
+    finally:
+        driver.supervisor.close()
+    metered(trainable, tmp_path / "whole.jsonl", config, lambda *_: None)
+    resumed, whole = lines(tmp_path / "resumed.jsonl"), lines(tmp_path / "whole.jsonl")
+    assert [line["step"] for line in whole] == list(range(1, STEPS + 1))
+    assert [line["value"] for line in resumed] == pytest.approx([line["value"] for line in whole[:4]])
