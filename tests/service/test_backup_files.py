@@ -299,5 +299,5 @@ def test_backup_with_unknown_member_or_future_time_is_refused(service: FakeServi
         put_back(service, tmp_path / "later")
     with zipfile.ZipFile(tmp_path / "b", "a") as file:
         file.writestr("../../etc/passwd", "x")
-    with pytest.raises(BadFile, match=r"a member '\.\./\.\./etc/passwd'"):
+    with pytest.raises(BadFile, match=r"its member '\.\./\.\./etc/passwd'"):
         put_back(service, tmp_path / "b")
