@@ -21,6 +21,7 @@ from hypothesis.internal.conjecture import providers
 from typer import testing
 from xdist.scheduler.loadfile import LoadFileScheduling
 
+from tests import statements  # noqa: F401  # shares compiled SQL
 from tools.programs import PROGRAMS
 from tuner.database.database import Database
 

@@ -27,7 +27,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from tests import fakes
+from tests import fakes, statements  # noqa: F401  # `statements` shares compiled SQL
 from tests.failpoints import outside
 from tests.failpoints.chapters import CHAPTERS, EMPTY
 from tests.failpoints.life import Earlier, Life, Tell, surroundings
