@@ -88,7 +88,7 @@ CORE_LEAVES := tests/store/test_shared_budgets.py::TestAboveMachine \
 	$(addprefix tests/store/test_leadership.py::test_,postgresql_leader_suspended_during_a_write_is_succeeded suspended_processes_write_in_the_order_of_their_terms)
 
 core: install-dev
-	$(BIN)/coverage run -m pytest --hypothesis-seed=0 $(CORE_TESTS) $(addprefix --deselect ,$(CORE_LEAVES))
+	$(BIN)/coverage run -m pytest --hypothesis-profile=core --hypothesis-seed=0 $(CORE_TESTS) $(addprefix --deselect ,$(CORE_LEAVES))
 	$(BIN)/coverage report --skip-covered
 
 mutants: install-dev

@@ -90,8 +90,9 @@ for name in [name for name in os.environ if name.startswith(("TUNER_", "RAY_", "
 os.environ["TUNER_CLOUD"] = "none"
 # Several tests run at once. With one thread per core, each training would wait for the others longer than it computes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The gate runs the same examples every time. The full run draws other ones, and three times as many: `examples` in tests/strategies.py.
-for profile, derandomize, max_examples in (("gate", True, 100), ("full", False, 300)):
+# The gate runs the same examples every time, and `make core` and `make mutants` twice as many. The full run draws other ones, and six
+# times as many: `examples` in tests/strategies.py.
+for profile, derandomize, max_examples in (("gate", True, 50), ("core", True, 100), ("full", False, 300)):
     settings.register_profile(
         profile,
         max_examples=max_examples,
@@ -126,7 +127,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the tier's Hypothesis profile and choose the first fresh seed. xdist passes the options to its
     workers, so that all use the same seeds.
     """
-    settings.load_profile("full" if config.option.all else "gate")
+    settings.load_profile(
+        config.getoption("--hypothesis-profile") or ("full" if config.option.all else "gate")
+    )
     if config.option.fresh_seed is None:
         config.option.fresh_seed = 10**6 + secrets.randbelow(10**9)
 

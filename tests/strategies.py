@@ -1,4 +1,4 @@
-"""Hypothesis settings of both tiers, and strategies for the domain's values."""
+"""Hypothesis settings of each tier, and strategies for the domain's values."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,14 +10,13 @@ from tuner.domain.space import Categorical, Float, Int, Parameter, Space
 
 
 def examples(count: int, *, gate: int | None = None, **more: Any) -> settings:
-    """Return settings for `count` examples in the gate. In the full run, `count` is scaled by the ratio of the
-    profiles' examples.
+    """Return settings for `count` examples in `make core` and `make mutants`. Other profiles scale it by their examples.
 
     Args:
-        gate: How many of them the gate runs, if that is not `count`.
+        gate: How many of them the gate and `make core` run, if `count` is too many.
     """
-    scaled = count * settings().max_examples // 100
-    return settings(max_examples=gate if gate and scaled == count else scaled, **more)
+    profile = settings().max_examples
+    return settings(max_examples=gate if gate and profile <= 100 else count * profile // 100, **more)
 
 
 names = st.text("abcdefghij_", min_size=1, max_size=6)

@@ -50,7 +50,8 @@ def copied(folder: Path) -> Path:
 
 def passes(folder: Path, tests: Sequence[str]) -> int | None:
     """Return pytest's exit status, or None if it takes longer than the limit."""
-    words = ["-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=core", "--hypothesis-seed=0"]
+    words = ["-B", "-m", "pytest", *options, *tests]
     try:
         ran = subprocess.run(
             [sys.executable, *words], cwd=folder, check=False, capture_output=True, timeout=LIMIT_S
