@@ -230,17 +230,18 @@ def test_fsdp_training_on_two_nodes_stores_the_files_of_both(drive: Any, on_two_
 
 
 @pytest.mark.parametrize(
-    ("how", "kind", "text"),
+    ("rank", "how", "kind", "text"),
     [
-        ("killed", "killed", "rank 1: user code's process was killed by SIGKILL"),
-        ("exits", "exited", "rank 1: user code ended its process with exit status 0"),
+        (0, "killed", "killed", "user code's process was killed by SIGKILL"),
+        (1, "killed", "killed", "rank 1: user code's process was killed by SIGKILL"),
+        (1, "exits", "exited", "rank 1: user code ended its process with exit status 0"),
     ],
 )
-def test_death_of_a_rank_on_another_node_fails_the_attempt_with_its_cause(
-    drive: Any, on_two_nodes: SecondNode, how: str, kind: str, text: str
+def test_death_of_a_rank_on_one_of_two_nodes_fails_the_attempt_with_its_cause(
+    drive: Any, on_two_nodes: SecondNode, rank: int, how: str, kind: str, text: str
 ) -> None:
     driver = drive("trains", CASES)
-    driver.begin(until=9, config={"dies": 1, "how": how}, **on_two_nodes.order)
+    driver.begin(until=9, config={"dies": rank, "how": how}, **on_two_nodes.order)
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == kind
     assert text in failed["error"]["message"]
@@ -419,13 +420,29 @@ def test_script_for_torchrun_runs_unchanged(drive: Any) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("case", ["lightning_on_two", "transformers_on_two"])
-def test_training_of_a_framework_on_two_ranks_continues_exactly(drive: Any, case: str) -> None:
-    whole, parts = drive(case, "tests.worker.rank_frameworks"), drive(case, "tests.worker.rank_frameworks")
-    whole.run_to(4, **TWO)
+@pytest.mark.parametrize(
+    ("case", "strategy", "nodes"),
+    [
+        ("lightning_on_two", "ddp", 1),
+        ("lightning_on_two", "fsdp2", 1),
+        ("lightning_on_two", "fsdp2 in shards", 1),
+        ("lightning_on_two", "fsdp2 in shards", 2),
+        ("transformers_on_two", "", 1),
+        ("accelerate_on_two", "", 1),
+    ],
+)
+def test_training_of_a_framework_on_two_ranks_continues_exactly(
+    drive: Any, on_two_nodes: SecondNode, case: str, strategy: str, nodes: int
+) -> None:
+    whole, parts = drive("trains", CASES), drive("trains", CASES)
+    whole.entry = parts.entry = f"tests.worker.rank_frameworks:{case}"
+    order = {"config": {"strategy": strategy}, **(TWO if nodes == 1 else on_two_nodes.order)}
+    whole.run_to(4, **order)
     whole.end("stop")
-    parts.save_at(2, **TWO)
-    parts.run_to(4, restore=2, **TWO)
+    assert on_two_nodes.settles()
+    parts.save_at(2, **order)
+    assert on_two_nodes.settles()
+    parts.run_to(4, restore=2, **order)
     parts.end("stop")
     assert losses(parts) == losses(whole)
 

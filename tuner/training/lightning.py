@@ -72,6 +72,7 @@ class TunerCallback(Callback):
         # Lightning iterates over it. `Trainer` does not declare it.
         lightning: Any = trainer
         lightning.callbacks = [*(callback for callback in lightning.callbacks if callback is not self), self]
+        _use_own_copies(trainer.strategy)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._epoch_start is None:
@@ -114,6 +115,20 @@ class TunerCallback(Callback):
         ends = trainer.max_epochs is not None and trainer.current_epoch + 1 >= trainer.max_epochs
         if self._run.report(reported, last=ends or trainer.should_stop):
             self._run.save(lambda place: _write(trainer, place, "epoch"))
+
+
+def _use_own_copies(strategy: Any) -> None:
+    """Let each node write and read the service's checkpoints in its own directory.
+
+    The strategies that split a model between ranks send the path of rank 0 to all ranks, because they expect a directory that all nodes share.
+    """
+    broadcast = strategy.broadcast
+
+    def broadcast_other(value: Any, src: int = 0) -> Any:
+        is_own = isinstance(value, str | Path) and Path(value).name == FILE
+        return value if is_own else broadcast(value, src)
+
+    strategy.broadcast = broadcast_other
 
 
 def _can_continue_within_epoch(trainer: Trainer, module: LightningModule) -> bool:
