@@ -95,9 +95,9 @@ class LocalCluster:
             changes.append("the head ended; all nodes join the new one")
         if self._joined is not None:
             self._watch.keep(self._joined)
-        joined = self._joined_ids()
+        alive = self._alive()
         for node in self.nodes:
-            changes += self._supervise(node, joined)
+            changes += self._supervise(node, alive)
         if changes:
             self._write()
         return changes
@@ -154,28 +154,37 @@ class LocalCluster:
         self._due.pop(node.spec.name, None)
         node.start(self._joined.address)
 
-    def _joined_ids(self) -> list[tuple[str, str]]:
-        """Return the name and Ray's id of each node that is alive.
-
-        Return an empty list if no node is starting or the head does not answer.
-        """
-        if self._dashboard is None or all(node.state != "starting" for node in self.nodes):
-            return []
+    def _alive(self) -> dict[str, str] | None:
+        """Return the names of the nodes that are alive, by Ray's ids. Return None if no node waits for them or the head does not answer."""
+        if self._dashboard is None or not any(map(self._is_waiting, self.nodes)):
+            return None
         with contextlib.suppress(RayUnavailable):
-            return [(ray_node.name, ray_node.id) for ray_node in nodes(self._dashboard) if ray_node.alive]
-        return []
+            return {ray_node.id: ray_node.name for ray_node in nodes(self._dashboard) if ray_node.alive}
+        return None
 
-    def _supervise(self, node: LocalNode, joined: list[tuple[str, str]]) -> list[str]:
+    def _is_waiting(self, node: LocalNode) -> bool:
+        """Return whether a node is starting, or is due to be started again."""
+        due = self._due.get(node.spec.name)
+        return node.state == "starting" or (
+            node.state == "gone" and due is not None and due <= time.monotonic()
+        )
+
+    def _supervise(self, node: LocalNode, alive: dict[str, str] | None) -> list[str]:
         name, now = node.spec.name, time.monotonic()
         if node.state == "gone":
-            if self._due.get(name, now + 1) > now:
+            # Wait until Ray has noticed the death. Before, Ray may reserve a trial's place on the killed node. A new node at the same address
+            # would confirm the reservation, because the request does not name the node, and the place would then disappear.
+            if alive is None or node.node_id in alive or not self._is_waiting(node):
                 return []
             self._start(node)
             return [f"{name} is started again"]
         if node.has_ended():
             return [self._lost(node, now)]
-        # Ray may still list a killed node as alive, under the name of its successor.
-        new = [node_id for known, node_id in joined if known == name and node_id not in self._past]
+        new = [
+            node_id
+            for node_id, known in (alive or {}).items()
+            if known == name and node_id not in self._past
+        ]
         if node.state == "starting" and new:
             self._past.add(new[0])
             node.joined(new[0])
