@@ -20,7 +20,7 @@ from tuner.domain.time import NS
 from tuner.driver.ports import LoopConfig
 from tuner.schemas.job import Job
 from tuner.simulator import world
-from tuner.simulator.markets import LABEL, Markets
+from tuner.simulator.fleet import LABEL, Markets
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
 from tuner.simulator.traces import load_traces

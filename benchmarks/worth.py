@@ -1,6 +1,6 @@
 """`python -m benchmarks.worth TABLE.npz…`: compare the gain that the next dollar is expected to bring with the realised one.
 
-Simulates jobs on recorded tables, where a dollar is one mean training. After each dollar, the forecast of `tuner.tuning.worth` is
+Simulates jobs on recorded tables, where a dollar is one mean training. After each dollar, the forecast of `tuner.tuning.stopping` is
 compared with what the job gained with its next dollar. Gains are in hundredths of the distance from the median row of the table to
 its best one, so that tables can be averaged. For some exchange rates, it also prints what stopping by the forecast spends and keeps.
 """
@@ -16,7 +16,7 @@ from tuner.domain.job import Algorithm
 from tuner.simulator.journal import Committed, Tables
 from tuner.simulator.table_file import load_table
 from tuner.simulator.table_run import table_run
-from tuner.tuning.worth import points_per_usd
+from tuner.tuning.stopping import points_per_usd
 
 USD_PER_POINT = (0.3, 1.0, 3.0)
 SPANS = ((0, 6), (6, 12), (12, 24))  # in dollars

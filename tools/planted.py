@@ -255,7 +255,7 @@ MUTANTS = (
     # Projects
     Mutant(
         "quota-off-by-one",
-        "tuner/domain/quota.py",
+        "tuner/domain/budget.py",
         "len(at_work) >= self.concurrent_jobs",
         "len(at_work) > self.concurrent_jobs",
         "a project has one job more at work than it may",

@@ -24,7 +24,7 @@ from tuner.domain.time import NS
 from tuner.service.best import best_trial
 from tuner.store import jobs
 from tuner.store.journal import SqlJournal
-from tuner.tuning.worth import points_per_usd
+from tuner.tuning.stopping import points_per_usd
 
 T4 = {"instance_type": "g4dn.xlarge"}
 AUTO = {"scheduler": "auto", "sampler": "random"}

@@ -13,7 +13,7 @@ from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.database.codec import decode, encode
 from tuner.database.tables import events, jobs, launches, warm_starts
-from tuner.domain.quota import Quota
+from tuner.domain.budget import Quota
 from tuner.service import replay as replaying
 from tuner.simulator.world import Faults
 from tuner.store import queue

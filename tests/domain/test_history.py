@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import examples, spaces
-from tuner.domain.history import most_informative, transferred
+from tuner.domain.records import most_informative, transferred
 from tuner.domain.space import Categorical, Config, Float, Int, Space
 
 SPACE = Space(

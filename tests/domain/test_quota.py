@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.domain.quota import UNLIMITED, Quota
+from tuner.domain.budget import UNLIMITED, Quota
 
 counts = st.none() | st.integers(1, 8)
 quotas = st.builds(Quota, counts, counts)

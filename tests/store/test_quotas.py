@@ -2,7 +2,7 @@
 
 from tests.store.builders import PROJECT, create, new_job
 from tuner.database.database import Database
-from tuner.domain.quota import UNLIMITED, Quota
+from tuner.domain.budget import UNLIMITED, Quota
 from tuner.domain.time import Instant
 from tuner.service.controller import is_full
 from tuner.store import jobs, launches, queue

@@ -14,9 +14,8 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.crowd import FORKS
-from tuner.database import sqlite_locks
-from tuner.database.database import Database
-from tuner.database.sqlite_locks import ReaderWriterLock, retry_while_locked
+from tuner.database import database as database_module
+from tuner.database.database import Database, ReaderWriterLock, retry_while_locked
 from tuner.domain.errors import Unavailable
 
 LONG_S = 60.0
@@ -45,7 +44,7 @@ class Other:
 @pytest.fixture
 def lock(monkeypatch: pytest.MonkeyPatch) -> ReaderWriterLock:
     """A lock with a very long timeout."""
-    monkeypatch.setattr(sqlite_locks, "WAIT_S", LONG_S)
+    monkeypatch.setattr(database_module, "WAIT_S", LONG_S)
     return ReaderWriterLock()
 
 
@@ -101,7 +100,7 @@ def test_no_reader_starves(lock: ReaderWriterLock) -> None:
 
 def test_thread_that_waits_too_long_proceeds_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that reads twice at once waits neither for itself nor for a commit that waits for it."""
-    monkeypatch.setattr(sqlite_locks, "WAIT_S", 0.01)
+    monkeypatch.setattr(database_module, "WAIT_S", 0.01)
     lock = ReaderWriterLock()
     with lock.reading(), lock.reading(), lock.committing(), lock.reading():
         pass
@@ -148,7 +147,7 @@ def test_locked_file_is_retried_until_the_other_process_releases_it(
             other.send("go on")
             process.join()
 
-    monkeypatch.setattr(sqlite_locks.time, "sleep", look_again)
+    monkeypatch.setattr(database_module.time, "sleep", look_again)
     with getattr(database, what)() as db:
         db.exec_driver_sql("SELECT * FROM a" if what == "read" else "INSERT INTO a VALUES (1)")
     assert len(tried) == 5
@@ -161,7 +160,7 @@ def test_file_that_stays_locked_is_reported_and_nothing_is_written(
     database: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str
 ) -> None:
     process, other = locked(database, how)
-    monkeypatch.setattr(sqlite_locks, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database_module, "BUSY_TIMEOUT_S", 0.05)
     with pytest.raises(Unavailable, match="locked"), getattr(database, what)() as db:
         db.exec_driver_sql("SELECT * FROM a" if what == "read" else "INSERT INTO a VALUES (1)")
     other.send("go on")

@@ -8,7 +8,7 @@ from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Constraint, Mode
-from tuner.tuning.worth import FEWEST, points_per_usd
+from tuner.tuning.stopping import FEWEST, points_per_usd
 
 DOLLAR = Money(1_000_000)
 

@@ -11,9 +11,8 @@ import pytest
 from tests.worker.object_storage import Bucket
 from tuner.checkpoints import storage
 from tuner.checkpoints.artifacts import TrialArtifacts
-from tuner.checkpoints.checkpoints import CheckpointId, CheckpointMissing, CheckpointStore
+from tuner.checkpoints.checkpoints import CheckpointId, CheckpointMissing, CheckpointStore, remove_trial_files
 from tuner.checkpoints.chunks import CHUNK_BYTES
-from tuner.checkpoints.removal import remove_trial_files
 from tuner.checkpoints.storage import Storage
 from tuner.service.bootstrap import build
 from tuner.settings import Settings

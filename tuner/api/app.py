@@ -1,10 +1,13 @@
 """The FastAPI application: routes, errors, metrics and middleware. It makes no decisions."""
 
+import re
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner import __version__
 from tuner.api import access, auth, dashboards, document, page, problems
@@ -12,7 +15,6 @@ from tuner.api.auth import Callers
 from tuner.api.event_stream import EventBroadcaster
 from tuner.api.limits import ConcurrencyLimit, RateLimit, RequestLimits
 from tuner.api.metrics import LatencyMiddleware, Metrics
-from tuner.api.request_id import RequestId
 from tuner.api.response_cache import AnswerCache
 from tuner.api.routers import (
     answers,
@@ -34,6 +36,41 @@ from tuner.api.strict_json import unambiguous
 from tuner.service.bootstrap import Service
 from tuner.service.metrics_snapshot import MetricsReader
 from tuner.service.ray_dashboard import optuna_dashboard
+
+# The `X-Request-Id` of each answer, by which the caller and the audit log can identify the request.
+
+HEADER = b"x-request-id"
+# Only characters that are safe in logs, because the id is recorded as it was sent.
+_TAKEN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class RequestId:
+    """ASGI middleware that sets `X-Request-Id` in the answer and `request.state.request_id`. It uses the id of the request, or makes a
+    new one.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        id_ = _asked_with(scope) or secrets.token_hex(8).encode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (HEADER, id_)]}
+            await send(message)
+
+        state = {**scope.get("state", {}), "request_id": id_.decode()}
+        await self._app({**scope, "state": state}, receive, send_with_id)
+
+
+def _asked_with(scope: Scope) -> bytes | None:
+    sent = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return sent if _TAKEN.fullmatch(sent) else None
+
 
 RESPONSES = document.problems(400, 401, 403, 404, 408, 409, 413, 414, 422, 429, 431, 503)
 

@@ -181,9 +181,7 @@ class LocalCluster:
         if node.has_ended():
             return [self._lost(node, now)]
         new = [
-            node_id
-            for node_id, known in (alive or {}).items()
-            if known == name and node_id not in self._past
+            node_id for node_id, known in (alive or {}).items() if known == name and node_id not in self._past
         ]
         if node.state == "starting" and new:
             self._past.add(new[0])

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tuner.domain.history import transferred
+from tuner.domain.records import transferred
 from tuner.domain.space import Config, Space
 from tuner.domain.time import NS
 from tuner.tuning.samplers.encoding import UnitCube

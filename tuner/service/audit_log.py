@@ -8,9 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tuner.database.database import Connection
-from tuner.domain.budget import Budget
+from tuner.domain.budget import Budget, Quota
 from tuner.domain.money import MS_PER_HOUR
-from tuner.domain.quota import Quota
 from tuner.domain.shared_budget import PPM, SharedBudget
 from tuner.domain.time import NS
 from tuner.service.bootstrap import Service

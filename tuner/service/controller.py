@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from tuner.cluster.jobs import JobStatus, money_metadata
 from tuner.cluster.nodes import Node
+from tuner.domain.budget import Quota
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Waiting
-from tuner.domain.quota import Quota
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path

@@ -13,7 +13,7 @@ from tuner.driver.ports import LoopConfig
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import DrawnTraining
 from tuner.planning.simulations import KnowingSampler, RungUse, Scenario, SimulatedOutcome, SpotLife, stops
-from tuner.simulator.markets import LABEL, Markets
+from tuner.simulator.fleet import LABEL, Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import SimulatedRun

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.database.database import Connection
+from tuner.domain.budget import BUDGET, Quota
 from tuner.domain.calendar import Window
 from tuner.domain.errors import Invalid
 from tuner.domain.fair_share import Waiting, line_up
 from tuner.domain.job import FINAL
-from tuner.domain.quota import BUDGET, Quota
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import shared_budget_changes, shared_budgets

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from tuner.database.database import Connection
 from tuner.domain.access import DEFAULT_PROJECT
-from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
+from tuner.domain.budget import BUDGET, UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
 from tuner.domain.errors import BudgetRefused, Conflict, Fault, Invalid
 from tuner.domain.money import Money, Rate
-from tuner.domain.quota import BUDGET
 from tuner.domain.shared_budget import SharedBudget, applying, name_fault, parent_fault, tag_faults
 from tuner.domain.time import Instant, rfc3339
 from tuner.ledger import budget_waits, shared_budget_changes, shared_budgets

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tuner.checkpoints.removal import remove_trial_files
+from tuner.checkpoints.checkpoints import remove_trial_files
 from tuner.checkpoints.storage import Storage, explained
 from tuner.database.database import Connection
 from tuner.domain.errors import Conflict

@@ -16,7 +16,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import NS
 from tuner.driver.placement import KIND_WAIT_NS
 from tuner.driver.ports import LoopConfig
-from tuner.simulator.markets import LABEL, Markets
+from tuner.simulator.fleet import LABEL, Markets
 from tuner.simulator.recorded import RecordedTable, RowsSampler
 from tuner.simulator.traces import Trace
 from tuner.simulator.worker import Overheads

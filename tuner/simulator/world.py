@@ -15,9 +15,8 @@ from tuner.driver.placement import Placement, interruption_risk
 from tuner.driver.ports import Assignment, LoopConfig
 from tuner.driver.recovery import recover
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
-from tuner.simulator.fleet import Fleet, SimulatedWorker
+from tuner.simulator.fleet import Fleet, LossesSeen, Markets, SimulatedWorker
 from tuner.simulator.journal import MemoryJournal
-from tuner.simulator.markets import LossesSeen, Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import HEARTBEAT_NS, Overheads, SimulatedAttempt, SimulatedClock, Training
 from tuner.tuning.samplers import Sampler, sampler_for

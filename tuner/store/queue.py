@@ -6,10 +6,10 @@ from sqlalchemy import Connection, and_, delete, func, insert, select
 
 from tuner.database.codec import decode
 from tuner.database.tables import job_tags, jobs, launches, quotas
+from tuner.domain.budget import UNLIMITED, Quota
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Share, Waiting
 from tuner.domain.money import Money
-from tuner.domain.quota import UNLIMITED, Quota
 from tuner.domain.time import NS, Instant
 from tuner.ledger.readable import accounts
 

@@ -16,11 +16,18 @@ from tuner.database.codec import decode
 from tuner.database.database import Database
 from tuner.database.tables import checkpoints, events, jobs, reports, trials, warm_starts
 from tuner.domain.events import Inherited
-from tuner.domain.history import MAX_TRIALS, most_informative, transferred
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Objective, violation
-from tuner.domain.records import CheckpointRow, PastTrial, ReportRow, WarmStartTrial
+from tuner.domain.records import (
+    MAX_TRIALS,
+    CheckpointRow,
+    PastTrial,
+    ReportRow,
+    WarmStartTrial,
+    most_informative,
+    transferred,
+)
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 

@@ -9,12 +9,12 @@ from typing import assert_never
 
 from tuner.domain import commands as do
 from tuner.domain import events as ev
+from tuner.domain.budget import BUDGET
 from tuner.domain.commands import Command
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
 from tuner.domain.job import StopReason
-from tuner.domain.quota import BUDGET
-from tuner.tuning import confirm, stopping, worth
+from tuner.tuning import confirm, stopping
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
@@ -209,7 +209,7 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
         return []
     _money_moved(state)
     orders = _on_end(state, trial, event)
-    ending = worth.ending(state) if state.ending is None else None
+    ending = stopping.ending(state) if state.ending is None else None
     return orders if ending is None else orders + _end(state, ending)
 
 

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Response
 from tuner.api.deps import Svc
 from tuner.api.serialize_jobs import time_of
 from tuner.api.translate import RequestReader, gpu_ms_of
+from tuner.domain.budget import BUDGET, Quota
 from tuner.domain.money import MS_PER_HOUR, Money
-from tuner.domain.quota import BUDGET, Quota
 from tuner.domain.shared_budget import PPM, Alert, SharedBudget
 from tuner.domain.time import rfc3339
 from tuner.schemas import budgets as wire
