@@ -55,11 +55,6 @@ class Driver:
         self.begin(until=step, **more)
         return self.until_state("waiting")
 
-    def run_to_its_last_step(self, **more: Any) -> dict[str, Any]:
-        """Run a trial that reports its metric to its last step, and return the last result. No order ends it."""
-        self.begin(until=9, **more)
-        return self.until_state("finished")
-
     def end(self, word: str, state: str | None = None, **more: Any) -> dict[str, Any]:
         """Order the attempt to end, and return its last result. `state` is the expected one if the order cannot be carried out."""
         self.order(word, **more)

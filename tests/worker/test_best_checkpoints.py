@@ -33,7 +33,8 @@ def test_best_step_has_a_checkpoint_after_the_trial(
     drive: Any, tmp_path: Path, case: str, module: str, file: str
 ) -> None:
     driver = drive(case, module)
-    assert driver.run_to_its_last_step(**SCORES)["saved_step"] == 9
+    driver.run_to(9, **SCORES)
+    assert driver.end("finish")["saved_step"] == 9
     assert steps_stored(driver) == [3, 9]
     store = CheckpointStore(str(driver.storage), "default", "job_1")
     best = store.fetch("trial_00000", CheckpointId(3, driver.attempt), tmp_path / "fetched")
@@ -47,7 +48,8 @@ def test_best_step_has_a_checkpoint_after_the_trial(
 
 def test_best_step_of_the_last_stage_of_proxies_has_a_checkpoint(drive: Any) -> None:
     driver = drive("follows_scores")
-    driver.run_to_its_last_step(rungs=[3, 6], proxies={"resolution": [16, 32]}, **SCORES)
+    driver.run_to(9, rungs=[3, 6], proxies={"resolution": [16, 32]}, **SCORES)
+    driver.end("finish")
     stored = set(steps_stored(driver))
     # The checkpoint of step 4 is deleted with the last one, if the driver knew a newer one by then.
     assert {6, 9} <= stored <= {4, 6, 9}
@@ -56,7 +58,7 @@ def test_best_step_of_the_last_stage_of_proxies_has_a_checkpoint(drive: Any) -> 
 @pytest.mark.parametrize(
     ("until", "job_best", "end", "stored"),
     [
-        pytest.param(8, 5.5, {"word": "finish"}, [8], id="another trial leads"),
+        pytest.param(9, 5.5, {"word": "finish"}, [9], id="another trial leads"),
         pytest.param(2, None, {"word": "stop", "keep_best": True}, [2], id="stopped at its best step"),
         pytest.param(4, None, {"word": "stop", "keep_best": True}, [3], id="stopped after its best step"),
         pytest.param(2, None, {"word": "stop", "keep_best": False}, [], id="its job is cancelled"),
@@ -73,7 +75,8 @@ def test_best_step_is_stored_at_the_end_only_if_it_is_needed(
 
 def test_infeasible_step_is_not_the_best(drive: Any) -> None:
     driver = drive("follows_scores")
-    assert driver.run_to_its_last_step(**SCORES, constraints=(Constraint("acc", max=4.5),))["error"] is None
+    driver.run_to(9, **SCORES, constraints=(Constraint("acc", max=4.5),))
+    assert driver.end("finish")["error"] is None
     stored = set(steps_stored(driver))
     # Step 2 was the best before step 4. Its checkpoint is deleted with the last one, if the driver knew a newer one by then.
     assert {4, 9} <= stored <= {2, 4, 9}, "step 3 has the best score of all, and is infeasible"
@@ -82,10 +85,10 @@ def test_infeasible_step_is_not_the_best(drive: Any) -> None:
 def test_kept_best_state_is_dropped_when_another_trial_leads(drive: Any) -> None:
     driver = drive("follows_scores")
     driver.run_to(3, **SCORES)
-    driver.order("go", until=8, lease_ns=0, job_best=6.0)
+    driver.order("go", until=9, lease_ns=0, job_best=6.0)
     driver.until_state("waiting")
     driver.end("pause")
-    assert steps_stored(driver) == [8]
+    assert steps_stored(driver) == [9]
 
 
 def test_best_step_is_saved_immediately_if_saving_is_cheap(drive: Any) -> None:

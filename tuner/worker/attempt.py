@@ -258,8 +258,6 @@ class RunningAttempt:
         is_feasible = violation(self.order.get("constraints", ()), message.metrics) == 0
         if is_feasible and isinstance(value, int | float):
             self._scored(step, value if self.order.get("mode") == "max" else -value)
-        if step == self.max_step and self.last_command == "go" and isinstance(value, int | float):
-            self.last_command = "finish"  # the driver would order it, so the child need not wait for that
         reading = self.watch.reading(self.lease_ns, at)
         self.reports.append(
             {
