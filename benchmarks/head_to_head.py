@@ -87,7 +87,7 @@ class Result:
 
     @property
     def cost_s(self) -> float:
-        return self.curve[-1][0]
+        return self.curve[-1][0] if self.curve else 0.0
 
     @property
     def key(self) -> tuple[str, str, int, float]:
@@ -347,7 +347,9 @@ def report(results: Sequence[Result], usd_per_hour: float) -> None:
         print(f"| method | {dollars} | dollars to the same result, ours ÷ theirs |")
         print("| --- | --- | --- | --- | --- | --- |")
         for method in ("service", *PEERS):
-            theirs = {r.seed: r for r in results if (r.trainable, r.method) == (trainable, method)}
+            theirs = {
+                r.seed: r for r in results if (r.trainable, r.method) == (trainable, method) and r.curve
+            }
             pairs = [
                 (mine, mine if method == "service" else theirs[seed])
                 for seed, mine in ours.items()
@@ -395,6 +397,8 @@ def write_table(module: Any, logs: Sequence[Path], path: Path) -> int:
         steps = trainings.setdefault(json.dumps(line["config"], sort_keys=True), {})
         steps.setdefault(line["step"], (sign * line["value"], line["cpu_s"]))
     whole = {config: steps for config, steps in trainings.items() if len(steps) == STEPS}
+    if not whole:
+        return 0
     configs = [json.loads(config) for config in whole]
     curves = np.array([[steps[step + 1] for step in range(STEPS)] for steps in whole.values()])
     metric, seconds = curves[..., 0], curves[..., 1]
@@ -466,7 +470,8 @@ def main() -> None:
             path = args.tables / f"{trainable}.npz"
             rows = write_table(module_of(trainable), sorted(args.logs.glob(f"{trainable}-*.jsonl")), path)
             runs = [r for r in results if (r.trainable, r.method) == (trainable, "service") and r.curve]
-            compare_with_simulated(runs, path, rows)
+            if rows:
+                compare_with_simulated(runs, path, rows)
 
 
 def run_missing(args: argparse.Namespace, results: list[Result]) -> None:
@@ -504,6 +509,7 @@ def run_missing(args: argparse.Namespace, results: list[Result]) -> None:
                     folder = Path(root) / str(len(results))  # short, because Ray has its sockets in it
                     folder.mkdir()
                     search = Search(trainable, method, seed, MARGIN * trainings * cpu_s, str(folder))
+                    search.log.touch()  # a search without any report leaves it empty
                     usd = trainings * wall_s / 3600 * args.usd_per_hour
                     if method == "service":
                         keep(run_service(served, search, trainings, usd, start))

@@ -245,12 +245,13 @@ def test_arguments_of_the_loader_are_measured(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     search = loaders.fastest_arguments(None, **{"given": {}, **options})
     *earlier, last = [None, *seconds]
-    for times in earlier:
-        search.send(times)  # type: ignore[arg-type]
+    timed = [search.send(times) for times in earlier]  # type: ignore[arg-type]
+    as_timed = [dict(arguments) for arguments in timed]
     with pytest.raises(StopIteration) as end:
         search.send(last)
     arguments = end.value.value
     assert chosen == tuple(arguments.get(name) for name in ("num_workers", "pin_memory", "prefetch_factor"))
+    assert timed == as_timed, "what a loader was made with is never changed"
 
 
 def test_measuring_changes_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,13 +183,15 @@ class Calls(ABC):
     async def stop_trial(self, job: AnyJob, trial: str) -> answers.TrialDetail:
         """Stop a trial for good. The driver does so within a second or at the trial's next message."""
         path = path_of(job, f"/trials/{quoted(trial)}/stop")
-        return await self._http.ask(answers.TrialDetail, "POST", path, repeat=True)
+        answer = await self._http.ask(answers.TrialDetail, "POST", path, repeat=True)
+        return self._trial_of(answer, id_of(job))
 
     @call
     async def promote_trial(self, job: AnyJob, trial: str) -> answers.TrialDetail:
         """Let a trial run to its next rung, before other trials. Each call promotes it by one rung."""
         path = path_of(job, f"/trials/{quoted(trial)}/promote")
-        return await self._http.ask(answers.TrialDetail, "POST", path)
+        answer = await self._http.ask(answers.TrialDetail, "POST", path)
+        return self._trial_of(answer, id_of(job))
 
     @call
     async def top_up(

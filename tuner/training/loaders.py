@@ -175,7 +175,7 @@ def fastest_arguments(
     pins = gpu and "pin_memory" not in given
     if workers is not None or (in_memory and not pins):
         return arguments
-    load_s, train_s = pinned = yield arguments
+    load_s, train_s = pinned = yield {**arguments}
     if pins:
         load_s, train_s = yield {**arguments, "pin_memory": False}
     workers = 0 if in_memory else useful_workers(load_s, train_s, torch.get_num_threads())

@@ -67,7 +67,9 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     else:
         _import(*modules)
     if os.environ.get(TUNABLES) == HUGE_PAGES:
-        del os.environ[TUNABLES]  # it has taken effect, and is not for programs that user code starts
+        del os.environ[
+            TUNABLES
+        ]  # it has taken effect; only programs that are started while user code is imported or prepares data have it
     # Shared with the children. The first one that needs torch._dynamo sets it.
     dynamo_needed = mmap.mmap(-1, 1)
     stand_in(lambda: dynamo_needed.__setitem__(0, 1))

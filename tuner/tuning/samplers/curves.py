@@ -177,7 +177,7 @@ class LevelScores:
         )
         row, level = np.nonzero(has_score)
         lifted = penalty.lowered(lifts.lifted(trials["scores"][row, level], level), violation[row])
-        scaled = np.where(failed[row], FLOOR, np.maximum(FLOOR, (lifted - middle) / scale))
+        scaled = np.where(failed[row], FLOOR, np.fmax(FLOOR, (lifted - middle) / scale))
         if len(row) > count:
             # Among equally good trials, a golden-ratio sequence decides evenly, and always in the same way, whose scores are kept.
             spread = 0.3 * ((number * 0.6180339887498949) % 1.0)
