@@ -34,7 +34,7 @@ def test_missing_job_is_reported_on_standard_error(tuner: Tuner, words: list[str
         result = tuner(*(word.replace("JOB", "job_0") for word in words), *more)
         assert result.exit_code == 1
         assert result.stdout == ""
-        assert "There is no such thing" in result.stderr
+        assert "Not found" in result.stderr
         assert "'job_0'" in result.stderr
 
 

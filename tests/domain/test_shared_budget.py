@@ -29,7 +29,7 @@ def test_unknown_parent_and_parent_cycle_are_reported() -> None:
     known = {budget.name: budget for budget in (ORG, TEAM, ANN)}
     lost = parent_fault(SharedBudget("new", usd=Money(1), parent="taem"), known)
     assert lost is not None
-    assert "the budgets are team" in lost.detail
+    assert "use an existing one, such as team" in lost.detail
     for parent in ("org", "team", "ann"):
         round_again = parent_fault(SharedBudget("org", usd=Money(1), parent=parent), known)
         assert round_again is not None

@@ -347,7 +347,7 @@ def _retry_after_s(response: httpx2.Response) -> float:
 def _invalid_answer(status: int, detail: str) -> Problem:
     return Problem(
         type=f"{PROBLEM}{INVALID_ANSWER}",
-        title="The service answered strangely",
+        title="The service sent an invalid answer",
         status=status,
         detail=detail,
     )

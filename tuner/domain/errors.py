@@ -51,7 +51,7 @@ class Invalid(TunerError):
 
 
 class NotFound(TunerError):
-    """There is no such thing."""
+    """Not found."""
 
 
 class Unauthorized(TunerError):

@@ -117,7 +117,7 @@ def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fau
         return None
     if budget.parent not in known and budget.parent != budget.name:
         near = get_close_matches(budget.parent, known, 3) or sorted(known)[:3]
-        suggestion = f"; the budgets are {', '.join(near)}" if near else "; create it first"
+        suggestion = f"; use an existing one, such as {', '.join(near)}" if near else "; create it first"
         return Fault("/parent", f"there is no budget {budget.parent[:60]!r}{suggestion}")
     budgets = {**known, budget.name: budget}
     if budget.name in _ancestors(budget, budgets):

@@ -198,7 +198,7 @@ def _column(name: str, column: Floats, space: Space) -> list[float] | list[int]:
         row = int(np.argmax(outside))
         kind = "whole numbers " if isinstance(parameter, Int) else ""
         raise ValueError(
-            f"X: {name} of row {row} is {values[row]}, which is outside of meta's space: {kind}{low} to {high}"
+            f"X: {name} of row {row} is {values[row]}, but meta's space allows {kind}from {low} to {high}"
         )
     if isinstance(parameter, Int):
         return [int(value) for value in np.clip(whole, low, high)]
