@@ -150,6 +150,10 @@ def test_known_scores_are_bounded_and_keep_the_best() -> None:
     known = curves.known(20)
     assert len(known.y) == 20
     assert known.y.max() == pytest.approx(1.0)
+    mixed = sorted(curves.known(20, everywhere=10).trial)
+    assert mixed[10:] == list(range(40, 50))
+    in_each_ten = [sum(number // 10 == tens for number in mixed) for tens in range(4)]
+    assert set(in_each_ten) <= {2, 3}, "evenly from all others"
 
 
 def test_model_sampler_beats_random_search() -> None:

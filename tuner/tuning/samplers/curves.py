@@ -159,10 +159,11 @@ class LevelScores:
         trials = self._trials
         return np.asarray((trials["level"] >= 0) & ~trials["failed"], dtype=np.bool_)
 
-    def known(self, count: int) -> Data:
+    def known(self, count: int, everywhere: int = 0) -> Data:
         """Return at most `count` scores, lifted (projected) to the last step and scaled to median 0 and best 1.
 
-        A failed trial has one score, `FLOOR`. If there are more scores, those of better trials and each trial's newest score are preferred.
+        A failed trial has one score, `FLOOR`. If there are more scores, those of better trials and each trial's newest score are preferred,
+        except for a number of them, `everywhere`, that are chosen evenly from all others.
         """
         lifts, trials, usable = self._present_lifts(), self._trials, self._usable
         number, failed, violation = trials["number"], trials["failed"], trials["violation"]
@@ -179,11 +180,15 @@ class LevelScores:
         lifted = penalty.lowered(lifts.lifted(trials["scores"][row, level], level), violation[row])
         scaled = np.where(failed[row], FLOOR, np.fmax(FLOOR, (lifted - middle) / scale))
         if len(row) > count:
-            # Among equally good trials, a golden-ratio sequence decides evenly, and always in the same way, whose scores are kept.
-            spread = 0.3 * ((number * 0.6180339887498949) % 1.0)
-            end = np.where(failed, FLOOR + 0.5, (newest - middle) / scale + spread)
+            # A golden-ratio sequence chooses evenly, and always in the same way: among equally good trials, and from everywhere.
+            even = (number * 0.6180339887498949) % 1.0
+            end = np.where(failed, FLOOR + 0.5, (newest - middle) / scale + 0.3 * even)
             priority = end[row] + 0.5 * ((level == last[row]) & ~failed[row])
-            kept = np.lexsort((level, number[row], -priority))[:count]
+            order = np.lexsort((level, number[row], -priority))
+            kept, rest = order[: count - everywhere], order[count - everywhere :]
+            kept = np.append(
+                kept, rest[np.lexsort((level[rest], number[row[rest]], even[row[rest]]))[:everywhere]]
+            )
             row, level, scaled = row[kept], level[kept], scaled[kept]
         return Data(trials["features"][row], self._t[level], scaled, number[row])
 

@@ -38,6 +38,9 @@ PAST_CANDIDATES = 10
 CHEAPEST = 0.02  # share of the candidates, the cheapest, that always count as affordable
 SHORTEST_S = 1e-9
 POINTS = 200  # scores that the model is conditioned on
+# As many of them are chosen evenly from all trials. With the best ones only, the model forgot where bad trials were, expected the mean of
+# the best there, and kept proposing such configurations.
+EVERYWHERE = POINTS // 2
 FIT_POINTS = 120
 REFIT_AT = 1.3  # fit again once there are 1.3 times as many reports of rungs as at the last fit
 FORECASTS = 400  # the largest number of trials with a forecast: the best by their newest score
@@ -147,7 +150,7 @@ class ModelSampler:
         for data in self._fits:
             gp.fit(data)
         self._fits.clear()
-        gp.condition(self._curves.known(POINTS))
+        gp.condition(self._curves.known(POINTS, EVERYWHERE))
         self._model = _Model(self._curves.reports_seen, gp, self._cost_weights())
         self._model.forecast = self._forecast(gp, self._curves.best_numbers(FORECASTS))
         known = {**self._forecast(gp, self._curves.given), **self._model.forecast}
