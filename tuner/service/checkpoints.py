@@ -67,7 +67,7 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
     stored = answers.checkpoints_of(db, row.id, trial)
     if not stored:
         raise NotFound(
-            f"{trial} has no checkpoint: it stored none yet, or {spec.trainable} does not save checkpoints"
+            f"{trial} has no checkpoint: it stored none yet, {spec.trainable} saves none, or its files were deleted"
         )
     if step is not None:
         chosen = next((checkpoint for checkpoint in stored if checkpoint.step == step), None)
