@@ -153,9 +153,9 @@ def test_forged_state_creates_nothing(marked: dict[str, Any], says: str) -> None
 
 def test_state_of_another_class_or_version_is_refused(tmp_path: Path) -> None:
     state = EstimatorState(GaussianNB()).state_dict()
-    with pytest.raises(ValueError, match=r"class sklearn.naive_bayes:GaussianNB, and this is"):
+    with pytest.raises(ValueError, match=r"class sklearn.naive_bayes:GaussianNB, but this process has"):
         EstimatorState(MultinomialNB()).load_state_dict(state)
-    with pytest.raises(ValueError, match=r"scikit-learn 0.1, and this is"):
+    with pytest.raises(ValueError, match=r"scikit-learn 0.1, but this process has"):
         EstimatorState(GaussianNB()).load_state_dict({**state, "scikit-learn": "0.1"})
     with SpotSafe(model=GaussianNB(), steps=1, checkpoint_dir=tmp_path) as run:
         for _ in run.steps():
