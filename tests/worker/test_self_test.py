@@ -92,7 +92,7 @@ def test_self_test_that_times_out_fails_but_not_permanently(
 ) -> None:
     verdict = verdict_on("cases:hangs", limit_s=1)
     assert (verdict.passed, verdict.lasting) == (False, False)
-    assert "not through within 1 s" in verdict.reason
+    assert "did not finish within 1 s" in verdict.reason
 
 
 @pytest.mark.parametrize(("case", "passes"), [("with_spot_safe", True), ("objective", False)])
