@@ -69,7 +69,7 @@ def test_preempt_without_a_local_cluster_is_refused(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("spot-3", "there is spot-1, spot-2"), ("abc", "no node 'abc'"), ("spot-2", "spot-2 is starting")],
+    [("spot-3", "the nodes are spot-1, spot-2"), ("abc", "no node 'abc'"), ("spot-2", "spot-2 is starting")],
 )
 def test_preempt_refuses_unknown_and_starting_nodes(home: Path, name: str, says: str) -> None:
     file = ClusterFile(home)
