@@ -76,7 +76,7 @@ def test_refused_statements_and_an_exhausted_pool_are_reported(
     read_only = database.url.update_query_dict({"options": "-c default_transaction_read_only=on"})
     for url, refusal in ((read_only, "read-only"), (database.url.set(username="guest"), "permission denied")):
         other = Database(url.render_as_string(hide_password=False))
-        with pytest.raises(Unavailable, match=f"refuses: .*{refusal}"), other.write() as db:
+        with pytest.raises(Unavailable, match=f"refused the operation: .*{refusal}"), other.write() as db:
             db.exec_driver_sql("DELETE FROM leases")
         other.dispose()
     postgres_server.run("DROP ROLE guest")  # a role belongs to the server, which other tests use, too
