@@ -131,7 +131,10 @@ def test_training_that_runs_out_of_memory_fails_for_that_reason(drive: Any, case
     ("module", "case", "message"),
     [
         pytest.param(
-            "with_lightning", "train_with_wrong_metric", "logged metrics are val_loss", marks=pytest.mark.extended
+            "with_lightning",
+            "train_with_wrong_metric",
+            "logged metrics are val_loss",
+            marks=pytest.mark.extended,
         ),
         ("with_boosting", "xgboost_with_wrong_metric", "evaluated metrics are valid-logloss"),
         pytest.param(
