@@ -41,7 +41,9 @@ def run_attempt(supervisor: Supervisor, storage: str, number: int) -> int:
     for results in range(1, 1_000_000):
         result = supervisor.step()
         if result["state"] == "waiting":
-            if number % 2:
+            if result["reports"][-1]["step"] == STEPS:
+                supervisor.order({"order": "finish"})
+            elif number % 2:
                 supervisor.order({"order": "stop", "keep_best": True})
             else:
                 supervisor.order({"order": "go", "until": STEPS, "lease_ns": message["lease_ns"]})
