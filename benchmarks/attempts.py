@@ -1,6 +1,6 @@
 """`python -m benchmarks.attempts`: the processor time that an attempt without work takes in a worker.
 
-There is no Ray. Half of the attempts are stopped after the first step, and the others run to the last one. The figures leave out the start
+Ray is not involved. Half of the attempts are stopped after the first step, and the others run to the last one. The figures leave out the start
 of the worker and the imports of its fork server.
 """
 

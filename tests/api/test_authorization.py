@@ -138,7 +138,7 @@ def _leaks(world: World, who: str, method: str, path: str, answers: Answers) -> 
     if "never" in answers and (path not in SHOWS_ALL or who != "operator"):
         other, never = answers["other"], answers["never"]
         if (other[0], alike(other[1], world.a.ids)) != (never[0], alike(never[1], UNLIKE)):
-            yield f"other's ids are told from none: {other[0]} {other[1][:300]} and {never[0]} {never[1][:300]}"
+            yield f"other's ids differ from unknown ids: {other[0]} {other[1][:300]} and {never[0]} {never[1][:300]}"
     if who in IN and method == "GET" and answers["own"][0] not in (200, 403) and not path.endswith(MAY_LACK):
         yield f"own ids: {answers['own'][0]}"
 

@@ -40,7 +40,7 @@ from tuner.service.ray_dashboard import optuna_dashboard
 # The `X-Request-Id` of each answer, by which the caller and the audit log can identify the request.
 
 HEADER = b"x-request-id"
-# Only characters that are safe in logs, because the id is recorded as it was sent.
+# Only characters that are safe in logs, because the caller's id is recorded without a change.
 _TAKEN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 

@@ -271,7 +271,7 @@ class MemoryLimit:
     def _share(self, has: Mapping[str, float]) -> int:
         """Return the trial's part of the node's memory, or 0 if the trial does not fit on the node.
 
-        The part is the trial's share of the CPUs or of the GPUs, whichever share is larger.
+        The part is the larger one of the trial's shares of the CPUs and of the GPUs.
         """
         cpus, gpus = self._size.cpus, self._size.gpus
         if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:

@@ -63,7 +63,7 @@ def serving_cost(speed: ReplicaSpeed, price: Price, *, per_second: float, cold_s
     """Return what predictions cost.
 
     Scaling to zero assumes that requests arrive independently of each other, at times of a Poisson process. A replica is then paid from
-    a request until the next one or until it has answered, whichever is sooner. If it had stopped, the next request also pays for a cold
+    a request until the earlier of the next request and the end of its answer. If it had stopped, the next request also pays for a cold
     start. With `r` requests per second and a latency of `t`, that is `(1 - exp(-r t)) / r + exp(-r t) * cold_start_s` seconds per
     request. It is less than the `1 / r` of a replica that always runs if the cold start is shorter than the mean time between requests.
 

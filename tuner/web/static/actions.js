@@ -69,7 +69,7 @@ export class Actions {
   }
 
   /** Open a dialog that changes the job. If the job was changed since it was loaded, show the difference and ask again. */
-  askChange(title, content, words, { body, is, told, saying, then = (job) => job }) {
+  askChange(title, content, words, { body, is, difference, saying, then = (job) => job }) {
     let seen = this.model.job;
     const wrong = h("div");
     const { button } = ask(title, [content, wrong], words, async () => {
@@ -77,7 +77,7 @@ export class Actions {
         return await this.once(async () => then(await change(seen, body(), is)), saying(), wrong);
       } catch (error) {
         if (!(error instanceof Meanwhile)) throw error;
-        fill(wrong, problem({ title: "The job was changed meanwhile", detail: `${told(seen, error.job)} Your change was not made. To make it anyway, press the button again.` }));
+        fill(wrong, problem({ title: "The job was changed meanwhile", detail: `${difference(seen, error.job)} Your change was not made. To make it anyway, press the button again.` }));
         button.textContent = `${words} all the same`;
         seen = error.job;
         return false;
@@ -99,7 +99,7 @@ export class Actions {
     ], "Set the budget", {
       body: () => ({ budget: { usd: Number(input.value) } }),
       is: (job) => job.budget.usd === Number(input.value),
-      told: (before, now) => before.budget.usd === now.budget.usd ? "Its priority or tags have changed." : `Its budget was ${usd(before.budget.usd)}. It is ${usd(now.budget.usd)} now.`,
+      difference: (before, now) => before.budget.usd === now.budget.usd ? "Its priority or tags have changed." : `Its budget was ${usd(before.budget.usd)}. It is ${usd(now.budget.usd)} now.`,
       saying: () => `The budget is ${usd(Number(input.value))}.`,
       then: (job) => (goes && go.checked && ["paused", "succeeded"].includes(job.state) ? order(id, "resume") : job),
     });
@@ -123,7 +123,7 @@ export class Actions {
     ], "Set them", {
       body: () => ({ priority: Number(rank.value), tags: read() }),
       is: (job) => job.priority === Number(rank.value) && sorted(job.tags) === sorted(read()),
-      told: (before, now) => `Now its budget is ${usd(now.budget.usd)}, its priority ${now.priority} and its tags are ${written(now.tags).replaceAll("\n", ", ") || "none"}.`,
+      difference: (before, now) => `Now its budget is ${usd(now.budget.usd)}, its priority ${now.priority} and its tags are ${written(now.tags).replaceAll("\n", ", ") || "none"}.`,
       saying: () => "Priority and tags are set.",
     });
   }

@@ -23,7 +23,7 @@ export class Answer {
     this.node = h("div", {}, this.place,
       h("div", { class: "choice" },
         h("label", { for: "amount" }, "I can spend"), this.slider,
-        h("label", { for: "amount-exact", class: "unseen" }, "Dollars, exactly"), h("span", { class: "dollars" }, "$", this.number)),
+        h("label", { for: "amount-exact", class: "visually-hidden" }, "Dollars, exactly"), h("span", { class: "dollars" }, "$", this.number)),
       this.found, this.both,
       h("details", {}, h("summary", {}, "The Pareto front as a table"), this.rows));
   }
@@ -109,7 +109,7 @@ export class Answer {
     const turn = (this.asked += 1);
     let shown;
     try {
-      shown = this.told(await call(`/jobs/${this.model.job.id}/best?forecast=false&max_cost_usd=${this.amount.toFixed(6)}`));
+      shown = this.describe(await call(`/jobs/${this.model.job.id}/best?forecast=false&max_cost_usd=${this.amount.toFixed(6)}`));
     } catch (error) {
       shown = problem(error);
       if (error.status === 404) shown.removeAttribute("role");
@@ -117,7 +117,7 @@ export class Answer {
     if (turn === this.asked) fill(this.found, shown);
   }
 
-  told(best) {
+  describe(best) {
     const { next_better: next } = best, { metric } = this.model.job.objective;
     return [
       h("p", { class: "big" }, `${metric} ${figure(best.metric)}`, h("span", { class: "soft" }, ` for ${usd(best.cost_usd)}`)),

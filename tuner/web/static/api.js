@@ -56,9 +56,9 @@ export async function ask(path, { method = "GET", body, headers = {}, signal } =
     throw new Problem(0, SILENT);
   }
   if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
+  const refusal = await answer.json().catch(() => ({}));
   if (answer.status === 401) document.dispatchEvent(new Event("key-refused"));
-  throw new Problem(answer.status, told);
+  throw new Problem(answer.status, refusal);
 }
 
 export async function call(path, options) {

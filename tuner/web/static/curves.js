@@ -21,14 +21,14 @@ export class Curves {
     this.picked = null;
     this.place = h("div", { class: "chart", tabindex: "0", role: "group", "aria-roledescription": "chart",
       "aria-describedby": "curves-keys" });
-    this.told = h("p", { class: "readout", "aria-live": "polite" }, "Hover, or use the arrow keys, to read a trial.");
+    this.readout = h("p", { class: "readout", "aria-live": "polite" }, "Hover, or use the arrow keys, to read a trial.");
     const sign = (name, words) => h("li", {}, h("span", { class: `sign ${name}`, "aria-hidden": "true" }), words);
     this.whole = h("input", { type: "checkbox", onchange: () => this.update() });
     this.off = h("p", { hidden: true }, h("label", {}, this.whole, " Show outliers, too"));
     this.picker = h("select", { id: "charted", onchange: () => this.choose(this.picker.value) });
     this.choice = h("p", { class: "charted", hidden: true }, h("label", { for: "charted" }, "Metric"), this.picker);
     this.failed = h("div");
-    this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "unseen" }, "The up and down keys move through the trials from the best on, Enter shows one."), this.place, this.told, this.off, h("ul", { class: "legend" },
+    this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "visually-hidden" }, "The up and down keys move through the trials from the best on, Enter shows one."), this.place, this.readout, this.off, h("ul", { class: "legend" },
       sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
       sign("promoted", "promoted"), sign("preempted", "preempted")));
     this.place.addEventListener("keydown", (event) => this.pressed(event));
@@ -67,7 +67,7 @@ export class Curves {
     this.pick(null);
     fill(this.failed);
     if (model.isObjective) return;
-    text(this.told, "Loading…");
+    text(this.readout, "Loading…");
     try {
       for (;;) {
         const found = await call(`/jobs/${model.job.id}/curves?${new URLSearchParams({ metric: name })}`);
@@ -79,7 +79,7 @@ export class Curves {
       this.pick(this.picked); // A trial picked while the curves were loading stays picked.
     } catch (error) {
       if (model.charted !== name) return;
-      text(this.told, "");
+      text(this.readout, "");
       fill(this.failed, problem(error));
     }
     this.update();
@@ -240,7 +240,7 @@ export class Curves {
 
   pick(trial) {
     this.picked = trial;
-    text(this.told, trial === null ? "Hover, or use the arrow keys, to read a trial." : this.words(trial));
+    text(this.readout, trial === null ? "Hover, or use the arrow keys, to read a trial." : this.words(trial));
     this.lift(this.chart.plot);
   }
 

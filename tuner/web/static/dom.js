@@ -30,7 +30,7 @@ export function table(caption, heads, rows, { numeric = [] } = {}) {
     h(tag, { ...props, class: numeric.includes(index) ? "number" : null }, value);
   return h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": caption },
     h("table", {},
-      h("caption", { class: "unseen" }, caption),
+      h("caption", { class: "visually-hidden" }, caption),
       h("thead", {}, h("tr", {}, heads.map((head, index) => cell(head, index, "th", { scope: "col" })))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, index) =>
         cell(value, index, index === 0 ? "th" : "td", index === 0 ? { scope: "row" } : {})))))));

@@ -105,7 +105,7 @@ class JobPage {
     this.over = false;
     this.stop = follow(this.model.job.id, {
       after: this.after,
-      message: (kind, data) => this.told(kind, data),
+      message: (kind, data) => this.onMessage(kind, data),
       state: (name) => {
         this.over = name === "ended";
         text(this.live, LIVE[name]);
@@ -115,7 +115,7 @@ class JobPage {
     });
   }
 
-  told(kind, data) {
+  onMessage(kind, data) {
     if (kind === "trial" && data.preemptions > (this.model.trials.get(data.id)?.preemptions ?? 0)) this.findLosses(data.id);
     const before = this.model.job;
     this.model.tell(kind, data);

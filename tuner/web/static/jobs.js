@@ -19,7 +19,7 @@ export async function jobsPage(main) {
   const more = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { count = Math.min(500, count + PAGE); look(); } }, "Show older");
   const head = (words) => h("th", { scope: "col" }, words);
   const wide = h("div", { class: "wide ground", role: "region", hidden: true, tabindex: "0", "aria-label": "Jobs, newest first" },
-    h("table", { class: "jobs" }, h("caption", { class: "unseen" }, "Jobs, newest first"),
+    h("table", { class: "jobs" }, h("caption", { class: "visually-hidden" }, "Jobs, newest first"),
       h("thead", {}, h("tr", {}, head("Job"), head("State"), head("Spent of its budget"), head("Best"), head("Trials"), head("Submitted"))), body));
   fill(main, h("h1", { tabindex: "-1" }, "Jobs"), filters, failed, waiting, empty, none, wide, more);
 

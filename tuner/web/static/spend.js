@@ -34,7 +34,7 @@ export async function spendPage(main) {
     let found;
     try {
       const answer = await call(query());
-      found = [told(answer), machines(answer)];
+      found = [spendTable(answer), machines(answer)];
     } catch (error) {
       found = problem(error);
     }
@@ -68,7 +68,7 @@ export async function spendPage(main) {
   return () => { turn += 1; };
 }
 
-function told(found) {
+function spendTable(found) {
   const names = found.group_by.map((group) => group.replace(/^tag:/, ""));
   if (found.items.length === 0) return h("section", { "aria-label": "Spend" }, h("p", {}, "Nothing was spent in this time."));
   const most = Math.max(...found.items.map((one) => one.usd), 1e-9), count = names.length;

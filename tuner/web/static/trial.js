@@ -37,7 +37,7 @@ export async function show(model, id) {
     steering.update(trial);
     text(head, `${state(trial.state, trial.reason)}: best ${model.job.objective.metric} ${figure(trial.metric)}, newest ${figure(trial.latest_metric)} at step ${trial.steps}${trial.violation ? ", which violates the constraints" : ""}, ${usd(trial.paid_usd)} paid.`);
     const open = [...body.querySelectorAll("details")].map((one) => one.open);
-    fill(body, told(trial));
+    fill(body, details(trial));
     body.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
   };
   await look();
@@ -91,7 +91,7 @@ class Steering {
   }
 }
 
-function told(trial) {
+function details(trial) {
   const attempts = trial.attempt_list.map((one) => [
     one.attempt, one.end === null ? "▶ running" : one.end.replaceAll("_", " "), `${one.from_step} → ${one.to_step}`,
     usd(Object.values(one.bill).reduce((sum, part) => sum + part, 0)), one.market.replaceAll("_", " "), usd(one.usd_per_hour),

@@ -28,7 +28,7 @@ export class Trials {
     this.counted = h("p", { class: "soft small" });
     this.body = h("tbody");
     this.more = h("button", { type: "button", class: "quiet", onclick: () => { this.count += 4 * PAGE; this.update(); } }, "Show more");
-    this.caption = h("caption", { class: "unseen" });
+    this.caption = h("caption", { class: "visually-hidden" });
     this.heads = this.columns.map((column) => this.head(column));
     this.table = h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Table of trials" },
       h("table", { class: "trials" }, this.caption, h("thead", {}, h("tr", {}, this.heads)), this.body));
@@ -108,7 +108,7 @@ export class Trials {
 
   row(trial) {
     return h("tr", {},
-      h("th", { scope: "row" }, h("button", { type: "button", class: "link", onclick: () => show(this.model, trial.id) }, h("span", { class: "unseen" }, "Trial "), short(trial.id))),
+      h("th", { scope: "row" }, h("button", { type: "button", class: "link", onclick: () => show(this.model, trial.id) }, h("span", { class: "visually-hidden" }, "Trial "), short(trial.id))),
       this.columns.slice(1).map((column) => h("td", { class: classOf(column) })));
   }
 }
