@@ -18,6 +18,7 @@ from tuner.driver.messages import WorkerMessage
 from tuner.service import training_alone
 from tuner.worker import endings, supervisor
 from tuner.worker.attempt import RunningAttempt
+from tuner.worker.child import import_fix
 
 PLAIN = "tests.worker.plain_cases"
 
@@ -160,7 +161,22 @@ def test_missing_module_is_named(drive: Any) -> None:
     driver = drive("train", "tests.worker.no_such_module", fresh=True)
     driver.begin()
     message = driver.until_state("failed")["error"]["message"]
-    assert "'tests.worker.no_such_module'. Start `tuner serve` in the directory of tests" in message
+    assert (
+        "'tests.worker.no_such_module'. tests.worker was found, but it has no module no_such_module"
+        in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "fix"),
+    [
+        ("mine", "Start `tuner serve` in the directory of mine"),
+        ("mine.utils", "mine was found, but it has no module utils"),
+        ("other.part", "Install other where"),
+    ],
+)
+def test_missing_module_gets_the_advice_that_fits(missing: str, fix: str) -> None:
+    assert fix in import_fix(ModuleNotFoundError(name=missing), "mine.train:train")
 
 
 def test_nan_is_reported_and_tensors_become_numbers(drive: Any) -> None:

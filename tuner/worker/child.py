@@ -153,16 +153,16 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
 
 def import_fix(error: ModuleNotFoundError, entry: str) -> str:
     """Return what to do if a module of the trainable `entry` cannot be imported."""
-    name, module = error.name or "the module", entry.partition(":")[0]
-    missing, own = name.partition(".")[0], module.partition(".")[0]
-    if f"{module}.".startswith(f"{name}."):
+    name, own = error.name or "the module", entry.partition(":")[0].partition(".")[0]
+    package, _, module = name.rpartition(".")
+    if name == own:
         return (
             f"Start `tuner serve` in the directory of {own}, or add that directory to its PYTHONPATH. On a cluster, install {own} where "
             "the workers run"
         )
-    if missing == own:
-        return f"{own} was found, but it has no module {name}: correct the name, or add the file"
-    return f"Install {missing} where the service and its workers run"
+    if package.partition(".")[0] == own:
+        return f"{package} was found, but it has no module {module}: correct the name, or add the file"
+    return f"Install {name.partition('.')[0]} where the service and its workers run"
 
 
 def train(target: Callable[..., Any], channel: Channel) -> None:

@@ -67,9 +67,8 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     else:
         _import(*modules)
     if os.environ.get(TUNABLES) == HUGE_PAGES:
-        del os.environ[
-            TUNABLES
-        ]  # it has taken effect; only programs that are started while user code is imported or prepares data have it
+        # It has taken effect. Only programs that are started while user code is imported or prepares data have it.
+        del os.environ[TUNABLES]
     # Shared with the children. The first one that needs torch._dynamo sets it.
     dynamo_needed = mmap.mmap(-1, 1)
     stand_in(lambda: dynamo_needed.__setitem__(0, 1))
