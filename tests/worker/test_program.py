@@ -64,10 +64,17 @@ def values(driver: Driver, metric: str) -> list[Any]:
     return [report["metrics"][metric] for report in driver.reports]
 
 
-def step_of(loss: str = "$i", seconds: float = 0.1) -> str:
-    """Return the lines of a script that trains one step, saves its number, and reports."""
+def step_of(loss: str = "$i", seconds: float = 0.1, waits: bool = True) -> str:
+    """Return the lines of a script that trains one step, saves its number, and reports.
+
+    With `waits`, the script then waits until the worker has stopped and continued it. So it never begins to write its next
+    checkpoint before the worker has read the report, however busy the machine is.
+    """
     report = f"""echo '{{"loss": '{loss}'}}' >> $TUNER_METRICS"""
-    return f"sleep {seconds}; echo $i > $TUNER_CHECKPOINT_DIR/step; {report}"
+    lines = f"sleep {seconds}; echo $i > $TUNER_CHECKPOINT_DIR/step"
+    if waits:
+        report = f"continued=; trap continued=1 CONT; {report}; until [ $continued ]; do sleep 0.01; done"
+    return f"{lines}; {report}"
 
 
 def test_program_stores_artifacts_with_its_steps_and_names_one_that_is_refused(
@@ -85,7 +92,11 @@ def test_program_stores_artifacts_with_its_steps_and_names_one_that_is_refused(
     assert {name: artifact.step for name, artifact in stored.items()} == {"table.csv": 1}
 
 
-COUNTS = f"for i in $(seq $((TUNER_STEP + 1)) 20); do echo $i >> $HERE/tried; {step_of()}; done"
+def counting(step: str) -> str:
+    return f"for i in $(seq $((TUNER_STEP + 1)) 20); do echo $i >> $HERE/tried; {step}; done"
+
+
+COUNTS = counting(step_of())
 
 
 @pytest.mark.parametrize(
@@ -97,21 +108,27 @@ def test_interrupted_program_equals_an_uninterrupted_one(
     drive: Any, config: dict[str, Any], metric: str
 ) -> None:
     whole = drive("run", "tuner.worker.program")
-    whole.run_to(6, config=config)
+    whole.run_to(8, config=config)
     whole.end("finish")
     parts = drive("run", "tuner.worker.program", storage=f"{whole.storage}-parts")
-    parts.save_at(2, config=config)
-    parts.run_to(6, config=config, restore=2)
+    parts.run_to(2, config=config)
+    # A step cannot be saved if the program has begun to write the next one before it was stopped, as on a busy machine.
+    while not parts.reports[-1]["resumable"]:
+        parts.order("go", until=parts.reports[-1]["step"] + 1, lease_ns=600 * SECOND)
+        parts.until_state("waiting")
+    saved = parts.end("pause")["saved_step"]
+    assert saved == parts.reports[-1]["step"]
+    parts.run_to(8, config=config, restore=saved)
     parts.end("finish")
-    assert [report["step"] for report in parts.reports] == [1, 2, 3, 4, 5, 6]
+    assert [report["step"] for report in parts.reports] == [*range(1, 9)]
     assert values(parts, metric) == values(whole, metric)
-    assert values(whole, metric)[5] < values(whole, metric)[0]
+    assert values(whole, metric)[7] < values(whole, metric)[0]
 
 
 def test_program_does_not_run_while_its_report_waits_for_a_reply(
     program: Driver, bash: Any, tmp_path: Path
 ) -> None:
-    program.run_to(2, config=bash(COUNTS))
+    program.run_to(2, config=bash(counting(step_of(waits=False))))
     time.sleep(0.3)
     assert (tmp_path / "tried").read_text().split()[-1] in ("2", "3")
     program.order("go", until=3, lease_ns=600 * SECOND)
@@ -292,7 +309,7 @@ def test_orphans_that_have_ended_are_collected(program: Driver, bash: Any, tmp_p
 
 
 def test_many_fast_steps_are_all_reported(program: Driver, bash: Any) -> None:
-    program.begin(until=9, config=bash(f"for i in $(seq 9); do {step_of(seconds=0)}; done"))
+    program.begin(until=9, config=bash(f"for i in $(seq 9); do {step_of(seconds=0, waits=False)}; done"))
     program.until_state("ended", "waiting")
     assert values(program, "loss") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
