@@ -26,11 +26,11 @@ if checkpoint.exists():
     model.module.load_state_dict(state["model"])
     first = state["epoch"] + 1
 for epoch in range(first, arguments.epochs + 1):
-    rows = inputs[rank :: torch.distributed.get_world_size()]
-    loss = (model(rows) - rows[:, :1]).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+    for rows in inputs[rank :: torch.distributed.get_world_size()].split(4):
+        loss = (model(rows) - rows[:, :1]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
     if rank == 0:
         torch.save({"model": model.module.state_dict(), "epoch": epoch}, checkpoint)
         with open(os.environ["TUNER_METRICS"], "a") as file:

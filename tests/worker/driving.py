@@ -11,6 +11,7 @@ from tuner.worker.supervisor import Supervisor
 
 SECOND = 1_000_000_000
 LEASE_S = 600
+MAX_STEP = 9
 NODE = "node-here"  # the machine of the supervisors that tests share
 ENDS = {"pause": "paused", "stop": "stopped", "finish": "finished"}
 
@@ -39,7 +40,7 @@ class Driver:
             "entry": self.entry,
             "config": {"x": 2},
             "until": until,
-            "max_step": 9,
+            "max_step": MAX_STEP,
             "lease_ns": int(lease_s * SECOND),
             "storage": str(self.storage),
             "restore_step": restore,
@@ -66,6 +67,27 @@ class Driver:
         paused = self.end("pause")
         assert paused["saved_step"] == step
         return paused
+
+    def promoted_twice(self, steps: int, **more: Any) -> None:
+        """Train to the rung at step 1, then to the one at 3, and then to `steps`. Pause at each rung."""
+        self.save_at(1, **more)
+        self.run_to(3, restore=1, **more)
+        assert self.end("pause")["saved_step"] == 3
+        self.run_to(steps, restore=3, **more)
+
+    def save_from(self, step: int, **more: Any) -> int:
+        """Run an attempt of a program to this step or a few more, and pause it with a checkpoint. Return the saved step.
+
+        A step cannot be saved if the program has begun to write the next one before it was stopped, as on a busy machine.
+        """
+        self.run_to(step, **more)
+        while not self.reports[-1]["resumable"]:
+            assert self.reports[-1]["step"] < MAX_STEP, self.reports
+            self.order("go", until=self.reports[-1]["step"] + 1, lease_ns=LEASE_S * SECOND)
+            self.until_state("waiting")
+        saved: int = self.end("pause")["saved_step"]
+        assert saved == self.reports[-1]["step"]
+        return saved
 
     def until_state(self, *states: str) -> dict[str, Any]:
         """Step until the worker is in one of the states, and return that result."""

@@ -28,14 +28,6 @@ CASES = [
 ]
 
 
-def promoted_twice(driver: Driver, steps: int, **more: Any) -> None:
-    """Train to the rung at step 1, then to the one at 3, and then to `steps`. Pause at each rung."""
-    driver.save_at(1, **more)
-    driver.run_to(3, restore=1, **more)
-    assert driver.end("pause")["saved_step"] == 3
-    driver.run_to(steps, restore=3, **more)
-
-
 @pytest.mark.parametrize(("module", "case"), CASES)
 def test_training_that_is_promoted_twice_equals_an_uninterrupted_one(
     drive: Any, module: str, case: str
@@ -45,7 +37,7 @@ def test_training_that_is_promoted_twice_equals_an_uninterrupted_one(
     whole.begin(until=6, config={})
     whole.until_state("waiting")
     parts = drive(case, f"tests.frameworks.{module}", storage=str(whole.storage) + "-parts")
-    promoted_twice(parts, 6, config={})
+    parts.promoted_twice(6, config={})
     assert [report["step"] for report in parts.reports] == [1, 2, 3, 4, 5, 6]
     expected = [report["metrics"][metric] for report in whole.reports]
     assert expected[5] < expected[0]
@@ -175,7 +167,7 @@ def test_estimator_that_is_promoted_twice_equals_an_uninterrupted_one(
     whole.run_to(steps, config=config, seed=3)
     whole.end("finish")
     parts = drive(case, SKLEARN, storage=f"{whole.storage}-parts")
-    promoted_twice(parts, steps, config=config, seed=3)
+    parts.promoted_twice(steps, config=config, seed=3)
     assert [report["step"] for report in parts.reports] == list(range(1, steps + 1))
     assert [report["metrics"] for report in parts.reports] == [report["metrics"] for report in whole.reports]
 

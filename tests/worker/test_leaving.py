@@ -219,6 +219,17 @@ def test_finish_request_completes_despite_a_notice(drive: Any, node: Node) -> No
     assert ended["saved_step"] == 2
 
 
+@pytest.mark.parametrize("case", ["tune_checkpoints", "Steps"])
+def test_plain_ray_tune_trainable_is_saved_on_notice_and_resumes(drive: Any, node: Node, case: str) -> None:
+    driver = drive(case, "tests.worker.tune_cases")
+    driver.run_to(2)
+    node.goes(1000)
+    assert driver.until_state("preempted")["saved_step"] == 2
+    node.stays()
+    driver.run_to(4, restore=2)
+    assert [report["metrics"]["acc"] for report in driver.reports] == [1, 2, 3, 4]
+
+
 def test_unsaveable_trial_is_preempted_immediately(drive: Any, node: Node) -> None:
     driver = drive("never_saves_slowly", "tests.worker.tune_cases")
     driver.begin(until=99, max_step=99)

@@ -133,15 +133,12 @@ def test_trial_is_one_of_optuna(drive: Any) -> None:
     assert driver.reports[0]["metrics"] == {"value": 1.0}
 
 
-def test_objective_with_spot_safe_continues(drive: Any) -> None:
+def test_objective_with_spot_safe_that_is_promoted_twice_equals_an_uninterrupted_one(drive: Any) -> None:
     whole = started(drive, "with_spot_safe", {"rate": 0.01}, until=6, seed=1)
     whole.until_state("waiting")
     whole.end("stop")
-    driver = started(drive, "with_spot_safe", {"rate": 0.01}, until=2, seed=1)
-    driver.until_state("waiting")
-    assert driver.end("pause")["saved_step"] == 2
-    driver.begin(config={"rate": 0.01}, kind="optuna", metric="value", until=6, restore=2, seed=1)
-    driver.until_state("waiting")
+    driver = drive("with_spot_safe", MODULE, storage=f"{whole.storage}-parts")
+    driver.promoted_twice(6, config={"rate": 0.01}, kind="optuna", metric="value", seed=1)
     assert [report["step"] for report in driver.reports] == [1, 2, 3, 4, 5, 6]
     assert [driver_report["metrics"] for driver_report in driver.reports] == [
         whole_report["metrics"] for whole_report in whole.reports

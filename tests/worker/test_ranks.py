@@ -407,16 +407,25 @@ def test_example_of_the_guide_continues_where_it_was_paused(drive: Any) -> None:
     assert second < first
 
 
+def script(name: str) -> dict[str, Any]:
+    file = Path(str(frameworks.__file__)).parent / name
+    return program_config(f"{sys.executable} {file} --lr {{lr}} --epochs {{steps}}", None, 9, {"lr": 0.05})
+
+
 @pytest.mark.extended
-def test_script_for_torchrun_runs_unchanged(drive: Any) -> None:
-    driver = drive("run", "tuner.worker.program")
-    command = f"{sys.executable} {Path(str(frameworks.__file__)).parent / 'with_torchrun.py'} --lr {{lr}} --epochs {{steps}}"
-    config = program_config(command, None, 9, {"lr": 0.1})
-    driver.save_at(2, config=config, **TWO)
-    driver.run_to(4, restore=2, config=config, **TWO)
-    driver.end("stop")
-    assert losses(driver) == sorted(losses(driver), reverse=True)
-    assert [report["step"] for report in driver.reports] == [1, 2, 3, 4]
+@pytest.mark.parametrize("name", ["with_torchrun.py", "with_accelerate.py"])
+def test_script_of_several_ranks_runs_unchanged_and_continues_exactly(drive: Any, name: str) -> None:
+    order = {"config": script(name), **TWO}
+    whole = drive("run", "tuner.worker.program")
+    whole.run_to(8, **order)
+    whole.end("stop")
+    parts = drive("run", "tuner.worker.program", storage=f"{whole.storage}-parts")
+    saved = parts.save_from(2, **order)
+    parts.run_to(8, restore=saved, **order)
+    parts.end("stop")
+    assert [report["step"] for report in parts.reports] == [*range(1, 9)]
+    assert losses(parts) == losses(whole)
+    assert losses(whole)[7] < losses(whole)[0]
 
 
 @pytest.mark.extended

@@ -218,10 +218,9 @@ def test_returned_or_yielded_values_are_reports(drive: Any, case: str, values: l
 
 
 @pytest.mark.parametrize("case", ["tune_checkpoints", "Steps", "DictSteps", "ArraySteps"])
-def test_plain_ray_tune_trainables_run_unchanged_and_resume(drive: Any, case: str) -> None:
+def test_plain_ray_tune_trainables_run_unchanged_and_are_promoted_twice(drive: Any, case: str) -> None:
     driver = drive(case, "tests.worker.tune_cases")
-    driver.save_at(2)
-    driver.run_to(4, restore=2)
+    driver.promoted_twice(4)
     assert [r["metrics"]["acc"] for r in driver.reports] == [1, 2, 3, 4]
     assert driver.reports[0]["resumable"]
 

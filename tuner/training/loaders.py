@@ -75,7 +75,7 @@ class ResumableLoader:
     def __init__(self, dataset: Any, order: Batches, search: "ArgumentSearch") -> None:
         self._dataset, self._order, self._search = dataset, order, search
         self._searching = True
-        self._arguments: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}  #: What was chosen for the `DataLoader`.
         self._seconds: list[tuple[float, float]] = []  # of waiting for a batch, and of training on it
         self._choose(None)
 
@@ -101,9 +101,9 @@ class ResumableLoader:
                 torch.cuda.synchronize()  # otherwise the time of training would be that of starting its kernels
             trained = time.perf_counter()
             self._seconds.append((loaded - began, trained - loaded))
-            workers = self._arguments["num_workers"]
+            workers = self.arguments["num_workers"]
             # Do not count the first batch, which also opens files and allocates memory, nor the batches that workers load at once.
-            warm = max(1, workers * (self._arguments.get("prefetch_factor") or 0))
+            warm = max(1, workers * (self.arguments.get("prefetch_factor") or 0))
             if len(self._seconds) == warm + (TIMED_WITH_WORKERS if workers else TIMED):
                 # A worker that is late at times makes training wait for one batch of several, which a median would not show.
                 average = mean if workers else median
@@ -119,9 +119,9 @@ class ResumableLoader:
             arguments = self._search.send(measured)  # type: ignore[arg-type]
         except StopIteration as end:
             arguments, self._searching = end.value, False
-        if arguments == self._arguments:
+        if arguments == self.arguments:
             return False
-        self._loader, self._arguments = self._loader_with(arguments), arguments
+        self._loader, self.arguments = self._loader_with(arguments), arguments
         return True
 
     def _loader_with(self, arguments: Mapping[str, Any]) -> DataLoader[Any]:
