@@ -145,7 +145,7 @@ def test_pages_of_a_service_without_jobs_are_shown(page: Page, empty_site: Site)
 
 def test_few_bad_curves_do_not_set_the_scale_of_the_chart(page: Page, finished: Finished) -> None:
     page.goto(finished.url)
-    ask = """async ([mode, ys]) => (await import("/static/chart.js")).reach(
+    ask = """async ([mode, ys]) => (await import("/static/chart.js")).valueRange(
         [ys], ys.length, mode).off"""
     race = [0.5 + place / 100 for place in range(30)]
     for mode, best, worst in (("min", 0.5, 9.0), ("max", 0.79, -9.0)):

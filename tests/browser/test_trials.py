@@ -277,7 +277,7 @@ def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, 
         const { Model } = await import("/static/model.js");
         const model = new Model({ objective: { metric: "acc", mode: "max" }, rungs: [] });
         model.fill({ trials: [], metrics: ["acc"] });
-        const report = (step, metrics) => model.tell("report", { trial: "trial_0", step, metric: 1, cost_usd: 0, metrics, seq: step });
+        const report = (step, metrics) => model.apply("report", { trial: "trial_0", step, metric: 1, cost_usd: 0, metrics, seq: step });
         report(1, { acc: 1, loss: 5 });
         model.chart("loss");
         report(3, { acc: 1, loss: 3 });
@@ -285,7 +285,7 @@ def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, 
         model.fillCharted({ metric: "loss", trials: [{ id: "trial_0", steps: [1, 2, 3], metric: [5, null, 3] }] });
         model.fillCharted({ metric: "acc", trials: [{ id: "trial_0", steps: [1], metric: [7] }] });
         report(5, { acc: 1, loss: 2 });
-        const { xs, ys } = model.curveOf(model.of("trial_0"));
+        const { xs, ys } = model.curveOf(model.trialOf("trial_0"));
         return [[...model.metrics], xs, ys];
     }"""
     assert page.evaluate(reported) == [["acc", "loss"], [1, 2, 3, 4, 5], [5, None, 3, None, 2]]

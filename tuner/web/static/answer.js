@@ -1,7 +1,7 @@
 // "I can spend $…": the Pareto front of metric against cost, and the best configuration for an amount.
 
 import { call } from "./api.js";
-import { chart, colour, span } from "./chart.js";
+import { chart, colour, axisRange } from "./chart.js";
 import { atMost, fill, h, loading, problem, table } from "./dom.js";
 import { dollars, duration, figure, short, usd } from "./format.js";
 
@@ -12,45 +12,45 @@ export class Answer {
     this.model = model;
     this.front = [];
     this.amount = null; // null: the cost of the best configuration, until the user chooses an amount
-    this.asked = 0;
+    this.turn = 0;
     this.place = h("div", { class: "chart", role: "img", "aria-label": "The Pareto front of metric against cost: no other point is better in both." });
-    this.both = h("div", { class: "chart", role: "img", "aria-label": "Both metrics of the Pareto front." }); // of a job with two objectives
-    this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.most()) });
+    this.tradeoffPlace = h("div", { class: "chart", role: "img", "aria-label": "Both metrics of the Pareto front." }); // of a job with two objectives
+    this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.maxAmount()) });
     this.number = h("input", { type: "number", id: "amount-exact", min: 0, step: "any", inputmode: "decimal", oninput: () => this.choose(Number(this.number.value), true) });
-    this.found = h("div", { class: "answer", "aria-live": "polite" }, loading());
-    this.rows = h("div");
-    this.look = atMost(150, () => this.ask());
+    this.answer = h("div", { class: "answer", "aria-live": "polite" }, loading());
+    this.tableRows = h("div");
+    this.requestSoon = atMost(150, () => this.requestBest());
     this.node = h("div", {}, this.place,
       h("div", { class: "choice" },
         h("label", { for: "amount" }, "I can spend"), this.slider,
         h("label", { for: "amount-exact", class: "visually-hidden" }, "Dollars, exactly"), h("span", { class: "dollars" }, "$", this.number)),
-      this.found, this.both,
-      h("details", {}, h("summary", {}, "The Pareto front as a table"), this.rows));
+      this.answer, this.tradeoffPlace,
+      h("details", {}, h("summary", {}, "The Pareto front as a table"), this.tableRows));
   }
 
   begin() {
     this.chart = chart(this.place, {
       x: "dollars to train it", y: this.model.job.objective.metric, formatX: dollars, formatY: figure, height: 240,
       series: [{ stroke: () => colour("running"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: true, size: 7, fill: () => colour("running") } }],
-      scales: { x: { range: () => [0, this.most()] }, y: { range: (_, low, high) => span(low, high) } },
-      hooks: { draw: [(plot) => this.line(plot)] },
+      scales: { x: { range: () => [0, this.maxAmount()] }, y: { range: (_, low, high) => axisRange(low, high) } },
+      hooks: { draw: [(plot) => this.drawAmount(plot)] },
     });
     const second = this.model.job.objectives?.[1];
     if (!second) return;
-    this.tradeoff = chart(this.both, {
+    this.tradeoff = chart(this.tradeoffPlace, {
       x: second.metric, y: this.model.job.objective.metric, formatX: figure, formatY: figure, height: 240,
       series: [{ stroke: () => colour("running"), paths: () => null, points: { show: true, size: 7, fill: () => colour("running") } }],
-      scales: { x: { range: (_, low, high) => span(low, high) }, y: { range: (_, low, high) => span(low, high) } },
+      scales: { x: { range: (_, low, high) => axisRange(low, high) }, y: { range: (_, low, high) => axisRange(low, high) } },
     });
   }
 
   end() {
-    this.look.stop();
+    this.requestSoon.stop();
     this.chart?.end();
     this.tradeoff?.end();
   }
 
-  most() {
+  maxAmount() {
     return (this.front[this.front.length - 1]?.cost_usd ?? 1) * 1.1;
   }
 
@@ -58,7 +58,7 @@ export class Answer {
     this.front = items;
     this.slider.disabled = this.number.disabled = items.length === 0;
     if (items.length === 0) {
-      fill(this.found, h("p", {}, "Nothing was reported yet."));
+      fill(this.answer, h("p", {}, "Nothing was reported yet."));
       return;
     }
     const { objective } = this.model.job, line = improving(items, objective.mode), names = second ? [objective.metric, second] : [objective.metric];
@@ -67,33 +67,33 @@ export class Answer {
       const sorted = [...items].sort((a, b) => a.metrics[second] - b.metrics[second]);
       this.tradeoff.set([sorted.map((point) => point.metrics[second]), sorted.map((point) => point.metric)]);
     }
-    fill(this.rows, table("The front of metric against cost", ["Cost to train", ...names, "Trial", "Step"],
+    fill(this.tableRows, table("The front of metric against cost", ["Cost to train", ...names, "Trial", "Step"],
       items.map((point) => [usd(point.cost_usd), figure(point.metric), ...(second ? [figure(point.metrics[second])] : []), short(point.trial), point.step]),
       { numeric: [0, ...names.map((_, index) => index + 1), names.length + 2] }));
-    if (this.amount === null) this.choose(this.most());
-    else { this.place_slider(); this.look(); }
+    if (this.amount === null) this.choose(this.maxAmount());
+    else { this.moveSlider(); this.requestSoon(); }
   }
 
   fail(error) {
-    fill(this.found, problem(error));
+    fill(this.answer, problem(error));
   }
 
   choose(amount, typed = false) {
     this.amount = Math.max(0, Math.floor(amount * 1e6) / 1e6);
     if (!typed) this.number.value = String(Number(this.amount.toFixed(6)));
-    this.place_slider(typed);
+    this.moveSlider(typed);
     this.chart.plot.redraw(false);
-    this.look();
+    this.requestSoon();
   }
 
-  place_slider() {
-    if (document.activeElement !== this.slider) this.slider.value = String(Math.round((this.amount / this.most()) * STEPS));
+  moveSlider() {
+    if (document.activeElement !== this.slider) this.slider.value = String(Math.round((this.amount / this.maxAmount()) * STEPS));
     this.slider.setAttribute("aria-valuetext", usd(this.amount));
   }
 
-  line(plot) {
+  drawAmount(plot) {
     if (this.amount === null) return;
-    const { ctx } = plot, { top, height } = plot.bbox, x = plot.valToPos(Math.min(this.amount, this.most()), "x", true);
+    const { ctx } = plot, { top, height } = plot.bbox, x = plot.valToPos(Math.min(this.amount, this.maxAmount()), "x", true);
     ctx.save();
     ctx.strokeStyle = colour("best");
     ctx.lineWidth = 2 * devicePixelRatio;
@@ -105,8 +105,8 @@ export class Answer {
   }
 
   /** Request the best configuration. An answer that arrives after a later request was sent is dropped. */
-  async ask() {
-    const turn = (this.asked += 1);
+  async requestBest() {
+    const turn = (this.turn += 1);
     let shown;
     try {
       shown = this.describe(await call(`/jobs/${this.model.job.id}/best?forecast=false&max_cost_usd=${this.amount.toFixed(6)}`));
@@ -114,7 +114,7 @@ export class Answer {
       shown = problem(error);
       if (error.status === 404) shown.removeAttribute("role");
     }
-    if (turn === this.asked) fill(this.found, shown);
+    if (turn === this.turn) fill(this.answer, shown);
   }
 
   describe(best) {
@@ -128,7 +128,7 @@ export class Answer {
   }
 }
 
-/** Return the points, cheapest first, that are better than all cheaper ones. With two objectives, others are on the front, too. */
+/** Return the points that are better than all cheaper ones, cheapest first. With two objectives, the front has further points. */
 export function improving(items, mode) {
   let best = null;
   return items.filter(({ metric }) => (best === null || (mode === "max" ? metric > best : metric < best)) && ((best = metric), true));

@@ -5,11 +5,11 @@ const tabs = new BroadcastChannel("tuner");
 
 /** Store a key that the address has after its #, and remove it from the address, so that it is not visible or bookmarked. */
 export function takeKey() {
-  const given = /^#key=([^&]+)(?:&(job|ray)=([A-Za-z0-9_-]*))?$/.exec(location.hash);
-  if (given === null) return;
-  setKey(decodeURIComponent(given[1]));
-  const [, , where, job] = given;
-  history.replaceState(null, "", !where ? "#/" : where === "job" ? `#/jobs/${job}` : `#/ray/${job}`);
+  const match = /^#key=([^&]+)(?:&(job|ray)=([A-Za-z0-9_-]*))?$/.exec(location.hash);
+  if (match === null) return;
+  setKey(decodeURIComponent(match[1]));
+  const [, , page, job] = match;
+  history.replaceState(null, "", !page ? "#/" : page === "job" ? `#/jobs/${job}` : `#/ray/${job}`);
 }
 
 export function key() {
@@ -32,13 +32,13 @@ export class Problem extends Error {
   }
 }
 
-const SILENT = {
+const NO_ANSWER = {
   title: "The service does not answer",
   detail: "Check that `tuner serve` runs and can be reached, then try again. A repeated request never takes effect twice.",
 };
 
 /** Send a request and return the successful response. Throw a Problem for any other status, or if there is no answer. */
-export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
+export async function request(path, { method = "GET", body, headers = {}, signal } = {}) {
   let answer;
   try {
     answer = await fetch(`v1${path}`, {
@@ -53,28 +53,28 @@ export async function ask(path, { method = "GET", body, headers = {}, signal } =
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, SILENT);
+    throw new Problem(0, NO_ANSWER);
   }
   if (answer.ok) return answer;
-  const refusal = await answer.json().catch(() => ({}));
+  const problem = await answer.json().catch(() => ({}));
   if (answer.status === 401) document.dispatchEvent(new Event("key-refused"));
-  throw new Problem(answer.status, refusal);
+  throw new Problem(answer.status, problem);
 }
 
 export async function call(path, options) {
-  return (await ask(path, options)).json();
+  return (await request(path, options)).json();
 }
 
 /** Notify the other tabs that this tab changed a job. */
-export function changed(job) {
+export function notifyTabs(job) {
   tabs.postMessage(job);
 }
 
 /** Call `act` with the id of each job that another tab changes. Return a function that stops this. */
-export function onChanged(act) {
-  const heard = (event) => act(event.data);
-  tabs.addEventListener("message", heard);
-  return () => tabs.removeEventListener("message", heard);
+export function onJobChanged(act) {
+  const onMessage = (event) => act(event.data);
+  tabs.addEventListener("message", onMessage);
+  return () => tabs.removeEventListener("message", onMessage);
 }
 
 /** Return a random key. This also works in a page without a secure context (HTTPS), which lacks `crypto.randomUUID`. */

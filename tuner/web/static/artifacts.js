@@ -1,6 +1,6 @@
 // The files that a trial reported with its metrics: images are shown, other files can be downloaded.
 
-import { ask, call } from "./api.js";
+import { request, call } from "./api.js";
 import { fill, h, problem, save } from "./dom.js";
 
 export class Artifacts {
@@ -14,14 +14,14 @@ export class Artifacts {
   }
 
   /** Load the list if the trial has reported since the last call, or is over. */
-  async look(steps, runs) {
+  async update(steps, runs) {
     const now = `${steps} ${runs}`;
     if (now === this.seen) return;
     this.seen = now;
     try {
       const { items } = await call(this.path);
       fill(this.failed);
-      fill(this.list, items.map((one) => this.item(one)));
+      fill(this.list, items.map((artifact) => this.item(artifact)));
       this.node.hidden = items.length === 0;
     } catch (error) {
       this.seen = null;
@@ -30,37 +30,37 @@ export class Artifacts {
     }
   }
 
-  item(one) {
-    const key = `${one.name} ${one.sha256}`;
-    if (!this.shown.has(key)) this.shown.set(key, this.made(one));
+  item(artifact) {
+    const key = `${artifact.name} ${artifact.sha256}`;
+    if (!this.shown.has(key)) this.shown.set(key, this.create(artifact));
     return this.shown.get(key);
   }
 
-  made(one) {
-    const name = h("button", { type: "button", class: "quiet small", onclick: () => this.download(one) }, `Download ${one.name}`);
-    const image = one.content_type.startsWith("image/") ? h("img", { alt: `${one.name} of step ${one.step}`, hidden: true }) : null;
-    if (image !== null) this.load(one, image);
-    return h("li", {}, image, h("p", {}, name, h("span", { class: "soft small" }, ` step ${one.step}, ${one.bytes} bytes`)));
+  create(artifact) {
+    const name = h("button", { type: "button", class: "quiet small", onclick: () => this.download(artifact) }, `Download ${artifact.name}`);
+    const image = artifact.content_type.startsWith("image/") ? h("img", { alt: `${artifact.name} of step ${artifact.step}`, hidden: true }) : null;
+    if (image !== null) this.showImage(artifact, image);
+    return h("li", {}, image, h("p", {}, name, h("span", { class: "soft small" }, ` step ${artifact.step}, ${artifact.bytes} bytes`)));
   }
 
-  async content(one) {
-    return (await ask(`${this.path}/${encodeURIComponent(one.name)}`)).blob();
+  async content(artifact) {
+    return (await request(`${this.path}/${encodeURIComponent(artifact.name)}`)).blob();
   }
 
   /** Show an image as a data URL. An address could not carry the key, and the page's policy allows no other source. */
-  async load(one, image) {
+  async showImage(artifact, image) {
     try {
       const reader = new FileReader();
       reader.addEventListener("load", () => { image.src = reader.result; image.hidden = false; });
-      reader.readAsDataURL(await this.content(one));
+      reader.readAsDataURL(await this.content(artifact));
     } catch (error) {
       image.replaceWith(problem(error));
     }
   }
 
-  async download(one) {
+  async download(artifact) {
     try {
-      save(await this.content(one), one.name);
+      save(await this.content(artifact), artifact.name);
     } catch (error) {
       fill(this.failed, problem(error));
     }

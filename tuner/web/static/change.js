@@ -4,30 +4,30 @@
 import { call } from "./api.js";
 
 /** Thrown if the job was changed since it was loaded. `job` is its current state. */
-export class Meanwhile {
+export class JobChanged {
   constructor(job) {
     this.job = job;
   }
 }
 
-/** Send the change `body` of the loaded job `seen`. If the answer is lost, fetch the job and use `is(job)` to find out whether the change
- * was made, so that it is not made twice. Throw Meanwhile, or a Problem if the service refuses or does not answer. */
-export async function change(seen, body, is) {
-  const path = `/jobs/${seen.id}`;
-  const send = () => call(path, { method: "PATCH", body, headers: { "If-Match": `"${seen.revision}"` } });
+/** Send the change `body` of the job `loaded`. If the answer is lost, fetch the job and use `isMade(job)` to find out whether the change
+ * was made, so that it is not made twice. Throw JobChanged, or a Problem if the service refuses or does not answer. */
+export async function changeJob(loaded, body, isMade) {
+  const path = `/jobs/${loaded.id}`;
+  const send = () => call(path, { method: "PATCH", body, headers: { "If-Match": `"${loaded.revision}"` } });
   try {
     return await send();
   } catch (error) {
     if (error.status !== 412 && error.status !== 0) throw error;
     const now = await call(path);
-    if (is(now)) return now;
-    if (now.revision !== seen.revision) throw new Meanwhile(now);
+    if (isMade(now)) return now;
+    if (now.revision !== loaded.revision) throw new JobChanged(now);
     return send();
   }
 }
 
 /** Pause, resume or cancel a job. After a lost answer the request is repeated unless the job is already in the requested state. */
-export async function order(id, name) {
+export async function requestControl(id, name) {
   const send = () => call(`/jobs/${id}/${name}`, { method: "POST" });
   try {
     return await send();

@@ -38,38 +38,38 @@ export function chart(place, { x, y, formatX, formatY, series, scales = {}, hook
   dark.addEventListener("change", build);
   return {
     get plot() { return plot; },
-    set(found) { data = found; plot.setData(found); },
+    set(columns) { data = columns; plot.setData(columns); },
     end() { watching.disconnect(); dark.removeEventListener("change", build); plot.destroy(); },
   };
 }
 
 /** Return the range of an axis: the smallest and the largest known number with a margin. */
-export function span(low, high) {
+export function axisRange(low, high) {
   if (low === null || !(low <= high)) return [0, 1];
-  const air = (high - low || Math.abs(high) || 1) * 0.05;
-  return [low - air, high + air];
+  const margin = (high - low || Math.abs(high) || 1) * 0.05;
+  return [low - margin, high + margin];
 }
 
-const SAMPLED = 4000, NINE_TENTHS = 0.9;
+const SAMPLED = 4000, KEPT_SHARE = 0.9;
 
 /** Return the range of all curves, and as `off` the range to show instead if a few outliers would flatten the other curves. That range
  * has nine tenths of the values, and is used if it is less than half of the whole range. The outliers are the worst values. If `mode` is
  * null, it is not known which values are bad, so a twentieth is left out at each end. `points` is the number of values; only a sample of
  * them is sorted. */
-export function reach(curves, points, mode) {
-  const every = Math.max(1, Math.ceil(points / SAMPLED)), some = [];
+export function valueRange(curves, points, mode) {
+  const every = Math.max(1, Math.ceil(points / SAMPLED)), sample = [];
   let low = Infinity, high = -Infinity, count = 0;
   for (const ys of curves) {
     for (const value of ys) {
       if (value === null) continue;
       if (value < low) low = value;
       if (value > high) high = value;
-      if (count++ % every === 0) some.push(value);
+      if (count++ % every === 0) sample.push(value);
     }
   }
-  some.sort((a, b) => a - b);
-  const at = (share) => some[Math.round((some.length - 1) * share)];
-  const off = mode === "min" ? { low, high: at(NINE_TENTHS) } : mode === "max" ? { low: at(1 - NINE_TENTHS), high }
-    : { low: at((1 - NINE_TENTHS) / 2), high: at((1 + NINE_TENTHS) / 2) };
+  sample.sort((a, b) => a - b);
+  const at = (share) => sample[Math.round((sample.length - 1) * share)];
+  const off = mode === "min" ? { low, high: at(KEPT_SHARE) } : mode === "max" ? { low: at(1 - KEPT_SHARE), high }
+    : { low: at((1 - KEPT_SHARE) / 2), high: at((1 + KEPT_SHARE) / 2) };
   return { low, high, off: off.high > off.low && (off.high - off.low) * 2 < high - low ? off : null };
 }

@@ -1,10 +1,10 @@
 // The chart of the learning curves of all trials, with rungs, promotions and preemptions.
 //
 // uPlot draws the axes. The curves are drawn into the same canvas after each change. The curve under the pointer is drawn on a second
-// canvas above, so that moving the pointer over thousands of curves redraws only one.
+// canvas on top, so that moving the pointer over thousands of curves redraws only one.
 
 import { call } from "./api.js";
-import { chart, colour, reach, span } from "./chart.js";
+import { chart, colour, valueRange, axisRange } from "./chart.js";
 import { fill, h, problem, text } from "./dom.js";
 import { figure, short, state } from "./format.js";
 
@@ -31,7 +31,7 @@ export class Curves {
     this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "visually-hidden" }, "The up and down keys move through the trials from the best on, Enter shows one."), this.place, this.readout, this.off, h("ul", { class: "legend" },
       sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
       sign("promoted", "promoted"), sign("preempted", "preempted")));
-    this.place.addEventListener("keydown", (event) => this.pressed(event));
+    this.place.addEventListener("keydown", (event) => this.onKey(event));
   }
 
   /** Create the chart. Call this when its element is laid out and has a width. */
@@ -45,8 +45,8 @@ export class Curves {
         y: { range: () => this.heights },
       },
       hooks: {
-        init: [(plot) => this.cover(plot)],
-        setSize: [(plot) => this.fit(plot)],
+        init: [(plot) => this.addOverlay(plot)],
+        setSize: [(plot) => this.fitOverlay(plot)],
         draw: [(plot) => this.draw(plot)],
         setCursor: [(plot) => this.hover(plot)],
       },
@@ -70,10 +70,10 @@ export class Curves {
     text(this.readout, "Loading…");
     try {
       for (;;) {
-        const found = await call(`/jobs/${model.job.id}/curves?${new URLSearchParams({ metric: name })}`);
+        const answer = await call(`/jobs/${model.job.id}/curves?${new URLSearchParams({ metric: name })}`);
         if (model.charted !== name) return;
-        model.fillCharted(found);
-        if (found.seq >= since || !this.place.isConnected) break;
+        model.fillCharted(answer);
+        if (answer.seq >= since || !this.place.isConnected) break;
         await new Promise((done) => { setTimeout(done, AGAIN_MS); });
       }
       this.pick(this.picked); // A trial picked while the curves were loading stays picked.
@@ -86,7 +86,7 @@ export class Curves {
   }
 
   /** List the reported metrics in the menu. */
-  offer() {
+  listMetrics() {
     const { job, metrics, charted } = this.model, names = [...metrics].sort();
     this.choice.hidden = names.length < 2;
     if (this.picker.childElementCount !== names.length)
@@ -102,12 +102,12 @@ export class Curves {
 
   update() {
     const { model } = this;
-    this.offer();
+    this.listMetrics();
     const values = [...model.trials.values()].map((trial) => model.curveOf(trial).ys);
-    const { low, high, off } = reach(values, model.points, model.isObjective ? model.job.objective.mode : null);
+    const { low, high, off } = valueRange(values, model.points, model.isObjective ? model.job.objective.mode : null);
     this.off.hidden = off === null;
     const near = off !== null && !this.whole.checked;
-    this.heights = near ? span(off.low, off.high) : span(low, high);
+    this.heights = near ? axisRange(off.low, off.high) : axisRange(low, high);
     this.ranked = this.model.leaders();
     this.chart.set([[0, this.right()], this.heights]);
     this.place.setAttribute("aria-label", `Learning curves of ${this.ranked.length} trials, ${model.points} reports${model.isObjective ? "" : `: ${model.charted}`}`);
@@ -144,7 +144,7 @@ export class Curves {
       ctx.lineWidth = thick * px;
       for (const trial of trials) {
         ctx.beginPath();
-        this.trace(ctx, trial, X, Y, px);
+        this.addPath(ctx, trial, X, Y, px);
         ctx.stroke();
       }
     };
@@ -154,13 +154,13 @@ export class Curves {
     layer(others.filter((trial) => trial.state === "running"), "running", 0.95, others.length > FEW ? 1 : 1.5);
     if (best) layer([best], "best", 1, 3);
     ctx.globalAlpha = 1;
-    this.marks(ctx, X, Y, px);
-    if (best) this.name(ctx, best, X, Y, px, left + width, top);
+    this.drawMarks(ctx, X, Y, px);
+    if (best) this.drawName(ctx, best, X, Y, px, left + width, top);
     ctx.restore();
-    this.lift(plot);
+    this.drawPicked(plot);
   }
 
-  trace(ctx, trial, X, Y, px) {
+  addPath(ctx, trial, X, Y, px) {
     const { xs, ys } = this.model.curveOf(trial);
     let open = false;
     for (let at = 0; at < xs.length; at += 1) {
@@ -173,7 +173,7 @@ export class Curves {
   }
 
   /** Write the name of the best trial at the end of its curve. */
-  name(ctx, trial, X, Y, px, right, top) {
+  drawName(ctx, trial, X, Y, px, right, top) {
     const { xs, ys } = this.model.curveOf(trial), last = xs.length - 1, words = short(trial.id);
     if (last < 0 || ys[last] === null) return;
     ctx.font = `bold ${12 * px}px system-ui, sans-serif`;
@@ -185,7 +185,7 @@ export class Curves {
     ctx.fillText(words, x, y);
   }
 
-  marks(ctx, X, Y, px) {
+  drawMarks(ctx, X, Y, px) {
     const size = (this.ranked.length > 200 ? 2.5 : 4) * px;
     ctx.globalAlpha = this.ranked.length > FEW ? 0.3 : 1;
     ctx.fillStyle = colour("promoted");
@@ -211,63 +211,63 @@ export class Curves {
     ctx.stroke();
   }
 
-  cover(plot) {
-    this.above = h("canvas", { class: "above", "aria-hidden": "true" });
-    plot.over.append(this.above);
+  addOverlay(plot) {
+    this.overlay = h("canvas", { class: "overlay", "aria-hidden": "true" });
+    plot.over.append(this.overlay);
     plot.over.addEventListener("click", () => { if (this.picked) this.open(this.picked); });
-    this.fit(plot);
+    this.fitOverlay(plot);
   }
 
-  fit(plot) {
-    if (!this.above) return;
-    this.above.width = plot.over.clientWidth * devicePixelRatio;
-    this.above.height = plot.over.clientHeight * devicePixelRatio;
+  fitOverlay(plot) {
+    if (!this.overlay) return;
+    this.overlay.width = plot.over.clientWidth * devicePixelRatio;
+    this.overlay.height = plot.over.clientHeight * devicePixelRatio;
   }
 
   hover(plot) {
     const { left, top } = plot.cursor;
     if (left === undefined || left < 0) return;
     const step = plot.posToVal(left, "x");
-    let found = null, nearest = NEAR_PX;
+    let closest = null, nearest = NEAR_PX;
     for (const trial of this.ranked) {
       const value = at(this.model.curveOf(trial), step);
       if (value === null) continue;
       const away = Math.abs(plot.valToPos(value, "y") - top);
-      if (away < nearest) { nearest = away; found = trial; }
+      if (away < nearest) { nearest = away; closest = trial; }
     }
-    if (found !== this.picked) this.pick(found);
+    if (closest !== this.picked) this.pick(closest);
   }
 
   pick(trial) {
     this.picked = trial;
-    text(this.readout, trial === null ? "Hover, or use the arrow keys, to read a trial." : this.words(trial));
-    this.lift(this.chart.plot);
+    text(this.readout, trial === null ? "Hover, or use the arrow keys, to read a trial." : this.describe(trial));
+    this.drawPicked(this.chart.plot);
   }
 
-  words(trial) {
+  describe(trial) {
     const { model } = this, { objective } = model.job, { ys } = model.curveOf(trial);
     const now = model.isObjective ? figure(trial.metric) : `${model.charted} ${figure(ys[ys.length - 1])}`;
     return `Trial ${short(trial.id)}: ${now} at step ${trial.steps}, best ${model.isObjective ? "" : `${objective.metric} `}${figure(trial.best)}, ${state(trial.state)}. Click or Enter shows it.`;
   }
 
   /** Draw the picked curve on the upper canvas. */
-  lift(plot) {
-    if (!this.above) return;
-    const ctx = this.above.getContext("2d"), px = devicePixelRatio, trial = this.picked;
-    ctx.clearRect(0, 0, this.above.width, this.above.height);
+  drawPicked(plot) {
+    if (!this.overlay) return;
+    const ctx = this.overlay.getContext("2d"), px = devicePixelRatio, trial = this.picked;
+    ctx.clearRect(0, 0, this.overlay.width, this.overlay.height);
     if (trial === null) return;
     ctx.strokeStyle = colour("text");
     ctx.lineWidth = 2.5 * px;
     ctx.beginPath();
-    this.trace(ctx, trial, (value) => plot.valToPos(value, "x") * px, (value) => plot.valToPos(value, "y") * px, px);
+    this.addPath(ctx, trial, (value) => plot.valToPos(value, "x") * px, (value) => plot.valToPos(value, "y") * px, px);
     ctx.stroke();
   }
 
-  pressed(event) {
-    const known = this.ranked.filter((trial) => trial.xs.length > 0);
-    const place = known.indexOf(this.picked);
-    if (event.key === "ArrowDown") this.pick(known[Math.min(known.length - 1, place + 1)] ?? null);
-    else if (event.key === "ArrowUp") this.pick(known[Math.max(0, place - 1)] ?? null);
+  onKey(event) {
+    const reported = this.ranked.filter((trial) => trial.xs.length > 0);
+    const place = reported.indexOf(this.picked);
+    if (event.key === "ArrowDown") this.pick(reported[Math.min(reported.length - 1, place + 1)] ?? null);
+    else if (event.key === "ArrowUp") this.pick(reported[Math.max(0, place - 1)] ?? null);
     else if (event.key === "Enter" && this.picked) this.open(this.picked);
     else if (event.key === "Escape") this.pick(null);
     else return;

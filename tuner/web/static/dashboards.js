@@ -1,7 +1,7 @@
 // Links to the dashboards that the service serves. A link cannot send the key as a header, so the page exchanges the key for a cookie
 // before it opens one.
 
-import { ask, call } from "./api.js";
+import { request, call } from "./api.js";
 
 const PATHS = ["/optuna/", "/ray/"];
 
@@ -9,7 +9,7 @@ export async function openDashboard(url) {
   const tab = window.open("", "_blank"); // opened before the request, because browsers block windows that are opened later as pop-ups
   if (tab !== null) tab.opener = null;
   // If the key is refused, the dashboard shows the error.
-  await ask("/session", { method: "POST" }).catch(() => {});
+  await request("/session", { method: "POST" }).catch(() => {});
   if (tab === null) location.assign(url);
   else tab.location.replace(url);
 }
@@ -18,7 +18,7 @@ export async function openDashboard(url) {
 export async function goToRay(job) {
   const url = job ? (await call(`/jobs/${job}`)).links.ray_dashboard : "/ray/";
   if (!url) return false;
-  await ask("/session", { method: "POST" });
+  await request("/session", { method: "POST" });
   location.replace(url);
   return true;
 }

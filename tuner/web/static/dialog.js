@@ -17,7 +17,7 @@ export function openDialog(title, content, { close = null, wide = false } = {}) 
 }
 
 /** Open a dialog with a form. Its button is labelled `words` and disabled while `act` runs. The dialog closes if `act` returns true. */
-export function ask(title, content, words, act, name = "") {
+export function askForm(title, content, words, act, name = "") {
   const button = h("button", { class: name }, words);
   const dialog = openDialog(title, h("form", {
     onsubmit: async (event) => {

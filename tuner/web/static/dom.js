@@ -7,7 +7,7 @@ export function h(tag, props = {}, ...children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+    else if (name === "style") for (const [property, setting] of Object.entries(value)) node.style.setProperty(property, setting);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
@@ -38,22 +38,22 @@ export function table(caption, heads, rows, { numeric = [] } = {}) {
 
 /** Update the children of `parent` to match `items`. The element of an item is reused, so that the focus stays where it is. */
 export function keyed(parent, items, key, make, update) {
-  const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
-  let at = parent.firstElementChild;
+  let next = parent.firstElementChild;
   for (const item of items) {
     const name = String(key(item));
-    let node = before.get(name);
+    let node = old.get(name);
     if (node === undefined) {
       node = make(item);
       node.dataset.key = name;
     }
-    before.delete(name);
+    old.delete(name);
     update(node, item);
-    if (node === at) at = at.nextElementSibling;
-    else parent.insertBefore(node, at);
+    if (node === next) next = next.nextElementSibling;
+    else parent.insertBefore(node, next);
   }
-  for (const node of before.values()) node.remove();
+  for (const node of old.values()) node.remove();
   if (focused !== null && focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
@@ -65,8 +65,8 @@ export function save(content, name) {
 }
 
 /** Announce a text to screen readers, and show it for some seconds. */
-export function say(words) {
-  const place = document.getElementById("said");
+export function showMessage(words) {
+  const place = document.getElementById("message");
   place.textContent = words;
   clearTimeout(place.timer);
   place.timer = setTimeout(() => { place.textContent = ""; }, 8000);
@@ -74,7 +74,7 @@ export function say(words) {
 
 /** Announce a text to screen readers only. */
 export function announce(words) {
-  text(document.getElementById("heard"), words);
+  text(document.getElementById("announcement"), words);
 }
 
 /** Create a note that something is being loaded. */
@@ -86,16 +86,16 @@ export function loading(words = "Loading…") {
 export function problem(error) {
   return h("div", { class: "problem", role: "alert" },
     h("strong", {}, error.title ?? "The page has an error"),
-    error.errors?.length ? h("ul", {}, error.errors.map((one) => h("li", {}, h("code", {}, one.pointer || "/"), ` ${one.detail}`))) : h("p", {}, error.detail ?? String(error)));
+    error.errors?.length ? h("ul", {}, error.errors.map(({ pointer, detail }) => h("li", {}, h("code", {}, pointer || "/"), ` ${detail}`))) : h("p", {}, error.detail ?? String(error)));
 }
 
 /** Return a function that calls `act` soon, but at most once every `ms` milliseconds, however often it is called itself. */
 export function atMost(ms, act) {
   let timer = null, last = -Infinity;
-  const asked = () => {
+  const schedule = () => {
     if (timer !== null) return;
     timer = setTimeout(() => { timer = null; last = performance.now(); act(); }, Math.max(0, last + ms - performance.now()));
   };
-  asked.stop = () => { clearTimeout(timer); timer = null; };
-  return asked;
+  schedule.stop = () => { clearTimeout(timer); timer = null; };
+  return schedule;
 }

@@ -1,14 +1,14 @@
 // The exports of a job: the files made from its trained models, what a million predictions of each cost, and the start of a new one.
 
 import { improving } from "./answer.js";
-import { ask as send, call, changed } from "./api.js";
-import { chart, colour, span } from "./chart.js";
-import { ask } from "./dialog.js";
-import { fill, h, keyed, problem, save, say, table, text } from "./dom.js";
+import { call, notifyTabs, request } from "./api.js";
+import { chart, colour, axisRange } from "./chart.js";
+import { askForm } from "./dialog.js";
+import { fill, h, keyed, problem, save, showMessage, table, text } from "./dom.js";
 import { dollars, figure, short, size, state, usd } from "./format.js";
 
 const FORMATS = { onnx: "ONNX", torch: "PyTorch", "int8-dynamic": "8 bits, dynamic", "int8-static": "8 bits, calibrated", "int4-weight": "weights in 4 bits", pruned: "channels removed", "pruned-unstructured": "single weights zero" };
-const ENDED = ["paused", "succeeded", "cancelled", "failed"], LIVE = ["queued", "running"];
+const STOPPED = ["paused", "succeeded", "cancelled", "failed"], UNFINISHED = ["queued", "running"];
 const LOOK_MS = 3000;
 
 export class Exports {
@@ -26,21 +26,21 @@ export class Exports {
   }
 
   begin() {
-    this.looking = setInterval(() => { if (!document.hidden && this.isLive()) this.look(); }, LOOK_MS);
-    this.look();
+    this.timer = setInterval(() => { if (!document.hidden && this.isUnfinished()) this.load(); }, LOOK_MS);
+    this.load();
   }
 
   end() {
-    clearInterval(this.looking);
+    clearInterval(this.timer);
     for (const node of this.list.children) node.view.end();
   }
 
-  isLive() {
-    return this.items.some((one) => LIVE.includes(one.state));
+  isUnfinished() {
+    return this.items.some((record) => UNFINISHED.includes(record.state));
   }
 
   /** Load the list. An answer that arrives after a later one is dropped. */
-  async look() {
+  async load() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     try {
       const { items } = await call(this.path);
@@ -55,7 +55,7 @@ export class Exports {
   }
 
   show() {
-    keyed(this.list, this.items, (one) => one.id, () => new ExportView(this).node, (node, one) => node.view.show(one));
+    keyed(this.list, this.items, (record) => record.id, () => new ExportView(this).node, (node, record) => node.view.show(record));
   }
 
   showTraining({ items }) {
@@ -64,48 +64,48 @@ export class Exports {
   }
 
   update() {
-    const { job } = this.model, isOver = ENDED.includes(job.state);
+    const { job } = this.model, isOver = STOPPED.includes(job.state);
     const canExport = isOver && job.best !== null && !job.command;
-    this.button.disabled = !canExport || this.isLive();
+    this.button.disabled = !canExport || this.isUnfinished();
     this.node.hidden = this.items.length === 0 && !canExport && this.failed.childElementCount === 0;
   }
 
   askNew() {
-    const { budget, spend } = this.model.job, known = new Set(this.items.map((one) => one.id)), wrong = h("div");
+    const { budget, spend } = this.model.job, known = new Set(this.items.map((record) => record.id)), errorPlace = h("div");
     const boxes = Object.entries(FORMATS).map(([name, words]) => [name, h("input", { id: `format-${name}`, type: "checkbox", checked: true }), words]);
-    const most = h("input", { id: "max-cost", type: "number", min: 0.000001, max: 1000, step: "any", required: true, inputmode: "decimal", value: 0.5, "aria-describedby": "cost-help", oninput: () => label() });
-    const drop = h("input", { id: "max-drop", type: "number", min: 0, step: "any", inputmode: "decimal", "aria-describedby": "drop-help" });
+    const maxCost = h("input", { id: "max-cost", type: "number", min: 0.000001, max: 1000, step: "any", required: true, inputmode: "decimal", value: 0.5, "aria-describedby": "cost-help", oninput: () => label() });
+    const maxDrop = h("input", { id: "max-drop", type: "number", min: 0, step: "any", inputmode: "decimal", "aria-describedby": "drop-help" });
     const left = budget.usd === null ? null : Math.max(0, budget.usd - spend.usd - spend.held_usd);
-    const { button } = ask("Export the best model", [
+    const { button } = askForm("Export the best model", [
       h("fieldset", {}, h("legend", {}, "Formats"), boxes.map(([name, box, words]) => h("p", { class: "check" }, box, h("label", { for: box.id }, `${name} (${words})`)))),
-      h("p", {}, h("label", { for: "max-cost" }, "It may cost at most, in dollars"), h("span", { class: "dollars" }, "$", most)),
+      h("p", {}, h("label", { for: "max-cost" }, "It may cost at most, in dollars"), h("span", { class: "dollars" }, "$", maxCost)),
       h("p", { id: "cost-help", class: "soft small" }, "This amount is held until the export has ended. Only the time that it uses on a machine is paid.", left === null ? null : ` The budget has ${usd(left)} left, and no more than that is spent.`),
-      h("p", {}, h("label", { for: "max-drop" }, `Largest drop of ${this.model.job.objective.metric}`), drop),
-      h("p", { id: "drop-help", class: "soft small" }, "A variant that loses more is not delivered. Leave it empty to accept any."), wrong,
+      h("p", {}, h("label", { for: "max-drop" }, `Largest drop of ${this.model.job.objective.metric}`), maxDrop),
+      h("p", { id: "drop-help", class: "soft small" }, "A variant that loses more is not delivered. Leave it empty to accept any."), errorPlace,
     ], "", () => this.create({
       formats: boxes.filter(([, box]) => box.checked).map(([name]) => name),
-      max_cost_usd: Number(most.value), max_drop: drop.value === "" ? null : Number(drop.value),
-    }, known, wrong));
-    const label = () => text(button, `Export for at most ${usd(Number(most.value))}`);
+      max_cost_usd: Number(maxCost.value), max_drop: maxDrop.value === "" ? null : Number(maxDrop.value),
+    }, known, errorPlace));
+    const label = () => text(button, `Export for at most ${usd(Number(maxCost.value))}`);
     label();
   }
 
   /** Start an export. After a lost answer, a new export in the list shows that it was started. Return whether there is one. */
-  async create(body, known, wrong) {
-    fill(wrong);
-    let refusal = null;
+  async create(body, known, errorPlace) {
+    fill(errorPlace);
+    let failure = null;
     try {
       await call(this.path, { method: "POST", body });
     } catch (error) {
-      refusal = error;
+      failure = error;
     }
-    if (refusal === null || refusal.status === 0) await this.look();
-    if (refusal !== null && (refusal.status !== 0 || this.items.every((one) => known.has(one.id)))) {
-      fill(wrong, problem(refusal));
+    if (failure === null || failure.status === 0) await this.load();
+    if (failure !== null && (failure.status !== 0 || this.items.every((record) => known.has(record.id)))) {
+      fill(errorPlace, problem(failure));
       return false;
     }
-    changed(this.model.job.id);
-    say("The export waits for a machine.");
+    notifyTabs(this.model.job.id);
+    showMessage("The export waits for a machine.");
     return true;
   }
 }
@@ -116,12 +116,12 @@ class ExportView {
     this.exports = exports;
     this.heading = h("h3");
     this.about = h("p", { class: "soft" });
-    this.fault = h("div");
-    this.wrong = h("div");
+    this.failure = h("div");
+    this.errorPlace = h("div");
     this.variants = h("div");
     this.prices = h("div");
     this.query = null; // null: the way to serve that the list was answered for
-    this.node = h("article", {}, this.heading, this.about, this.fault, this.wrong, this.variants);
+    this.node = h("article", {}, this.heading, this.about, this.failure, this.errorPlace, this.variants);
     this.node.view = this;
   }
 
@@ -130,32 +130,32 @@ class ExportView {
     this.train?.end();
   }
 
-  show(one) {
-    const { training } = this.exports, seen = JSON.stringify([one, training]);
-    if (seen === this.seen) return;
-    this.seen = seen;
-    this.one = one;
-    text(this.heading, `${one.id} ${state(one.state)}`);
-    const on = one.instance_type === null ? "" : ` on ${one.instance_type}`;
-    const before = one.metric === null ? "" : ` Before export, ${one.metric_name} was ${figure(one.metric)}.`;
-    text(this.about, `Trial ${short(one.trial)} at step ${one.step}${on}, ${usd(one.cost_usd)} of at most ${usd(one.max_cost_usd)}.${before}`);
-    const missing = one.variants.filter((each) => each.file === null);
-    fill(this.fault, one.code === null ? null : h("p", {}, h("code", {}, one.code), ` ${one.detail}`),
-      missing.length === 0 ? null : h("div", { class: "warning" }, "Not delivered:", h("ul", {}, missing.map((each) => h("li", {}, each.format, " ", h("code", {}, each.code), ` ${each.detail}`)))));
-    const made = one.variants.filter((each) => each.file !== null);
-    if (made.length === 0) return;
-    if (this.form === undefined) this.build();
-    fill(this.files, table(`Files of ${one.id}`, ["Format", one.metric_name, "Drop", "Size", "Opens in", "p50", "p99", "A second", "in batches", "File"],
-      made.map((each) => this.file(each)), { numeric: [1, 2, 3, 4, 5, 6, 7, 8] }));
-    this.priced(this.query === null ? one : this.answer);
+  show(record) {
+    const { training } = this.exports, shown = JSON.stringify([record, training]);
+    if (shown === this.shown) return;
+    this.shown = shown;
+    this.record = record;
+    text(this.heading, `${record.id} ${state(record.state)}`);
+    const on = record.instance_type === null ? "" : ` on ${record.instance_type}`;
+    const before = record.metric === null ? "" : ` Before export, ${record.metric_name} was ${figure(record.metric)}.`;
+    text(this.about, `Trial ${short(record.trial)} at step ${record.step}${on}, ${usd(record.cost_usd)} of at most ${usd(record.max_cost_usd)}.${before}`);
+    const missing = record.variants.filter((variant) => variant.file === null);
+    fill(this.failure, record.code === null ? null : h("p", {}, h("code", {}, record.code), ` ${record.detail}`),
+      missing.length === 0 ? null : h("div", { class: "warning" }, "Not delivered:", h("ul", {}, missing.map((variant) => h("li", {}, variant.format, " ", h("code", {}, variant.code), ` ${variant.detail}`)))));
+    const delivered = record.variants.filter((variant) => variant.file !== null);
+    if (delivered.length === 0) return;
+    if (this.form === undefined) this.createTables();
+    fill(this.files, table(`Files of ${record.id}`, ["Format", record.metric_name, "Drop", "Size", "Opens in", "p50", "p99", "A second", "in batches", "File"],
+      delivered.map((variant) => this.file(variant)), { numeric: [1, 2, 3, 4, 5, 6, 7, 8] }));
+    this.showPrices(this.query === null ? record : this.answer);
   }
 
-  build() {
+  createTables() {
     const place = (words) => h("div", { class: "chart", role: "img", "aria-label": words });
-    const input = (name, words, value, props = {}) => [h("label", { for: `${name}-${this.one.id}` }, words), h("input", { id: `${name}-${this.one.id}`, value, size: 10, ...props })];
+    const input = (name, words, value, props = {}) => [h("label", { for: `${name}-${this.record.id}` }, words), h("input", { id: `${name}-${this.record.id}`, value, size: 10, ...props })];
     const [rate, start, machine] = [input("rate", "Requests a second", 10, { type: "number", min: 0.000001, step: "any", required: true }),
-      input("start", "A machine starts in", "10s", { required: true }), input("machine", "Machine", this.one.instance_type ?? "")];
-    this.form = h("form", { class: "fields", onsubmit: (event) => { event.preventDefault(); this.ask(rate[1].value, start[1].value, machine[1].value.trim()); } },
+      input("start", "A machine starts in", "10s", { required: true }), input("machine", "Machine", this.record.instance_type ?? "")];
+    this.form = h("form", { class: "fields", onsubmit: (event) => { event.preventDefault(); this.requestPrices(rate[1].value, start[1].value, machine[1].value.trim()); } },
       [rate, start, machine].map((pair) => h("p", {}, pair)), h("p", {}, h("button", { class: "quiet" }, "Calculate")));
     this.files = h("div");
     this.places = [place("Metric against dollars per million predictions. The table has every figure."), place("Metric against dollars to train.")];
@@ -163,69 +163,69 @@ class ExportView {
       h("div", { class: "two" }, h("div", {}, h("h4", {}, "What serving costs"), this.places[0]), h("div", {}, h("h4", {}, "What training costs"), this.places[1])));
   }
 
-  file(each) {
-    const by = new Map(each.latency.map((one) => [one.batch, one])), alone = by.get(1);
-    const download = h("button", { type: "button", class: "quiet small", "aria-label": `Download ${each.format}`, onclick: () => this.download(each, download) }, "Download");
+  file(variant) {
+    const byBatch = new Map(variant.latency.map((measured) => [measured.batch, measured])), single = byBatch.get(1);
+    const download = h("button", { type: "button", class: "quiet small", "aria-label": `Download ${variant.format}`, onclick: () => this.download(variant, download) }, "Download");
     const ms = (value) => (value === null ? figure(value) : `${figure(value)} ms`);
-    return [each.format, figure(each.metric), figure(each.drop), size(each.bytes), ms(each.load_ms), ms(alone.p50_ms), ms(alone.p99_ms),
-      figure(Math.round(alone.per_second)), figure(Math.round(Math.max(...each.latency.map((one) => one.per_second)))), download];
+    return [variant.format, figure(variant.metric), figure(variant.drop), size(variant.bytes), ms(variant.load_ms), ms(single.p50_ms), ms(single.p99_ms),
+      figure(Math.round(single.per_second)), figure(Math.round(Math.max(...variant.latency.map((measured) => measured.per_second)))), download];
   }
 
-  async download(each, button) {
+  async download(variant, button) {
     button.disabled = true;
-    fill(this.wrong);
+    fill(this.errorPlace);
     try {
-      const answer = await send(`${this.exports.path}/${this.one.id}/variants/${each.format}`);
-      save(await answer.blob(), `${each.format}-${each.file.split("/").pop()}`);
+      const answer = await request(`${this.exports.path}/${this.record.id}/variants/${variant.format}`);
+      save(await answer.blob(), `${variant.format}-${variant.file.split("/").pop()}`);
     } catch (error) {
-      fill(this.wrong, problem(error));
+      fill(this.errorPlace, problem(error));
     }
     button.disabled = false;
   }
 
   /** Request the prices of another way to serve. An answer that arrives after a later request was sent is dropped. */
-  async ask(rate, start, machine) {
+  async requestPrices(rate, start, machine) {
     const query = (this.query = new URLSearchParams({ requests_per_second: rate, start, ...(machine === "" ? {} : { instance_type: machine }) }));
     try {
-      const answer = await call(`${this.exports.path}/${this.one.id}?${query}`);
-      if (query === this.query) this.priced(answer);
+      const answer = await call(`${this.exports.path}/${this.record.id}?${query}`);
+      if (query === this.query) this.showPrices(answer);
     } catch (error) {
       if (query === this.query) fill(this.prices, problem(error));
     }
   }
 
-  priced(one) {
-    if (one === undefined) return;
-    this.answer = one;
-    const made = one.variants.filter((each) => each.serving.length > 0), { training } = this.exports;
-    if (made.length === 0) {
+  showPrices(record) {
+    if (record === undefined) return;
+    this.answer = record;
+    const delivered = record.variants.filter((variant) => variant.serving.length > 0), { training } = this.exports;
+    if (delivered.length === 0) {
       fill(this.prices, h("p", {}, "The price of its machine is not known. Name another machine."));
       return;
     }
-    const rows = made.flatMap((each) => each.serving.map((price, index) => [
-      index === 0 && one.pareto.includes(each.format) ? `★ ${each.format}` : each.format, price.instance_type, price.market.replaceAll("_", " "), usd(price.usd_per_hour),
+    const rows = delivered.flatMap((variant) => variant.serving.map((price, index) => [
+      index === 0 && record.pareto.includes(variant.format) ? `★ ${variant.format}` : variant.format, price.instance_type, price.market.replaceAll("_", " "), usd(price.usd_per_hour),
       price.replicas, usd(price.real_time_usd_per_million), usd(price.batch_usd_per_million), usd(price.scale_to_zero_usd_per_million), `${figure(price.break_even_per_second)} a second`]));
-    fill(this.prices, table(`Dollars per million predictions of ${one.id}`, ["Format", "Machine", "Market", "An hour", "Replicas", "Real time", "Batch", "Scale to zero", "Break-even"], rows, { numeric: [3, 4, 5, 6, 7, 8] }),
+    fill(this.prices, table(`Dollars per million predictions of ${record.id}`, ["Format", "Machine", "Market", "An hour", "Replicas", "Real time", "Batch", "Scale to zero", "Break-even"], rows, { numeric: [3, 4, 5, 6, 7, 8] }),
       h("p", { class: "soft small" }, "★ is on the front of metric and dollars in batches. Below the break-even rate, scaling to zero costs less than one replica that always runs. Another machine is taken to be as fast as the measured one."));
-    const known = made.filter((each) => each.metric !== null).map((each) => [each.serving[0].batch_usd_per_million, each.metric, one.pareto.includes(each.format)]);
-    this.serving ??= front(this.places[0], "dollars per million predictions", one.metric_name);
-    this.serving.set(points(known));
-    this.train ??= front(this.places[1], "dollars to train it", one.metric_name);
-    this.train.set(points(training.map((point) => [point.cost_usd, point.metric, true])));
+    const known = delivered.filter((variant) => variant.metric !== null).map((variant) => [variant.serving[0].batch_usd_per_million, variant.metric, record.pareto.includes(variant.format)]);
+    this.serving ??= frontChart(this.places[0], "dollars per million predictions", record.metric_name);
+    this.serving.set(chartData(known));
+    this.train ??= frontChart(this.places[1], "dollars to train it", record.metric_name);
+    this.train.set(chartData(training.map((point) => [point.cost_usd, point.metric, true])));
   }
 }
 
 /** Draw points, with a line through those of the front. */
-function front(place, x, y) {
+function frontChart(place, x, y) {
   const dots = (name) => ({ show: true, size: 7, fill: () => colour(name) });
   return chart(place, { x, y, formatX: dollars, formatY: figure, height: 220,
     series: [{ stroke: () => colour("running"), width: 2, spanGaps: true, paths: uPlot.paths.stepped({ align: 1 }), points: dots("running") },
       { stroke: () => colour("resting"), paths: () => null, points: dots("resting") }],
-    scales: { x: { range: (_, low, high) => [0, (high || 1) * 1.1] }, y: { range: (_, low, high) => span(low, high) } } });
+    scales: { x: { range: (_, low, high) => [0, (high || 1) * 1.1] }, y: { range: (_, low, high) => axisRange(low, high) } } });
 }
 
 /** Return the data of a chart from triples of dollars, metric and whether the point is on the front. */
-function points(triples) {
+function chartData(triples) {
   const sorted = [...triples].sort((a, b) => a[0] - b[0]);
   return [sorted.map(([x]) => x), sorted.map(([, y, isBest]) => (isBest ? y : null)), sorted.map(([, y, isBest]) => (isBest ? null : y))];
 }

@@ -7,16 +7,16 @@ import { show } from "./trial.js";
 
 const FRAMES = 3;
 // Frames that are not the user's code: Python's library, installed packages, and the code of this service.
-const NOT_THEIRS = /site-packages\/|dist-packages\/|\/lib\/python\d[\d.]*\/|\/tuner\/(engine|training)\/|^</;
+const NOT_USER_CODE = /site-packages\/|dist-packages\/|\/lib\/python\d[\d.]*\/|\/tuner\/(worker|training)\/|^</;
 
 export class Failure {
   constructor(model) {
     this.model = model;
     this.reason = h("p", { class: "big" });
-    this.trace = h("div");
+    this.tracebackPlace = h("div");
     this.advice = h("div");
     this.node = h("section", { class: "failure", "aria-label": "Why it failed", hidden: true },
-      h("h2", {}, "Why it failed"), this.reason, this.trace, this.advice);
+      h("h2", {}, "Why it failed"), this.reason, this.tracebackPlace, this.advice);
   }
 
   /** Show the failure while the job's state is failed. */
@@ -24,30 +24,30 @@ export class Failure {
     const { job } = this.model, isShown = !this.node.hidden;
     this.node.hidden = job.state !== "failed";
     if (this.node.hidden) return;
-    text(this.reason, sentence(job.detail || "no reason was recorded; the service's log may have one"));
+    text(this.reason, capitalize(job.detail || "no reason was recorded; the service's log may have one"));
     if (isShown) return;
-    this.findTrace();
+    this.showTraceback();
     showAdvice(this.advice, job.id, "h3");
   }
 
-  async findTrace() {
-    const trial = culprit(this.model);
+  async showTraceback() {
+    const trial = responsibleTrial(this.model);
     if (trial === undefined) return;
-    fill(this.trace, loading("Loading the traceback…"));
+    fill(this.tracebackPlace, loading("Loading the traceback…"));
     try {
-      const found = await call(`/jobs/${this.model.job.id}/trials/${trial.id}`);
-      const attempt = found.attempt_list.filter((one) => one.detail || one.reason).pop();
-      const opener = h("button", { type: "button", class: "link", onclick: () => show(this.model, trial.id) }, `Trial ${short(trial.id)}`);
-      fill(this.trace, h("p", {}, opener, ` failed with this${attempt ? `, in attempt ${attempt.attempt}, after step ${attempt.to_step}` : ""}.`),
+      const details = await call(`/jobs/${this.model.job.id}/trials/${trial.id}`);
+      const attempt = details.attempt_list.filter(({ detail, reason }) => detail || reason).pop();
+      const button = h("button", { type: "button", class: "link", onclick: () => show(this.model, trial.id) }, `Trial ${short(trial.id)}`);
+      fill(this.tracebackPlace, h("p", {}, button, ` failed with this${attempt ? `, in attempt ${attempt.attempt}, after step ${attempt.to_step}` : ""}.`),
         attempt?.detail ? traceback(attempt.detail) : null);
     } catch (error) {
-      fill(this.trace, problem(error));
+      fill(this.tracebackPlace, problem(error));
     }
   }
 }
 
 /** Return the first trial that failed for the job's reason, or else the first that failed. */
-function culprit(model) {
+function responsibleTrial(model) {
   const failed = [...model.trials.values()].filter((trial) => trial.state === "failed").sort((a, b) => a.number - b.number);
   return failed.find((trial) => trial.reason && model.job.detail?.includes(trial.reason)) ?? failed[0];
 }
@@ -72,8 +72,8 @@ export function lastFrames(words) {
     else if (frames.length > 0 && error.length === 0 && line.startsWith("    ")) frames[frames.length - 1].lines.push(line);
     else if (frames.length > 0) error.push(line);
   }
-  const own = frames.filter((frame) => !NOT_THEIRS.test(frame.file));
-  return { frames: (own.length > 0 ? own : frames).slice(-FRAMES).map((frame) => frame.lines.join("\n")), error: error.join("\n") };
+  const userFrames = frames.filter((frame) => !NOT_USER_CODE.test(frame.file));
+  return { frames: (userFrames.length > 0 ? userFrames : frames).slice(-FRAMES).map((frame) => frame.lines.join("\n")), error: error.join("\n") };
 }
 
 /** Show what would have made a job cheaper in `place`, below `heading`. */
@@ -83,19 +83,19 @@ export async function showAdvice(place, job, heading = null) {
   try {
     const { findings } = await call(`/jobs/${job}/advice`);
     fill(place, head, findings.length === 0 ? h("p", { class: "soft" }, "Nothing was found that would have made this job cheaper.")
-      : h("ul", { class: "advice" }, findings.map(finding)));
+      : h("ul", { class: "advice" }, findings.map(findingItem)));
   } catch (error) {
     fill(place, head, problem(error));
   }
 }
 
-function sentence(words) {
+function capitalize(words) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-function finding(found) {
-  const { change } = found, now = change.now === null ? "" : ` (now ${change.now})`;
-  return h("li", {}, h("strong", {}, found.title),
-    h("p", {}, h("code", {}, change.setting), `${now}: ${change.then}${change.how && `. ${sentence(change.how)}`}.`),
-    found.saves_usd === null ? null : h("p", { class: "soft small" }, `It would have saved ${usd(found.saves_usd)}; confidence: ${found.confidence}.`));
+function findingItem(finding) {
+  const { change } = finding, now = change.now === null ? "" : ` (now ${change.now})`;
+  return h("li", {}, h("strong", {}, finding.title),
+    h("p", {}, h("code", {}, change.setting), `${now}: ${change.then}${change.how && `. ${capitalize(change.how)}`}.`),
+    finding.saves_usd === null ? null : h("p", { class: "soft small" }, `It would have saved ${usd(finding.saves_usd)}; confidence: ${finding.confidence}.`));
 }

@@ -46,27 +46,27 @@ export function parse(text, columns, metric = "") {
   if (text.split('"').length % 2 === 0) return { error: 'a " is not closed' };
   TERM.lastIndex = 0;
   while (text.slice(TERM.lastIndex).trim() !== "") {
-    const found = TERM.exec(text);
-    const test = found[4] === undefined ? compare(bare(found[1]), found[2], bare(found[3]), columns, metric) : word(bare(found[4]), columns);
+    const term = TERM.exec(text);
+    const test = term[4] === undefined ? parseComparison(unquote(term[1]), term[2], unquote(term[3]), columns, metric) : matchesWord(unquote(term[4]), columns);
     if (test.error) return test;
     tests.push(test);
   }
   return { match: (trial) => tests.every((test) => test(trial)) };
 }
 
-function bare(text) {
+function unquote(text) {
   return text.replace(/^"([^"]*)"$/, "$1");
 }
 
 /** Match trials with a column whose text contains the word. */
-function word(text, columns) {
+function matchesWord(text, columns) {
   const wanted = text.toLowerCase();
   return (trial) => trial.id.includes(wanted) || columns.some((column) => textOf(column, trial).includes(wanted));
 }
 
-function compare(name, sign, value, columns, metric) {
-  const column = named(name, columns, metric);
-  if (column === undefined) return { error: `there is no column ${name}; the columns are ${columns.map((one) => one.name).join(", ")}` };
+function parseComparison(name, sign, value, columns, metric) {
+  const column = findColumn(name, columns, metric);
+  if (column === undefined) return { error: `there is no column ${name}; the columns are ${columns.map((known) => known.name).join(", ")}` };
   if (value === "") return { error: `write a ${column.isNumber ? "number" : "text"} after ${name}${sign}` };
   if (!column.isNumber) {
     const wanted = value.toLowerCase();
@@ -89,10 +89,10 @@ function compare(name, sign, value, columns, metric) {
 }
 
 /** Find a column by its name. A hyperparameter takes precedence over another column with the same name. */
-function named(name, columns, metric) {
+function findColumn(name, columns, metric) {
   const wanted = name.toLowerCase(), own = (column) => column.id.startsWith("config.");
-  const by = (test) => columns.find((column) => own(column) && test(column)) ?? columns.find(test);
-  return by((column) => column.name === name) ?? by((column) => column.id.toLowerCase() === wanted || column.name.toLowerCase() === wanted)
+  const find = (test) => columns.find((column) => own(column) && test(column)) ?? columns.find(test);
+  return find((column) => column.name === name) ?? find((column) => column.id.toLowerCase() === wanted || column.name.toLowerCase() === wanted)
     ?? (name === metric ? columns.find((column) => column.id === "best") : undefined);
 }
 
@@ -102,12 +102,12 @@ function textOf(column, trial) {
 }
 
 /** Return a comparison of trials by a column. Trials without a value come last in either order. Equal ones are ordered by number. */
-export function order(column, descending) {
+export function trialOrder(column, descending) {
   const sign = descending ? -1 : 1, missing = (value) => value === null || value === undefined;
   return (a, b) => {
-    const one = column.of(a), other = column.of(b);
-    if (missing(one) || missing(other)) return missing(one) - missing(other) || a.number - b.number;
-    const by = column.isNumber ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
-    return sign * by || a.number - b.number;
+    const left = column.of(a), right = column.of(b);
+    if (missing(left) || missing(right)) return missing(left) - missing(right) || a.number - b.number;
+    const difference = column.isNumber ? left - right : String(left).localeCompare(String(right), "en", { numeric: true });
+    return sign * difference || a.number - b.number;
   };
 }

@@ -1,6 +1,6 @@
 // The page of one job, updated live.
 
-import { call, onChanged } from "./api.js";
+import { call, onJobChanged } from "./api.js";
 import { Actions } from "./actions.js";
 import { Answer } from "./answer.js";
 import { Curves } from "./curves.js";
@@ -11,15 +11,15 @@ import { stateWord } from "./filter.js";
 import { duration, figure, short, state } from "./format.js";
 import { Meter } from "./meter.js";
 import { Model } from "./model.js";
-import { bill, BestCurve } from "./money.js";
+import { billDisplay, BestCurve } from "./money.js";
 import { Stored } from "./stored.js";
 import { follow } from "./stream.js";
 import { show } from "./trial.js";
 import { Trials } from "./trials.js";
 
 const FINAL = ["succeeded", "cancelled", "failed"];
-const CALLED = { optuna: " · an Optuna objective", ray_tune: " · a Ray Tune function" };
-const SOON_MS = 5000, SELDOM_MS = 15_000, FORECAST_MS = 30_000;
+const KIND_LABELS = { optuna: " · an Optuna objective", ray_tune: " · a Ray Tune function" };
+const BEST_MS = 5000, COMPUTED_MS = 15_000, FORECAST_MS = 30_000;
 
 const LIVE = {
   connecting: "Connecting…",
@@ -53,7 +53,7 @@ class JobPage {
     this.trials = new Trials(this.model, { sort: view.get("sort"), filter: view.get("filter") }, (now) => keepInAddress(job.id, now));
     this.failure = new Failure(this.model);
     this.advice = h("div");
-    this.actions = new Actions(this.model, (job) => this.acted(job));
+    this.actions = new Actions(this.model, (job) => this.showJob(job));
     this.bill = h("div", {}, loading());
     this.exports = new Exports(this.model);
     this.stored = new Stored(this.model);
@@ -67,74 +67,74 @@ class JobPage {
     this.node = h("div", {},
       h("div", { class: "top" },
         h("div", {}, h("h1", { tabindex: "-1" }, job.name, " ", this.state),
-          h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.command ? h("code", {}, job.command) : job.trainable, CALLED[job.kind], this.links), this.detail, this.live),
+          h("p", { class: "soft" }, h("code", {}, job.id), " · ", job.command ? h("code", {}, job.command) : job.trainable, KIND_LABELS[job.kind], this.links), this.detail, this.live),
         this.actions.node),
       this.failure.node, this.meter.node, this.facts,
       this.charts = h("div", {}, part("Learning curves", this.curves.node),
         h("div", { class: "two" }, part("Best against dollars", this.best.node), part("What can I get for my money?", this.answer.node))),
-      part("Trials", this.trials.node), part("The bill", this.bill), this.exports.node, this.stored.node, this.advised = part("Advice", this.advice));
+      part("Trials", this.trials.node), part("The bill", this.bill), this.exports.node, this.stored.node, this.adviceSection = part("Advice", this.advice));
   }
 
   begin() {
     for (const part of [this.curves, this.best, this.answer, this.exports]) part.begin();
-    this.draw = new Pixels(() => this.update());
-    this.refresh = atMost(SELDOM_MS, () => this.fetch(["pareto", "bill", "report"]));
-    this.news = atMost(SOON_MS, () => this.fetch(["report", "pareto"]));
-    this.foretell = atMost(FORECAST_MS, () => this.forecast());
+    this.redraw = new RedrawTimer(() => this.update());
+    this.refreshComputed = atMost(COMPUTED_MS, () => this.loadAnswers(["pareto", "bill", "report"]));
+    this.refreshBest = atMost(BEST_MS, () => this.loadAnswers(["report", "pareto"]));
+    this.refreshForecast = atMost(FORECAST_MS, () => this.loadForecast());
     this.ticking = setInterval(() => this.tick(), 1000);
     this.update();
-    this.refresh();
-    this.foretell();
+    this.refreshComputed();
+    this.refreshForecast();
     this.listen();
-    this.unheard = onChanged((job) => { if (job === this.model.job.id) this.look(); });
-    this.looking = setInterval(() => { if (this.over) this.look(); }, 10_000);
+    this.stopListening = onJobChanged((job) => { if (job === this.model.job.id) this.reloadJob(); });
+    this.reloading = setInterval(() => { if (this.hasEnded) this.reloadJob(); }, 10_000);
   }
 
   end() {
     this.stop();
-    this.unheard();
-    clearInterval(this.looking);
-    this.draw.stop();
-    for (const soon of [this.refresh, this.news, this.foretell]) soon.stop();
+    this.stopListening();
+    clearInterval(this.reloading);
+    this.redraw.stop();
+    for (const soon of [this.refreshComputed, this.refreshBest, this.refreshForecast]) soon.stop();
     clearInterval(this.ticking);
     for (const part of [this.curves, this.best, this.answer, this.exports]) part.end();
   }
 
   listen() {
     this.stop?.();
-    this.over = false;
+    this.hasEnded = false;
     this.stop = follow(this.model.job.id, {
       after: this.after,
       message: (kind, data) => this.onMessage(kind, data),
       state: (name) => {
-        this.over = name === "ended";
+        this.hasEnded = name === "ended";
         text(this.live, LIVE[name]);
         this.live.dataset.state = name;
-        this.draw.asked();
+        this.redraw.request();
       },
     });
   }
 
   onMessage(kind, data) {
-    if (kind === "trial" && data.preemptions > (this.model.trials.get(data.id)?.preemptions ?? 0)) this.findLosses(data.id);
+    if (kind === "trial" && data.preemptions > (this.model.trials.get(data.id)?.preemptions ?? 0)) this.loadPreemptions(data.id);
     const before = this.model.job;
-    this.model.tell(kind, data);
-    if (kind === "job") this.compare(before, this.model.job);
-    this.draw.asked();
-    this.refresh();
-    this.foretell();
+    this.model.apply(kind, data);
+    if (kind === "job") this.announceChanges(before, this.model.job);
+    this.redraw.request();
+    this.refreshComputed();
+    this.refreshForecast();
   }
 
   /** Announce a new best metric and the end of the job, but not every report. */
-  compare(before, now) {
-    const was = before.best, best = now.best;
-    if (best !== null && (was === null || was.trial !== best.trial || was.step !== best.step)) {
+  announceChanges(before, now) {
+    const oldBest = before.best, best = now.best;
+    if (best !== null && (oldBest === null || oldBest.trial !== best.trial || oldBest.step !== best.step)) {
       announce(`New best: ${now.objective.metric} ${figure(best.metric)}, by trial ${short(best.trial)}.`);
-      this.news();
+      this.refreshBest();
     }
     if (before.state !== now.state) {
       announce(`The job is ${state(now.state, now.stop_reason)}.`);
-      if (FINAL.includes(now.state)) this.fetch(["pareto", "bill", "report"]);
+      if (FINAL.includes(now.state)) this.loadAnswers(["pareto", "bill", "report"]);
     }
   }
 
@@ -148,39 +148,39 @@ class JobPage {
   }
 
   /** Show the job after an action in this or another tab. The action may have resumed a job that had ended. */
-  acted(job) {
+  showJob(job) {
     this.model.job = { ...this.model.job, ...job };
-    this.standing();
+    this.showState();
     this.meter.update();
-    if (this.over && !FINAL.includes(job.state)) this.listen();
-    this.foretell();
+    if (this.hasEnded && !FINAL.includes(job.state)) this.listen();
+    this.refreshForecast();
   }
 
-  async look() {
+  async reloadJob() {
     try {
-      this.acted(await call(`/jobs/${this.model.job.id}`));
-      this.exports.look();
+      this.showJob(await call(`/jobs/${this.model.job.id}`));
+      this.exports.load();
     } catch { /* the stream says that the connection is lost */ }
   }
 
   /** Load at which steps a trial was preempted, with one request at a time. */
-  findLosses(id) {
-    this.losses = (this.losses ?? Promise.resolve()).then(async () => {
-      const found = await call(`/jobs/${this.model.job.id}/trials/${id}`);
-      this.model.lost.set(id, found.attempt_list.filter((one) => one.end === "preempted").map((one) => one.to_step));
-      this.draw.asked();
+  loadPreemptions(id) {
+    this.preemptionsLoading = (this.preemptionsLoading ?? Promise.resolve()).then(async () => {
+      const trial = await call(`/jobs/${this.model.job.id}/trials/${id}`);
+      this.model.lostAt.set(id, trial.attempt_list.filter(({ end }) => end === "preempted").map(({ to_step: step }) => step));
+      this.redraw.request();
     }).catch(() => {});
   }
 
   update() {
-    this.standing();
+    this.showState();
     this.meter.update();
     this.curves.update();
     this.trials.update();
     this.best.extend();
   }
 
-  standing() {
+  showState() {
     const { job } = this.model, { progress } = job;
     const hasEnded = FINAL.includes(job.state), hasFailed = job.state === "failed";
     text(this.state, state(job.state, job.stop_reason));
@@ -188,9 +188,9 @@ class JobPage {
     text(this.detail, hasFailed ? "" : job.detail ?? "");
     this.failure.update();
     this.charts.hidden = hasFailed && job.best === null;
-    this.advised.hidden = !hasEnded || hasFailed;
-    if (!this.advised.hidden && !this.isAdvised) showAdvice(this.advice, job.id);
-    this.isAdvised = !this.advised.hidden;
+    this.adviceSection.hidden = !hasEnded || hasFailed;
+    if (!this.adviceSection.hidden && !this.isAdviceShown) showAdvice(this.advice, job.id);
+    this.isAdviceShown = !this.adviceSection.hidden;
     const counts = Object.entries(progress.trials).filter(([, count]) => count > 0).map(([name, count]) => `${count} ${stateWord({ state: name }, hasEnded)}`);
     const facts = [
       ["Running for", duration(progress.running_seconds)],
@@ -212,14 +212,14 @@ class JobPage {
     for (const part of [this.actions, this.exports, this.stored]) part.update();
   }
 
-  /** Load the parts that the service computes: after a new best metric, and otherwise every ten seconds if there were events. */
-  async fetch(names) {
-    const put = { pareto: (found) => { this.answer.show(found); this.exports.showTraining(found); }, bill: (found) => this.showBill(found),
-      report: (found) => { this.best.show(found); this.meter.showReport(found); } };
+  /** Load the parts that the service computes: after a new best metric, and otherwise every 15 seconds if there were events. */
+  async loadAnswers(names) {
+    const show = { pareto: (answer) => { this.answer.show(answer); this.exports.showTraining(answer); }, bill: (answer) => this.showBill(answer),
+      report: (answer) => { this.best.show(answer); this.meter.showReport(answer); } };
     const failed = { pareto: (error) => this.answer.fail(error), bill: (error) => fill(this.bill, problem(error)), report: (error) => this.best.fail(error) };
     for (const name of names) {
       try {
-        put[name](await call(`/jobs/${this.model.job.id}/${name}`));
+        show[name](await call(`/jobs/${this.model.job.id}/${name}`));
         this.loaded.add(name);
       } catch (error) {
         // The old content stays and is loaded again after the next event. The stream shows that the connection is lost.
@@ -228,7 +228,7 @@ class JobPage {
     }
   }
 
-  async forecast() {
+  async loadForecast() {
     try {
       this.meter.showBest(await call(`/jobs/${this.model.job.id}/best`));
     } catch (error) {
@@ -236,10 +236,10 @@ class JobPage {
     }
   }
 
-  showBill(found) {
-    const open = this.bill.querySelector("details")?.open;
-    fill(this.bill, bill(found));
-    if (open) this.bill.querySelector("details").open = true;
+  showBill(answer) {
+    const isOpen = this.bill.querySelector("details")?.open;
+    fill(this.bill, billDisplay(answer));
+    if (isOpen) this.bill.querySelector("details").open = true;
   }
 }
 
@@ -250,14 +250,14 @@ function keepInAddress(job, { sort, filter }) {
 }
 
 /** Schedules drawing in the next frame. Slow drawing uses at most a third of the time. */
-class Pixels {
+class RedrawTimer {
   constructor(act) {
     this.act = act;
     this.waiting = null;
     this.took = 0;
   }
 
-  asked() {
+  request() {
     if (this.waiting !== null) return;
     this.waiting = setTimeout(() => {
       this.waiting = null;

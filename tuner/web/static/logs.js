@@ -1,9 +1,9 @@
 // The output of a trial's attempt, updated live while it runs.
 
 import { call } from "./api.js";
-import { fill, h, problem, say, text } from "./dom.js";
+import { fill, h, problem, showMessage, text } from "./dom.js";
 
-const EVERY_MS = 3000, KEPT = 512 * 1024, PRINTED_NOTHING = 404;
+const EVERY_MS = 3000, KEPT_BYTES = 512 * 1024, PRINTED_NOTHING = 404;
 
 export class Logs {
   constructor(job, trial, attempt = null) {
@@ -12,16 +12,16 @@ export class Logs {
     this.shown = null;
     this.turn = 0;
     this.after = 0;
-    this.over = false; // the trial has ended
+    this.hasEnded = false; // the trial has ended
     this.picker = h("select", { id: "attempt", onchange: () => { this.attempt = Number(this.picker.value); this.begin(); } });
-    this.wraps = h("input", { id: "wraps", type: "checkbox", checked: true, onchange: () => this.out.classList.toggle("wraps", this.wraps.checked) });
-    this.copy = h("button", { type: "button", class: "quiet small", onclick: () => this.toClipboard() }, "Copy");
-    this.said = h("p", { class: "soft small" }, "Loading…");
+    this.wrapBox = h("input", { id: "wraps", type: "checkbox", checked: true, onchange: () => this.textPlace.classList.toggle("wraps", this.wrapBox.checked) });
+    this.copy = h("button", { type: "button", class: "quiet small", onclick: () => this.copyText() }, "Copy");
+    this.status = h("p", { class: "soft small" }, "Loading…");
     this.failed = h("div");
-    this.out = h("pre", { class: "log wraps", tabindex: "0", role: "region", "aria-label": "What it printed", hidden: true });
+    this.textPlace = h("pre", { class: "log wraps", tabindex: "0", role: "region", "aria-label": "What it printed", hidden: true });
     this.tools = h("div", { class: "log-tools", hidden: true }, h("label", { for: "attempt" }, "Attempt"), this.picker,
-      h("span", { class: "check" }, this.wraps, h("label", { for: "wraps" }, "Wrap lines")), this.copy);
-    this.node = h("div", {}, this.tools, this.failed, this.out, this.said);
+      h("span", { class: "check" }, this.wrapBox, h("label", { for: "wraps" }, "Wrap lines")), this.copy);
+    this.node = h("div", {}, this.tools, this.failed, this.textPlace, this.status);
     this.begin();
   }
 
@@ -29,7 +29,7 @@ export class Logs {
     this.turn += 1;
     this.after = 0;
     clearTimeout(this.timer);
-    this.look(this.turn);
+    this.load(this.turn);
   }
 
   end() {
@@ -37,50 +37,50 @@ export class Logs {
     clearTimeout(this.timer);
   }
 
-  async look(turn) {
+  async load(turn) {
     const attempt = this.attempt === null ? "" : `&attempt=${this.attempt}`;
-    let again = true;
+    let isLive = true;
     try {
-      const found = await call(`${this.path}?tail=${KEPT}${attempt}&after=${this.after}`);
+      const output = await call(`${this.path}?tail=${KEPT_BYTES}${attempt}&after=${this.after}`);
       if (turn !== this.turn) return;
       fill(this.failed);
-      if (this.after > 0 && found.attempt !== this.shown) { this.begin(); return; }
-      this.show(found);
-      again = (!found.complete && !found.ended) || (this.attempt === null && !this.over);
+      if (this.after > 0 && output.attempt !== this.shown) { this.begin(); return; }
+      this.show(output);
+      isLive = (!output.complete && !output.ended) || (this.attempt === null && !this.hasEnded);
     } catch (error) {
       if (turn !== this.turn) return;
-      again = !this.over;
-      if (error.status === PRINTED_NOTHING) text(this.said, `${error.detail || "It printed nothing yet"}.`.replace(/\.\.$/, "."));
+      isLive = !this.hasEnded;
+      if (error.status === PRINTED_NOTHING) text(this.status, `${error.detail || "It printed nothing yet"}.`.replace(/\.\.$/, "."));
       else fill(this.failed, problem(error));
     }
-    if (again) this.timer = setTimeout(() => this.look(turn), EVERY_MS);
+    if (isLive) this.timer = setTimeout(() => this.load(turn), EVERY_MS);
   }
 
-  show(found) {
-    const first = this.after === 0, follows = first || this.out.scrollTop + this.out.clientHeight >= this.out.scrollHeight - 8;
-    this.shown = found.attempt;
-    if (String(found.attempts) !== this.known) {
-      this.known = String(found.attempts);
-      fill(this.picker, found.attempts.map((number) => h("option", { value: number }, number)));
+  show(output) {
+    const first = this.after === 0, isAtEnd = first || this.textPlace.scrollTop + this.textPlace.clientHeight >= this.textPlace.scrollHeight - 8;
+    this.shown = output.attempt;
+    if (String(output.attempts) !== this.known) {
+      this.known = String(output.attempts);
+      fill(this.picker, output.attempts.map((number) => h("option", { value: number }, number)));
     }
-    this.picker.value = String(found.attempt);
-    if (first) { this.out.textContent = found.text; this.leftOut = found.bytes_left_out; }
-    else if (found.text) this.out.append(found.text);
-    if (this.out.textContent.length > 2 * KEPT) this.out.textContent = this.out.textContent.slice(-KEPT);
-    this.after = found.bytes_until;
-    this.out.hidden = this.tools.hidden = false;
-    const left = this.leftOut > 0 ? ` The first ${this.leftOut} bytes are left out; tuner logs --tail shows more.` : "";
-    text(this.said, `${found.complete ? "Complete." : found.ended ? "Its worker was lost, and so was the output of its last seconds." : "● Live: stored every few seconds."}${left}`);
-    if (follows) this.out.scrollTop = this.out.scrollHeight;
+    this.picker.value = String(output.attempt);
+    if (first) { this.textPlace.textContent = output.text; this.omittedBytes = output.bytes_left_out; }
+    else if (output.text) this.textPlace.append(output.text);
+    if (this.textPlace.textContent.length > 2 * KEPT_BYTES) this.textPlace.textContent = this.textPlace.textContent.slice(-KEPT_BYTES);
+    this.after = output.bytes_until;
+    this.textPlace.hidden = this.tools.hidden = false;
+    const omitted = this.omittedBytes > 0 ? ` The first ${this.omittedBytes} bytes are left out; tuner logs --tail shows more.` : "";
+    text(this.status, `${output.complete ? "Complete." : output.ended ? "Its worker was lost, and so was the output of its last seconds." : "● Live: stored every few seconds."}${omitted}`);
+    if (isAtEnd) this.textPlace.scrollTop = this.textPlace.scrollHeight;
   }
 
-  async toClipboard() {
+  async copyText() {
     try {
-      await navigator.clipboard.writeText(this.out.textContent);
-      say("The log was copied.");
+      await navigator.clipboard.writeText(this.textPlace.textContent);
+      showMessage("The log was copied.");
     } catch {
-      getSelection().selectAllChildren(this.out);
-      say("The log is selected: copy it with the keyboard.");
+      getSelection().selectAllChildren(this.textPlace);
+      showMessage("The log is selected: copy it with the keyboard.");
     }
   }
 }

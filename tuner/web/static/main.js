@@ -9,14 +9,14 @@ import { newPage } from "./new.js";
 import { spendPage } from "./spend.js";
 
 const main = document.getElementById("main");
-let leave = () => {}, turn = 0, known = "";
+let leave = () => {}, turn = 0, knownKey = "";
 
 async function route() {
-  const mine = (turn += 1);
+  const ownTurn = (turn += 1);
   leave();
   leave = () => {};
   const path = location.hash.replace(/^#\/?/, "");
-  mark(path);
+  markNavigation(path);
   if (key() === "") { askKey(); return; }
   learnRole();
   const job = /^jobs\/([A-Za-z0-9_-]+)(?:\?(.*))?$/.exec(path);
@@ -24,40 +24,40 @@ async function route() {
   const place = h("div", {}, loading());
   try {
     fill(main, place);
-    let left;
+    let leavePage;
     if (ray) {
       if (await goToRay(ray[1])) return;
       location.replace(`#/jobs/${ray[1]}`);
       return;
     }
-    if (job) left = await jobPage(place, job[1], new URLSearchParams(job[2] ?? ""));
-    else if (path === "new") left = await newPage(place);
-    else if (path === "spend") left = await spendPage(place);
-    else left = await jobsPage(place);
-    if (mine !== turn) left();
-    else { leave = left; main.querySelector("h1")?.focus({ preventScroll: true }); }
+    if (job) leavePage = await jobPage(place, job[1], new URLSearchParams(job[2] ?? ""));
+    else if (path === "new") leavePage = await newPage(place);
+    else if (path === "spend") leavePage = await spendPage(place);
+    else leavePage = await jobsPage(place);
+    if (ownTurn !== turn) leavePage();
+    else { leave = leavePage; main.querySelector("h1")?.focus({ preventScroll: true }); }
   } catch (error) {
-    if (mine === turn && error.status !== 401) fill(place, h("h1", {}, "This cannot be shown"), problem(error), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+    if (ownTurn === turn && error.status !== 401) fill(place, h("h1", {}, "This cannot be shown"), problem(error), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   }
 }
 
 /** Find out the role of the key. The page hides actions that a viewer may not use; the service checks the role in any case. */
 async function learnRole() {
-  const asked = key();
-  if (asked === known) return;
-  known = asked;
+  const askedKey = key();
+  if (askedKey === knownKey) return;
+  knownKey = askedKey;
   delete document.documentElement.dataset.role;
-  if (!asked.startsWith("tnr_")) return;
+  if (!askedKey.startsWith("tnr_")) return;
   try {
-    const me = await call("/whoami");
-    if (key() === asked) document.documentElement.dataset.role = me.role;
-  } catch { known = ""; } // requested again with the next page
+    const user = await call("/whoami");
+    if (key() === askedKey) document.documentElement.dataset.role = user.role;
+  } catch { knownKey = ""; } // requested again with the next page
 }
 
-function mark(path) {
+function markNavigation(path) {
   for (const link of document.querySelectorAll("nav a")) {
-    const to = link.getAttribute("href").slice(2);
-    if (to === path || (to === "" && path.startsWith("jobs/"))) link.setAttribute("aria-current", "page");
+    const target = link.getAttribute("href").slice(2);
+    if (target === path || (target === "" && path.startsWith("jobs/"))) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
 }

@@ -7,10 +7,10 @@ export class Model {
     this.job = job;
     this.trials = new Map();
     this.points = 0;
-    this.lost = new Map(); // by trial: the steps at which it was preempted
+    this.lostAt = new Map(); // by trial: the steps at which it was preempted
     this.metrics = new Set([job.objective.metric]); // the metrics that can be charted
     this.charted = job.objective.metric;
-    this.others = new Map(); // by trial: its curve of the charted metric, if that is not the objective's
+    this.otherCurves = new Map(); // by trial: its curve of the charted metric, if that is not the objective's
     this.seq = 0; // event number of the newest report
   }
 
@@ -18,28 +18,28 @@ export class Model {
   fill({ trials, metrics = [], seq = 0 }) {
     for (const name of metrics) this.metrics.add(name);
     this.seq = seq;
-    for (const one of trials) {
-      const trial = this.of(one.id), last = one.metric.length - 1;
-      Object.assign(trial, { state: one.state, reason: one.reason, config: one.config, attempts: one.attempts, preemptions: one.preemptions,
-        best: one.best_metric, cost_usd: one.total_usd, xs: one.steps, ys: one.metric, steps: one.steps[last] ?? 0, metric: one.metric[last] ?? null });
-      this.points += one.steps.length;
-      if (one.preemptions_at.length) this.lost.set(one.id, one.preemptions_at);
+    for (const curves of trials) {
+      const trial = this.trialOf(curves.id), last = curves.metric.length - 1;
+      Object.assign(trial, { state: curves.state, reason: curves.reason, config: curves.config, attempts: curves.attempts, preemptions: curves.preemptions,
+        best: curves.best_metric, cost_usd: curves.total_usd, xs: curves.steps, ys: curves.metric, steps: curves.steps[last] ?? 0, metric: curves.metric[last] ?? null });
+      this.points += curves.steps.length;
+      if (curves.preemptions_at.length) this.lostAt.set(curves.id, curves.preemptions_at);
     }
   }
 
   /** Select another metric to chart. New reports are added to its curves at once; `fillCharted` adds the earlier ones. */
   chart(name) {
     this.charted = name;
-    this.others = new Map();
+    this.otherCurves = new Map();
   }
 
   /** Store the curves of the charted metric, from an answer of `/curves?metric=`. Reports that arrived meanwhile are kept. */
   fillCharted({ metric, trials }) {
     if (metric !== this.charted || this.isObjective) return;
     for (const { id, steps, metric: values } of trials) {
-      const later = this.others.get(id) ?? NO_CURVE, curve = { xs: steps, ys: values };
-      later.xs.forEach((step, index) => put(curve, step, later.ys[index]));
-      this.others.set(id, curve);
+      const later = this.otherCurves.get(id) ?? NO_CURVE, curve = { xs: steps, ys: values };
+      later.xs.forEach((step, index) => putPoint(curve, step, later.ys[index]));
+      this.otherCurves.set(id, curve);
     }
   }
 
@@ -49,7 +49,7 @@ export class Model {
 
   /** Return a trial's curve of the charted metric: `xs` are its steps and `ys` the values, null if a report lacks the metric. */
   curveOf(trial) {
-    return this.isObjective ? trial : this.others.get(trial.id) ?? NO_CURVE;
+    return this.isObjective ? trial : this.otherCurves.get(trial.id) ?? NO_CURVE;
   }
 
   /** Return the best trial according to the service, which sends it with the events. */
@@ -67,14 +67,14 @@ export class Model {
     return this.lowerIsBetter ? a < b : a > b;
   }
 
-  tell(kind, data) {
+  apply(kind, data) {
     if (kind === "report") this.report(data);
     else if (kind === "trial") this.trial(data);
     else if (kind === "spend") this.job.spend = data;
     else if (kind === "job") this.job = { ...this.job, ...data };
   }
 
-  of(id) {
+  trialOf(id) {
     let trial = this.trials.get(id);
     if (trial === undefined) {
       trial = { id, number: Number(id.replace(/\D+/g, "")), state: "pending", steps: 0, metric: null, cost_usd: 0, attempts: 0,
@@ -85,23 +85,23 @@ export class Model {
   }
 
   trial(data) {
-    const trial = this.of(data.id);
+    const trial = this.trialOf(data.id);
     // The row may be older than reports that were already received.
     Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps), metric: data.latest_metric });
   }
 
   report({ trial: id, step, metric, cost_usd, metrics = {}, violation = 0, seq = 0 }) {
-    const trial = this.of(id);
+    const trial = this.trialOf(id);
     this.seq = Math.max(this.seq, seq);
-    if (put(trial, step, metric)) this.points += 1;
+    if (putPoint(trial, step, metric)) this.points += 1;
     if (step >= trial.steps) { trial.steps = step; trial.metric = metric; }
     trial.cost_usd = Math.max(trial.cost_usd, cost_usd);
     if (violation === 0 && this.better(metric, trial.best)) trial.best = metric; // only steps that keep the job's constraints
     for (const [name, value] of Object.entries(metrics)) if (typeof value === "number") this.metrics.add(name);
     if (this.isObjective) return;
     const value = metrics[this.charted];
-    if (!this.others.has(id)) this.others.set(id, { xs: [], ys: [] });
-    put(this.others.get(id), step, typeof value === "number" ? value : null);
+    if (!this.otherCurves.has(id)) this.otherCurves.set(id, { xs: [], ys: [] });
+    putPoint(this.otherCurves.get(id), step, typeof value === "number" ? value : null);
   }
 
   /** Return the trials by their best metric, best first. Those without a metric come last, by number. */
@@ -130,8 +130,8 @@ export class Model {
 
   /** Yield each point of the charted metric that was the last one before a preemption. */
   *preemptions() {
-    for (const [id, steps] of this.lost) {
-      const trial = this.of(id), { xs, ys } = this.curveOf(trial);
+    for (const [id, steps] of this.lostAt) {
+      const trial = this.trialOf(id), { xs, ys } = this.curveOf(trial);
       for (const step of steps) {
         let at = xs.length - 1;
         while (at > 0 && xs[at] > step) at -= 1;
@@ -142,7 +142,7 @@ export class Model {
 }
 
 /** Add a point to a curve, or replace the point of the same step. Return whether it is new. */
-function put({ xs, ys }, step, value) {
+function putPoint({ xs, ys }, step, value) {
   let at = xs.length;
   while (at > 0 && xs[at - 1] >= step) at -= 1;
   if (xs[at] === step) { ys[at] = value; return false; }

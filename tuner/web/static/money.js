@@ -1,6 +1,6 @@
 // The job's money: the chart of the best metric against dollars, and the bill by kind.
 
-import { chart, colour, span } from "./chart.js";
+import { chart, colour, axisRange } from "./chart.js";
 import { fill, h, loading, problem, table } from "./dom.js";
 import { dollars, figure, share, short, usd } from "./format.js";
 
@@ -21,7 +21,7 @@ export class BestCurve {
     this.chart = chart(this.place, {
       x: "dollars spent", y: `best ${this.model.job.objective.metric}`, formatX: dollars, formatY: figure, height: 360,
       series: [{ stroke: () => colour("best"), width: 2.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
-      scales: { x: { range: (_, low, high) => [0, high || 1] }, y: { range: (_, low, high) => span(low, high) } },
+      scales: { x: { range: (_, low, high) => [0, high || 1] }, y: { range: (_, low, high) => axisRange(low, high) } },
     });
   }
 
@@ -53,36 +53,36 @@ export class BestCurve {
 }
 
 /** Create a bar of the kinds of cost, each as wide as its share of `whole`. */
-function stack(kinds, whole) {
+function kindsBar(kinds, whole) {
   return h("div", { class: "stack", "aria-hidden": "true" }, KINDS.filter((kind) => kinds[kind] > 0).map((kind) =>
     h("span", { class: `kind ${kind}`, title: `${kind} ${usd(kinds[kind])}`, style: { width: `${(100 * kinds[kind]) / whole}%` } })));
 }
 
 /** Create a bar of the kinds of cost with a legend. */
-export function kinds(of, total) {
-  return [stack(of, total), h("ul", { class: "legend" }, KINDS.map((kind) => h("li", {},
+export function kindsWithLegend(costs, total) {
+  return [kindsBar(costs, total), h("ul", { class: "legend" }, KINDS.map((kind) => h("li", {},
     h("span", { class: `sign kind ${kind}`, "aria-hidden": "true" }),
-    `${kind} ${usd(of[kind] ?? 0)} (${share((of[kind] ?? 0) / total)})`)))];
+    `${kind} ${usd(costs[kind] ?? 0)} (${share((costs[kind] ?? 0) / total)})`)))];
 }
 
 /** Show a bill as bars by kind: in total, and for the most expensive trials. */
-export function bill(found) {
-  const total = found.total_usd;
+export function billDisplay(answer) {
+  const total = answer.total_usd;
   if (!total) return h("p", {}, "Nothing was spent yet.");
-  const costliest = [...found.trials].sort((a, b) => b.total_usd - a.total_usd).slice(0, SHOWN);
-  const most = costliest[0]?.total_usd || 1;
-  const { savings } = found;
+  const expensive = [...answer.trials].sort((a, b) => b.total_usd - a.total_usd).slice(0, SHOWN);
+  const most = expensive[0]?.total_usd || 1;
+  const { savings } = answer;
   const facts = [
-    ["Spent", usd(total)], ["GPU-hours", figure(found.gpu_hours)], ["Held", usd(found.held_usd)],
-    ["Paid per completed trial", usd(found.cost_per_completed_trial_usd)], ["Preemptions", String(found.preemptions)],
+    ["Spent", usd(total)], ["GPU-hours", figure(answer.gpu_hours)], ["Held", usd(answer.held_usd)],
+    ["Paid per completed trial", usd(answer.cost_per_completed_trial_usd)], ["Preemptions", String(answer.preemptions)],
     ["Saved against training all in full", usd(savings.against_full_fidelity_usd)],
     ["Saved against on demand", usd(savings.against_on_demand_usd)],
   ];
   return h("div", {},
-    kinds(found.by_kind, total),
+    kindsWithLegend(answer.by_kind, total),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    h("details", {}, h("summary", {}, `The ${costliest.length} most expensive trials`),
+    h("details", {}, h("summary", {}, `The ${expensive.length} most expensive trials`),
       table("The bill of the most expensive trials", ["Trial", "Kinds", "Total", ...KINDS],
-        costliest.map((row) => [short(row.trial), stack(row.by_kind, most), usd(row.total_usd), ...KINDS.map((kind) => usd(row.by_kind[kind] ?? 0))]),
+        expensive.map((row) => [short(row.trial), kindsBar(row.by_kind, most), usd(row.total_usd), ...KINDS.map((kind) => usd(row.by_kind[kind] ?? 0))]),
         { numeric: [2, 3, 4, 5, 6, 7, 8] })));
 }

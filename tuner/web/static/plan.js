@@ -3,22 +3,22 @@
 import { h, table } from "./dom.js";
 import { duration, figure, share, usd } from "./format.js";
 
-/** Create the display of `made`, an answer of `POST /v1/plans`. */
-export function plan(made) {
+/** Create the display of `plan`, an answer of `POST /v1/plans`. */
+export function planDisplay(plan) {
   const facts = [
-    ["Cost", usd(made.usd.expected), `${usd(made.usd.low)} to ${usd(made.usd.high)}`],
-    ["Time", duration(made.finish_seconds.expected), `${duration(made.finish_seconds.low)} to ${duration(made.finish_seconds.high)}`],
-    ["Trials", figure(Math.round(made.trials.expected)), `${figure(made.trials.low)} to ${figure(made.trials.high)}`],
+    ["Cost", usd(plan.usd.expected), `${usd(plan.usd.low)} to ${usd(plan.usd.high)}`],
+    ["Time", duration(plan.finish_seconds.expected), `${duration(plan.finish_seconds.low)} to ${duration(plan.finish_seconds.high)}`],
+    ["Trials", figure(Math.round(plan.trials.expected)), `${figure(plan.trials.low)} to ${figure(plan.trials.high)}`],
   ];
-  if (made.best) facts.push(["Best", figure(made.best.expected), `${figure(made.best.low)} to ${figure(made.best.high)}`]);
-  if (made.target) facts.push(["Meets the target", share(made.target.chance), `${made.target.met} of ${made.target.runs} runs`]);
+  if (plan.best) facts.push(["Best", figure(plan.best.expected), `${figure(plan.best.low)} to ${figure(plan.best.high)}`]);
+  if (plan.target) facts.push(["Meets the target", share(plan.target.chance), `${plan.target.met} of ${plan.target.runs} runs`]);
   return h("div", {},
     h("dl", { class: "facts" }, facts.map(([name, value, range]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("div", { class: "soft small" }, range))))),
-    made.warnings.length ? h("div", { class: "warning" }, h("strong", {}, "Warnings"), h("ul", {}, made.warnings.map((words) => h("li", {}, words)))) : null,
+    plan.warnings.length ? h("div", { class: "warning" }, h("strong", {}, "Warnings"), h("ul", {}, plan.warnings.map((words) => h("li", {}, words)))) : null,
     table("Rungs", ["To step", "Trials", "Cost", "GPU-hours"],
-      made.rungs.map((rung) => [rung.step, figure(Math.round(10 * rung.trials) / 10), usd(rung.usd), figure(rung.gpu_hours)]), { numeric: [0, 1, 2, 3] }),
+      plan.rungs.map((rung) => [rung.step, figure(Math.round(10 * rung.trials) / 10), usd(rung.usd), figure(rung.gpu_hours)]), { numeric: [0, 1, 2, 3] }),
     h("details", {}, h("summary", {}, "Alternatives"),
       table("Alternatives", ["Method", "Cost", "Time", "Trials"],
-        made.comparisons.map((one) => [one.name.replaceAll("_", " "), usd(one.usd), duration(one.finish_seconds), one.trials]), { numeric: [1, 2, 3] })),
-    h("p", { class: "soft small" }, `Step times: ${made.inputs.evidence.source === "none" ? "not known, assumed" : made.inputs.evidence.source}. Nothing has run.`));
+        plan.comparisons.map((method) => [method.name.replaceAll("_", " "), usd(method.usd), duration(method.finish_seconds), method.trials]), { numeric: [1, 2, 3] })),
+    h("p", { class: "soft small" }, `Step times: ${plan.inputs.evidence.source === "none" ? "not known, assumed" : plan.inputs.evidence.source}. Nothing has run.`));
 }

@@ -1,7 +1,7 @@
 // The event stream of a job. It is read with `fetch`, because EventSource cannot send the key as a header. After a lost connection it
 // continues without a gap.
 
-import { ask } from "./api.js";
+import { request } from "./api.js";
 
 const SILENCE_MS = 40_000; // much longer than the 2 s after which the service sends a line in any case
 const WAIT_MS = [250, 500, 1000, 2000, 4000];
@@ -9,11 +9,11 @@ const WAIT_MS = [250, 500, 1000, 2000, 4000];
 /** Call `message(kind, data)` for each event after number `after`, and `state("live" | "lost" | "ended")` when the connection changes.
  * Return a function that closes the stream. */
 export function follow(job, { after = 0, message, state }) {
-  let last = String(after), final = false, stopped = false, tries = 0;
-  let aborting = new AbortController(), wake = () => {};
+  let last = String(after), isFinal = false, stopped = false, tries = 0;
+  let aborting = new AbortController(), retryNow = () => {};
 
-  const heard = (kind, data, id) => {
-    if (kind === "job") final = ["succeeded", "cancelled", "failed"].includes(data.state);
+  const onEvent = (kind, data, id) => {
+    if (kind === "job") isFinal = ["succeeded", "cancelled", "failed"].includes(data.state);
     message(kind, data);
     if (id !== null) last = id;
   };
@@ -21,19 +21,19 @@ export function follow(job, { after = 0, message, state }) {
   async function read() {
     aborting = new AbortController();
     let silence;
-    const heardOf = () => { clearTimeout(silence); silence = setTimeout(() => aborting.abort(), SILENCE_MS); };
+    const restartTimer = () => { clearTimeout(silence); silence = setTimeout(() => aborting.abort(), SILENCE_MS); };
     try {
-      heardOf();
-      const answer = await ask(`/jobs/${job}/events`, { headers: { "Last-Event-ID": last }, signal: aborting.signal });
+      restartTimer();
+      const answer = await request(`/jobs/${job}/events`, { headers: { "Last-Event-ID": last }, signal: aborting.signal });
       tries = 0;
       state("live");
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-      const frames = new Frames(heard);
+      const parser = new EventParser(onEvent);
       for (;;) {
         const { value, done } = await reader.read();
         if (done) return;
-        heardOf();
-        frames.take(value);
+        restartTimer();
+        parser.take(value);
       }
     } finally {
       clearTimeout(silence);
@@ -48,39 +48,39 @@ export function follow(job, { after = 0, message, state }) {
         if (error.status >= 400 && error.status < 500) { state("refused"); return; }
       }
       if (stopped) return;
-      if (final) { state("ended"); return; }
+      if (isFinal) { state("ended"); return; }
       state("lost");
       const wait = WAIT_MS[Math.min(tries++, WAIT_MS.length - 1)];
-      await new Promise((done) => { wake = done; setTimeout(done, wait); });
+      await new Promise((done) => { retryNow = done; setTimeout(done, wait); });
     }
   }
 
-  const online = () => wake();
+  const online = () => retryNow();
   addEventListener("online", online);
   run();
-  return () => { stopped = true; removeEventListener("online", online); aborting.abort(); wake(); };
+  return () => { stopped = true; removeEventListener("online", online); aborting.abort(); retryNow(); };
 }
 
 /** Parses server-sent events as the HTML standard defines them: fields, then an empty line. */
-class Frames {
-  constructor(heard) {
-    this.heard = heard;
+class EventParser {
+  constructor(onEvent) {
+    this.onEvent = onEvent;
     this.rest = "";
   }
 
   take(piece) {
     const frames = (this.rest + piece).split("\n\n");
     this.rest = frames.pop();
-    for (const frame of frames) this.one(frame);
+    for (const frame of frames) this.parse(frame);
   }
 
-  one(frame) {
+  parse(frame) {
     let kind = null, data = "", id = null;
     for (const line of frame.split("\n")) {
       if (line.startsWith("data: ")) data += line.slice(6);
       else if (line.startsWith("event: ")) kind = line.slice(7);
       else if (line.startsWith("id: ")) id = line.slice(4);
     }
-    if (kind !== null) this.heard(kind, JSON.parse(data), id);
+    if (kind !== null) this.onEvent(kind, JSON.parse(data), id);
   }
 }

@@ -1,50 +1,50 @@
 // The dialog of one trial: its configuration, bill, attempts with their output, and learning curve. It can be stopped and promoted.
 
-import { call, changed } from "./api.js";
+import { call, notifyTabs } from "./api.js";
 import { config } from "./answer.js";
-import { ask, openDialog } from "./dialog.js";
-import { fill, h, loading, problem, say, table, text } from "./dom.js";
+import { askForm, openDialog } from "./dialog.js";
+import { fill, h, loading, problem, showMessage, table, text } from "./dom.js";
 import { duration, figure, short, state, usd, when } from "./format.js";
 import { Artifacts } from "./artifacts.js";
 import { Logs } from "./logs.js";
-import { KINDS, kinds } from "./money.js";
+import { KINDS, kindsWithLegend } from "./money.js";
 
 const EVERY_MS = 5000;
 
 /** Show the dialog until it is closed. While the trial runs, the content is updated. */
 export async function show(model, id) {
   const job = model.job.id, head = h("p"), body = h("div", {}, loading()), logs = new Logs(job, id), artifacts = new Artifacts(job, id);
-  const steering = new Steering(model, id);
-  const dialog = openDialog(`Trial ${short(id)}`, [head, steering.node, body, artifacts.node, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
-  let timer = null, before = "";
+  const actions = new TrialActions(model, id);
+  const dialog = openDialog(`Trial ${short(id)}`, [head, actions.node, body, artifacts.node, h("h3", {}, "Log"), logs.node], { close: "Close", wide: true });
+  let timer = null, oldText = "";
   dialog.addEventListener("close", () => { clearTimeout(timer); logs.end(); });
-  const look = async () => {
-    let again = true;
+  const load = async () => {
+    let isLive = true;
     try {
       const trial = await call(`/jobs/${job}/trials/${id}`);
-      again = ["running", "pending", "paused"].includes(trial.state);
-      logs.over = !again;
-      artifacts.look(trial.steps, again);
-      const now = JSON.stringify(trial);
-      if (now !== before) put(trial);
-      before = now;
+      isLive = ["running", "pending", "paused"].includes(trial.state);
+      logs.hasEnded = !isLive;
+      artifacts.update(trial.steps, isLive);
+      const newText = JSON.stringify(trial);
+      if (newText !== oldText) showTrial(trial);
+      oldText = newText;
     } catch (error) {
       fill(body, problem(error));
     }
-    if (dialog.isConnected && again) timer = setTimeout(look, EVERY_MS);
+    if (dialog.isConnected && isLive) timer = setTimeout(load, EVERY_MS);
   };
-  const put = (trial) => {
-    steering.update(trial);
+  const showTrial = (trial) => {
+    actions.update(trial);
     text(head, `${state(trial.state, trial.reason)}: best ${model.job.objective.metric} ${figure(trial.metric)}, newest ${figure(trial.latest_metric)} at step ${trial.steps}${trial.violation ? ", which violates the constraints" : ""}, ${usd(trial.paid_usd)} paid.`);
-    const open = [...body.querySelectorAll("details")].map((one) => one.open);
+    const open = [...body.querySelectorAll("details")].map((node) => node.open);
     fill(body, details(trial));
-    body.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? one.open; });
+    body.querySelectorAll("details").forEach((node, index) => { node.open = open[index] ?? node.open; });
   };
-  await look();
+  await load();
 }
 
 /** The buttons that promote and stop a trial. They are disabled if the trial cannot follow. */
-class Steering {
+class TrialActions {
   constructor(model, id) {
     this.model = model;
     this.path = `/jobs/${model.job.id}/trials/${id}`;
@@ -59,9 +59,9 @@ class Steering {
 
   update({ state }) {
     this.state = state;
-    const over = ["succeeded", "cancelled", "failed"].includes(this.model.job.state);
-    this.promote.disabled = this.busy || over || this.model.job.rungs.length === 0 || !["running", "paused"].includes(state);
-    this.stop.disabled = this.busy || over || !["pending", "running", "paused"].includes(state);
+    const hasEnded = ["succeeded", "cancelled", "failed"].includes(this.model.job.state);
+    this.promote.disabled = this.busy || hasEnded || this.model.job.rungs.length === 0 || !["running", "paused"].includes(state);
+    this.stop.disabled = this.busy || hasEnded || !["pending", "running", "paused"].includes(state);
   }
 
   /** Send a request about the trial. Return whether it succeeded. A lost answer is shown: the request is not repeated. */
@@ -72,8 +72,8 @@ class Steering {
     fill(place);
     try {
       await call(`${this.path}/${name}`, { method: "POST" });
-      changed(this.model.job.id);
-      say(words);
+      notifyTabs(this.model.job.id);
+      showMessage(words);
       return true;
     } catch (error) {
       fill(place, problem(error));
@@ -85,22 +85,22 @@ class Steering {
   }
 
   askStop(id) {
-    const wrong = h("div");
-    ask(`Stop trial ${short(id)}?`, [h("p", {}, "It stops for good. What it has reported stays, and its worker continues with another trial."), wrong],
-      "Stop the trial", () => this.send("stop", `Trial ${short(id)} is being stopped.`, wrong), "danger");
+    const errorPlace = h("div");
+    askForm(`Stop trial ${short(id)}?`, [h("p", {}, "It stops for good. What it has reported stays, and its worker continues with another trial."), errorPlace],
+      "Stop the trial", () => this.send("stop", `Trial ${short(id)} is being stopped.`, errorPlace), "danger");
   }
 }
 
 function details(trial) {
-  const attempts = trial.attempt_list.map((one) => [
-    one.attempt, one.end === null ? "▶ running" : one.end.replaceAll("_", " "), `${one.from_step} → ${one.to_step}`,
-    usd(Object.values(one.bill).reduce((sum, part) => sum + part, 0)), one.market.replaceAll("_", " "), usd(one.usd_per_hour),
-    one.reason || one.detail ? `${one.reason} ${one.detail}`.trim() : "", when(one.began_at), when(one.ended_at), one.node ?? "–",
+  const attempts = trial.attempt_list.map((attempt) => [
+    attempt.attempt, attempt.end === null ? "▶ running" : attempt.end.replaceAll("_", " "), `${attempt.from_step} → ${attempt.to_step}`,
+    usd(Object.values(attempt.bill).reduce((sum, part) => sum + part, 0)), attempt.market.replaceAll("_", " "), usd(attempt.usd_per_hour),
+    attempt.reason || attempt.detail ? `${attempt.reason} ${attempt.detail}`.trim() : "", when(attempt.began_at), when(attempt.ended_at), attempt.node ?? "–",
   ]);
   const total = KINDS.reduce((sum, kind) => sum + (trial.bill[kind] ?? 0), 0);
   return [
     h("h3", {}, "Configuration"), config(trial.config),
-    h("h3", {}, "Bill"), total > 0 ? kinds(trial.bill, total) : h("p", {}, "Nothing was spent on it yet."),
+    h("h3", {}, "Bill"), total > 0 ? kindsWithLegend(trial.bill, total) : h("p", {}, "Nothing was spent on it yet."),
     h("h3", {}, "Attempts"),
     table("Its attempts", ["Attempt", "End", "Steps", "Paid", "Market", "An hour", "Why", "Began", "Ended", "Node"], attempts, { numeric: [0, 3, 5] }),
     h("details", {}, h("summary", {}, `Learning curve: ${trial.curve.length} reports`),

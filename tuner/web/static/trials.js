@@ -2,7 +2,7 @@
 // rows of the page, so that thousands of trials can be sorted after every event.
 
 import { announce, atMost, h, keyed, text } from "./dom.js";
-import { columnsOf, order, parse } from "./filter.js";
+import { columnsOf, trialOrder, parse } from "./filter.js";
 import { short, state } from "./format.js";
 import { show } from "./trial.js";
 
@@ -10,10 +10,10 @@ const PAGE = 25, TYPED_MS = 250;
 const FINAL = ["succeeded", "cancelled", "failed"];
 
 export class Trials {
-  /** `view` is `{sort, filter}` from the address. `changed(view)` is called when the user changes them. */
-  constructor(model, view = {}, changed = () => {}) {
+  /** `view` is `{sort, filter}` from the address. `onViewChange(view)` is called when the user changes them. */
+  constructor(model, view = {}, onViewChange = () => {}) {
     this.model = model;
-    this.changed = changed;
+    this.onViewChange = onViewChange;
     this.count = PAGE;
     this.columns = columnsOf(model.job, () => FINAL.includes(model.job.state));
     this.best = this.columns.find((column) => column.id === "best");
@@ -21,11 +21,11 @@ export class Trials {
     this.descending = this.sort.id === view.sort?.replace(/^-/, "") ? view.sort.startsWith("-") : this.best.falls;
     this.match = () => true;
 
-    this.typed = atMost(TYPED_MS, () => this.filterTyped());
+    this.filterSoon = atMost(TYPED_MS, () => this.filterTyped());
     this.input = h("input", { id: "filter", type: "search", spellcheck: "false", autocomplete: "off", autocapitalize: "none", placeholder: this.example(),
-      value: view.filter ?? null, "aria-describedby": "filter-help filter-fault", oninput: this.typed });
+      value: view.filter ?? null, "aria-describedby": "filter-help filter-fault", oninput: this.filterSoon });
     this.fault = h("p", { id: "filter-fault", class: "fault", role: "status", hidden: true });
-    this.counted = h("p", { class: "soft small" });
+    this.countText = h("p", { class: "soft small" });
     this.body = h("tbody");
     this.more = h("button", { type: "button", class: "quiet", onclick: () => { this.count += 4 * PAGE; this.update(); } }, "Show more");
     this.caption = h("caption", { class: "visually-hidden" });
@@ -33,7 +33,7 @@ export class Trials {
     this.table = h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Table of trials" },
       h("table", { class: "trials" }, this.caption, h("thead", {}, h("tr", {}, this.heads)), this.body));
     this.node = h("div", {},
-      h("div", { class: "filter" }, h("p", {}, h("label", { for: "filter" }, "Filter"), this.input), this.counted),
+      h("div", { class: "filter" }, h("p", {}, h("label", { for: "filter" }, "Filter"), this.input), this.countText),
       h("p", { id: "filter-help", class: "soft small" }, "Numbers with > >= < <= =, name:text for states and choices; any other word may be in any column."),
       this.fault, this.table, this.more);
     this.filter();
@@ -41,8 +41,8 @@ export class Trials {
 
   /** Return an example of a filter with this job's columns. */
   example() {
-    const own = this.columns.filter((column) => column.id.startsWith("config."));
-    const number = own.find((column) => column.isNumber), choice = own.find((column) => !column.isNumber);
+    const hyperparameters = this.columns.filter((column) => column.id.startsWith("config."));
+    const number = hyperparameters.find((column) => column.isNumber), choice = hyperparameters.find((column) => !column.isNumber);
     const space = this.model.job.search_space;
     return [number && `${number.name}>${space[number.name].low ?? 0}`, choice && `${choice.name}:${space[choice.name].choices[0]}`, "state:completed"]
       .filter(Boolean).slice(0, 2).join(" ");
@@ -60,15 +60,15 @@ export class Trials {
     this.count = PAGE;
     this.update();
     announce(`${this.caption.textContent}.`);
-    this.tell();
+    this.notifyView();
   }
 
   filterTyped() {
     this.count = PAGE;
     if (!this.filter()) return;
     this.update();
-    announce(this.counted.textContent);
-    this.tell();
+    announce(this.countText.textContent);
+    this.notifyView();
   }
 
   /** Apply the filter that the user typed. If it is invalid, show why and keep the last valid one. */
@@ -82,28 +82,28 @@ export class Trials {
     return match !== undefined;
   }
 
-  tell() {
+  notifyView() {
     const isPlain = this.sort === this.best && this.descending === Boolean(this.best.falls);
-    this.changed({ sort: isPlain ? "" : `${this.descending ? "-" : ""}${this.sort.id}`, filter: this.input.value.trim() });
+    this.onViewChange({ sort: isPlain ? "" : `${this.descending ? "-" : ""}${this.sort.id}`, filter: this.input.value.trim() });
   }
 
   update() {
-    const all = [...this.model.trials.values()], found = all.filter(this.match).sort(order(this.sort, this.descending));
-    keyed(this.body, found.slice(0, this.count), (trial) => trial.id, (trial) => this.row(trial), (node, trial) => {
+    const all = [...this.model.trials.values()], matching = all.filter(this.match).sort(trialOrder(this.sort, this.descending));
+    keyed(this.body, matching.slice(0, this.count), (trial) => trial.id, (trial) => this.row(trial), (node, trial) => {
       this.columns.forEach((column, index) => { if (index > 0) text(node.children[index], shown(column, trial)); });
       node.className = trial.state;
       node.children[1].title = trial.reason ?? "";
     });
     this.columns.forEach((column, index) => {
-      const way = column !== this.sort ? "none" : this.descending ? "descending" : "ascending";
-      if (this.heads[index].getAttribute("aria-sort") !== way) this.heads[index].setAttribute("aria-sort", way);
-      text(this.heads[index].querySelector(".sort"), way === "none" ? "" : this.descending ? " ▼" : " ▲");
+      const direction = column !== this.sort ? "none" : this.descending ? "descending" : "ascending";
+      if (this.heads[index].getAttribute("aria-sort") !== direction) this.heads[index].setAttribute("aria-sort", direction);
+      text(this.heads[index].querySelector(".sort"), direction === "none" ? "" : this.descending ? " ▼" : " ▲");
     });
     text(this.caption, `Trials by ${this.sort.title}, ${this.descending ? "descending" : "ascending"}`);
-    text(this.counted, all.length === 0 ? "No trial has begun yet."
-      : found.length === all.length ? `${all.length} trials` : `${found.length} of ${all.length} trials`);
-    this.more.hidden = found.length <= this.count;
-    this.table.hidden = found.length === 0;
+    text(this.countText, all.length === 0 ? "No trial has begun yet."
+      : matching.length === all.length ? `${all.length} trials` : `${matching.length} of ${all.length} trials`);
+    this.more.hidden = matching.length <= this.count;
+    this.table.hidden = matching.length === 0;
   }
 
   row(trial) {
