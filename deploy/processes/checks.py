@@ -1,4 +1,4 @@
-"""What this machine has to have. Each fault comes with its fix."""
+"""Checks of this machine before a deployment. Each fault says how to fix it."""
 
 import importlib.util
 import pwd
@@ -24,36 +24,36 @@ def faults_of_machine() -> Iterator[str]:
             yield f"{name} is missing: pip install -c constraints.txt -e '.[{extra}]'"
     for name in ("tuner", "ray"):
         if not (Path(sys.executable).parent / name).exists():
-            yield f"`{name}` is not beside {sys.executable}: run this with the Python that the service is installed for"
+            yield f"`{name}` is not in the folder of {sys.executable}: run this with the Python that the service is installed for"
     if postgres_programs() is None:
         yield "PostgreSQL's programs are missing: install them (Debian: apt install postgresql)"
     if shutil.which("prometheus") is None:
         yield "Prometheus is missing: install it (Debian: apt install prometheus)"
-    if NOBODY not in {one.pw_name for one in pwd.getpwall()}:
-        yield f"there is no user {NOBODY}, whom PostgreSQL runs as where the caller is root: run this as another user"
+    if NOBODY not in {user.pw_name for user in pwd.getpwall()}:
+        yield f"there is no user {NOBODY}, as which PostgreSQL runs if the caller is root: run this as another user"
 
 
 def faults_of_network(network: str) -> Iterator[str]:
     numbers = re.fullmatch(r"127\.(\d{1,3})\.(\d{1,3})", network)
-    if numbers is None or any(int(one) > 255 for one in numbers.groups()) or network == "127.0.0":
-        yield f"--network {network}: give the first three numbers of loopback addresses, such as 127.77.0; 127.0.0 is everybody's"
+    if numbers is None or any(int(number) > 255 for number in numbers.groups()) or network == "127.0.0":
+        yield f"--network {network}: give the first three numbers of loopback addresses, such as 127.77.0; 127.0.0 is shared"
 
 
 def faults_of_places(parts: Iterable[Part], ray_port: int) -> Iterator[str]:
-    """Addresses that are none here, and ports that somebody listens on."""
+    """Yield a fault for each address that this machine lacks, and for each port in use."""
     for part in parts:
         for port in part.listens:
             if why := _taken(part.address, port):
                 yield (
-                    f"{part.name} cannot listen on {part.address}:{port} ({why}): end what does, or give other addresses by --network"
+                    f"{part.name} cannot listen on {part.address}:{port} ({why}): end the process that uses it, or give other addresses with --network"
                 )
     if why := _taken("0.0.0.0", ray_port):
-        other = f"another one by --ray-port, which is {RAY_PORT} otherwise"
-        yield f"ray-head cannot listen on port {ray_port} ({why}), which Ray opens at all addresses: end what does, or give {other}"
+        other = f"another port with --ray-port (default: {RAY_PORT})"
+        yield f"ray-head cannot listen on port {ray_port} ({why}), which Ray opens at all addresses: end the process that uses it, or give {other}"
 
 
 def _taken(address: str, port: int) -> str:
-    """Why nobody can listen there; empty where it is free."""
+    """Return why the port cannot be opened, or an empty string if it is free."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""What a deployment keeps on this machine, by which the next one finds and clears what is left of it."""
+"""The files of a deployment on this machine. A later deployment uses them to find and clear what an earlier one left."""
 
 import contextlib
 import fcntl
@@ -20,42 +20,46 @@ FORMAT = 1
 
 
 class Folder:
-    """One for each `path`. All processes of its deployment are marked with it, so that nothing else is ever ended."""
+    """The folder of one deployment. Its processes carry a mark derived from `path`, so that only they are ever killed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
         tag = hashlib.sha256(f"processes:{os.getuid()}:{self.path}".encode()).hexdigest()[:8]
         self.mark = f"processes-{tag}/"
-        # Short, because Ray puts sockets below it; the database's where its user reaches it.
+        # Short paths, because Ray creates sockets in them. The database's folder must be accessible to its user.
         self._scratch = Path(f"/tmp/tuner-{tag}")
         self.database = Path(f"/tmp/tuner-{tag}-database")
         self.logs, self.secrets = self.path / "logs", self.path / "secrets"
         self.api_key, self.client = self.path / "api_key", self.path / "client.sh"
-        self._state, self._lock, self._down = (
+        self._state, self._lock, self._killed = (
             self.path / "processes.json",
             self.path / "lock",
             self.path / "down",
         )
 
     def faults(self) -> list[str]:
-        """Why it cannot be used."""
-        if not self.path.exists() or self.is_kept():
+        """Return the reasons why the folder cannot be used."""
+        if not self.path.exists() or self.is_locked():
             return []
         if not self.path.is_dir() or (any(self.path.iterdir()) and not self._state.exists()):
-            return [f"{self.path} is not a folder of a deployment: name another one by --state"]
-        found = self.state().get("format")
-        if self._state.exists() and found != FORMAT:
+            return [f"{self.path} is not a folder of a deployment: name another one with --state"]
+        version = self.state().get("format")
+        if self._state.exists() and version != FORMAT:
             return [
-                f"{self.path} was left by another version (format {found}, this is {FORMAT}): end what runs of it with that "
-                f"version's `down`, or remove it, or name another one by --state"
+                f"{self.path} was left by another version (format {version}, this is {FORMAT}): stop it with that "
+                f"version's `down`, or remove it, or name another one with --state"
             ]
         return []
 
-    # Who keeps it
+    # The lock
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """For one process at a time. Raises Refused where another one does."""
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for this process.
+
+        Raises:
+            Refused: Another process has locked it.
+        """
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
             with self._lock.open("a+") as file:
@@ -63,18 +67,18 @@ class Folder:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise Refused(
-                        f"a deployment runs in {self.path} (process {self.keeper()}): end it by `down`, or name another folder "
-                        f"by --state"
+                        f"a deployment runs in {self.path} (process {self.owner()}): stop it with `down`, or name another folder "
+                        f"with --state"
                     ) from None
-                if not _is(self._lock, file.fileno()):
-                    continue  # another one has removed it meanwhile
+                if not _is_same_file(self._lock, file.fileno()):
+                    continue  # another process has removed the file meanwhile
                 file.truncate(0)
                 file.write(str(os.getpid()))
                 file.flush()
                 yield
                 return
 
-    def is_kept(self) -> bool:
+    def is_locked(self) -> bool:
         try:
             with self._lock.open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -84,40 +88,44 @@ class Folder:
             return False
         return False
 
-    def keeper(self) -> int:
-        """The process that keeps it, 0 where none does."""
+    def owner(self) -> int:
+        """Return the id of the process that has locked the folder, or 0 if none has."""
         try:
-            return int(self._lock.read_text()) if self.is_kept() else 0
+            return int(self._lock.read_text()) if self.is_locked() else 0
         except (OSError, ValueError):
             return 0
 
-    # What is in it
+    # Content
 
-    def make(self) -> dict[str, str]:
-        """Everything anew, with new secrets, which are answered. Raises Refused where somebody else's file is in its place."""
+    def create(self) -> dict[str, str]:
+        """Create the content of the folder, and return the new secrets.
+
+        Raises:
+            Refused: A file of another user is in its place.
+        """
         for place in (self._scratch, self.database):
             try:
                 place.mkdir(mode=0o700)
             except FileExistsError:
-                raise Refused(f"{place} belongs to somebody else: remove it") from None
+                raise Refused(f"{place} belongs to another user: remove it") from None
         if os.geteuid() == 0:
             shutil.chown(self.database, "nobody")
         self.write({})
-        for place in (self.logs, self.secrets, self._down):
+        for place in (self.logs, self.secrets, self._killed):
             place.mkdir(mode=0o700)
         return self._new_secrets()
 
     def _new_secrets(self) -> dict[str, str]:
-        """By the same script as for containers."""
-        made = shutil.copy(FILE.parent / "secrets.sh", self.path)
-        subprocess.run([made], check=True, stdout=subprocess.DEVNULL)
+        """Create the secrets with the same script as for containers."""
+        script = shutil.copy(FILE.parent / "secrets.sh", self.path)
+        subprocess.run([script], check=True, stdout=subprocess.DEVNULL)
         return dict(line.split("=", 1) for line in (self.path / ".env").read_text().splitlines())
 
     def machine(self, name: str) -> Path:
-        """What a part has of its own."""
-        found = self.path / "machines" / name
-        found.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return found
+        """Return the folder of one part."""
+        folder = self.path / "machines" / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
 
     def ray(self, name: str) -> Path:
         return self._scratch / name
@@ -136,20 +144,20 @@ class Folder:
         except (OSError, ValueError):
             return {}
 
-    # Parts that were taken away
+    # Killed parts
 
-    def take_away(self, name: str) -> int:
-        """At once, as a machine that loses its power; answers how many processes that were."""
-        (self._down / name).touch()
+    def kill_part(self, name: str) -> int:
+        """Kill a part at once, like a machine that loses power. Return the number of processes."""
+        (self._killed / name).touch()
         return kill_marked(self._mark_of(name))
 
-    def bring_back(self, name: str) -> None:
-        (self._down / name).unlink(missing_ok=True)
+    def allow_start(self, name: str) -> None:
+        (self._killed / name).unlink(missing_ok=True)
 
     def is_away(self, name: str) -> bool:
-        return (self._down / name).exists()
+        return (self._killed / name).exists()
 
-    # Its processes
+    # Processes
 
     def new_mark(self, name: str) -> str:
         return f"{self._mark_of(name)}{secrets.token_hex(8)}"
@@ -161,30 +169,30 @@ class Folder:
         return kill_marked(self._mark_of(name))
 
     def clear(self, *, keep_logs: bool = False) -> int:
-        """Ends every process that is left and removes what they had; answers how many processes that were."""
+        """Kill all processes of the deployment and remove their files. Return the number of processes."""
         killed = kill_marked(self.mark)
         for place in (self._scratch, self.database):
             _remove(place)
-        kept = {self._lock, *((self.logs, self._state) if keep_logs else ())}
+        remaining = {self._lock, *((self.logs, self._state) if keep_logs else ())}
         for place in list(self.path.iterdir()) if self.path.is_dir() else []:
-            if place not in kept:
+            if place not in remaining:
                 _remove(place)
         return killed
 
-    def leave(self) -> None:
-        """The last thing that its keeper does."""
+    def unlock(self) -> None:
+        """Unlock and remove the folder."""
         self._lock.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
-    def wait_until_left(self, timeout_s: float) -> bool:
+    def wait_until_unlocked(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while self.is_kept() and time.monotonic() < deadline:
+        while self.is_locked() and time.monotonic() < deadline:
             time.sleep(0.1)
-        return not self.is_kept()
+        return not self.is_locked()
 
 
-def _is(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
@@ -192,7 +200,7 @@ def _is(path: Path, descriptor: int) -> bool:
 
 
 def _remove(place: Path) -> None:
-    """Where it is ours, or the database's as root has made it."""
+    """Remove a file or folder, unless it belongs to another user."""
     if place.is_symlink() or place.is_file():
         place.unlink()
     elif place.is_dir() and (os.geteuid() == 0 or place.stat().st_uid == os.getuid()):

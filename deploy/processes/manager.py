@@ -1,7 +1,7 @@
-"""Starts every part when what it waits for is healthy, starts again what ends by itself, and ends all of it.
+"""Start every part when the parts that it needs are healthy, restart parts that end by themselves, and stop all of them.
 
 waiting ──▶ starting ──▶ healthy ──▶ away (`kill`) ──▶ waiting …
-                └──────▶ done, of a part that ends
+                └──────▶ done, if the part ends by design
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from deploy.processes.parts import Part
 from tuner.cluster.launch import tail
 from tuner.cluster.processes import MARK
 
-TURN_S = 0.1
-ASK_EVERY_S = 0.5
+UPDATE_EVERY_S = 0.1
+PROBE_EVERY_S = 0.5
 RESTART_AFTER_S = 1.0
 TRIES = 3
-# A node of Ray that finds one of its ports taken runs on without what was to listen there.
-ANEW_AFTER_S = 100.0
-# For hangs; on two idle cores all is up within half a minute.
+# A Ray node continues if one of its ports is in use, but without the component that should listen there.
+RENEW_AFTER_S = 100.0
+# A limit for hangs. On two idle cores all parts are up within half a minute.
 UP_WITHIN_S = 400.0
 END_WITHIN_S = 10.0
 State = Literal["waiting", "starting", "healthy", "done", "away"]
@@ -36,94 +36,104 @@ _SATISFIED: dict[str, tuple[State, ...]] = {
 
 
 class Failed(Exception):
-    """A part does not come up. All that was started is ended again."""
+    """A part does not become healthy. All started parts are stopped."""
 
 
 @dataclass(slots=True)
 class Running:
-    """How a part is doing. Times are the monotonic clock's, seconds."""
+    """The state of a part. Times are seconds of the monotonic clock."""
 
     part: Part
     state: State = "waiting"
     process: "subprocess.Popen[bytes] | None" = None
-    began: float = 0.0
+    began_at: float = 0.0
     took_s: float = 0.0
-    asked: float = 0.0
-    due: float = 0.0
+    probed_at: float = 0.0
+    due_at: float = 0.0
     failures: int = 0
 
 
-class Keeper:
-    """One thread; `stop()` may be called from a signal's handler."""
+class ProcessManager:
+    """Starts, watches and stops the parts in one thread. `stop()` may be called from a signal handler."""
 
     def __init__(self, parts: Sequence[Part], folder: Folder, cwd: Path, say: Callable[[str], None]) -> None:
         self._folder, self._cwd, self._say = folder, cwd, say
         self._all = {part.name: Running(part) for part in parts}
-        # No event of `threading`: a handler that comes while its lock is taken would wait for itself.
+        # Not a `threading.Event`: a signal handler that runs while its lock is held would deadlock.
         self._stopped = False
 
     def stop(self) -> None:
         self._stopped = True
 
     def start_all(self) -> float | None:
-        """Answers after how many seconds all were up; None where it was stopped before. Raises Failed."""
-        began = time.monotonic()
-        while not all(one.state in ("healthy", "done", "away") for one in self._all.values()):
-            time.sleep(TURN_S)
+        """Start all parts. Return the seconds until all were up, or None if `stop` was called first.
+
+        Raises:
+            Failed: A part does not become healthy.
+        """
+        began_at = time.monotonic()
+        while not all(running.state in ("healthy", "done", "away") for running in self._all.values()):
+            time.sleep(UPDATE_EVERY_S)
             if self._stopped:
                 return None
-            self.turn(is_first=True)
-            if time.monotonic() - began > UP_WITHIN_S:
-                late = next(one for one in self._all.values() if one.state in ("waiting", "starting"))
+            self.update(is_starting=True)
+            if time.monotonic() - began_at > UP_WITHIN_S:
+                late = next(
+                    running for running in self._all.values() if running.state in ("waiting", "starting")
+                )
                 raise self._failed(late, f"is not up within {UP_WITHIN_S:.0f} s")
-        return time.monotonic() - began
+        return time.monotonic() - began_at
 
-    def keep(self) -> None:
-        """Until it is stopped."""
+    def run(self) -> None:
+        """Watch the parts until `stop` is called."""
         while not self._stopped:
-            self.turn()
-            time.sleep(TURN_S)
+            self.update()
+            time.sleep(UPDATE_EVERY_S)
 
     def end(self) -> None:
-        """In good order, what was started last first; what does not go in time is killed when the folder is cleared."""
-        for one in reversed(self._all.values()):
-            if one.process is not None and one.process.poll() is None:
-                # PostgreSQL waits for its clients to go, unless it is told not to.
-                is_database = one.part.service == "database"
-                one.process.send_signal(signal.SIGINT if is_database else signal.SIGTERM)
+        """Stop the parts in reverse order. Processes that do not end in time are killed when the folder is cleared."""
+        for running in reversed(self._all.values()):
+            if running.process is not None and running.process.poll() is None:
+                # After SIGTERM, PostgreSQL would wait until its clients disconnect.
+                is_database = running.part.service == "database"
+                running.process.send_signal(signal.SIGINT if is_database else signal.SIGTERM)
         deadline = time.monotonic() + END_WITHIN_S
-        for one in self._all.values():
-            if one.process is not None:
+        for running in self._all.values():
+            if running.process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    one.process.wait(max(0.0, deadline - time.monotonic()))
-                self._folder.kill(one.part.name)
-                one.process.wait()
+                    running.process.wait(max(0.0, deadline - time.monotonic()))
+                self._folder.kill(running.part.name)
+                running.process.wait()
 
-    def turn(self, *, is_first: bool = False) -> None:
-        """Looks after each part once; `is_first`: until all were up, what ends again and again raises Failed."""
-        before = [one.state for one in self._all.values()]
-        for one in self._all.values():
-            self._look_after(one, is_first)
-        if before != [one.state for one in self._all.values()] or is_first:
+    def update(self, *, is_starting: bool = False) -> None:
+        """Check each part once, and start or restart it if necessary. With `is_starting`, raise Failed for a part that ends repeatedly."""
+        before = [running.state for running in self._all.values()]
+        for running in self._all.values():
+            self._update(running, is_starting)
+        if before != [running.state for running in self._all.values()] or is_starting:
             self._write()
 
-    def _look_after(self, one: Running, is_first: bool) -> None:
+    def _update(self, running: Running, is_starting: bool) -> None:
         now = time.monotonic()
-        if one.state != "away" and self._folder.is_away(one.part.name):
-            self._has_gone(one)
-        elif one.state == "away" and not self._folder.is_away(one.part.name):
-            one.state = "waiting"
-        elif one.state == "waiting":
-            if now >= one.due and self._may_start(one.part):
-                self._start(one)
-        elif one.process is not None and one.process.poll() is not None:
-            self._has_ended(one, one.process.returncode, is_first)
-        elif one.state == "starting" and one.part.probe is not None and now - one.asked >= ASK_EVERY_S:
-            if one.part.probe.passes():
-                self._is_up(one, "healthy")
-            elif one.part.anew and now - one.began > ANEW_AFTER_S:
-                self._has_failed(one, f"is not healthy after {ANEW_AFTER_S:.0f} s", is_first)
-            one.asked = time.monotonic()
+        if running.state != "away" and self._folder.is_away(running.part.name):
+            self._end_killed(running)
+        elif running.state == "away" and not self._folder.is_away(running.part.name):
+            running.state = "waiting"
+        elif running.state == "waiting":
+            if now >= running.due_at and self._may_start(running.part):
+                self._start(running)
+        elif running.process is not None and running.process.poll() is not None:
+            self._has_ended(running, running.process.returncode, is_starting)
+        elif (
+            running.state == "starting"
+            and running.part.probe is not None
+            and now - running.probed_at >= PROBE_EVERY_S
+        ):
+            if running.part.probe.passes():
+                self._set_up(running, "healthy")
+            elif running.part.renewed and now - running.began_at > RENEW_AFTER_S:
+                self._has_failed(running, f"is not healthy after {RENEW_AFTER_S:.0f} s", is_starting)
+            running.probed_at = time.monotonic()
 
     def _may_start(self, part: Part) -> bool:
         return all(
@@ -133,10 +143,10 @@ class Keeper:
             if other.part.service == service
         )
 
-    def _start(self, one: Running) -> None:
-        part = one.part = one.part.anew() if one.part.anew else one.part
+    def _start(self, running: Running) -> None:
+        part = running.part = running.part.renewed() if running.part.renewed else running.part
         with self._folder.log(part.name).open("ab") as log:
-            one.process = subprocess.Popen(
+            running.process = subprocess.Popen(
                 part.words,
                 env={**part.environment, MARK: self._folder.new_mark(part.name)},
                 cwd="/" if part.user else self._cwd,
@@ -145,47 +155,55 @@ class Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the keeper, which ends them in order
+                start_new_session=True,  # Ctrl-C goes only to the manager, which stops the parts in order
             )
-        one.state, one.began, one.asked = "starting", time.monotonic(), 0.0
+        running.state, running.began_at, running.probed_at = "starting", time.monotonic(), 0.0
 
-    def _is_up(self, one: Running, state: State) -> None:
-        one.state, one.took_s, one.failures = state, time.monotonic() - one.began, 0
-        self._say(f"{one.part.name:<12} {one.part.address:<14} {state:<8} after {one.took_s:5.1f} s")
+    def _set_up(self, running: Running, state: State) -> None:
+        running.state, running.took_s, running.failures = state, time.monotonic() - running.began_at, 0
+        self._say(
+            f"{running.part.name:<12} {running.part.address:<14} {state:<8} after {running.took_s:5.1f} s"
+        )
 
-    def _has_ended(self, one: Running, status: int, is_first: bool) -> None:
-        if one.state == "done":
+    def _has_ended(self, running: Running, status: int, is_starting: bool) -> None:
+        if running.state == "done":
             return
-        if one.part.ends and status == 0:
-            self._is_up(one, "done")
+        if running.part.ends and status == 0:
+            self._set_up(running, "done")
             return
-        self._has_failed(one, f"has ended with status {status}", is_first)
+        self._has_failed(running, f"has ended with status {status}", is_starting)
 
-    def _has_failed(self, one: Running, how: str, is_first: bool) -> None:
-        one.failures += 1
-        if is_first and (one.part.ends or one.failures >= TRIES):
-            raise self._failed(one, how)
-        self._folder.kill(one.part.name)
-        if one.process is not None:
-            one.process.wait()
-        self._say(f"{one.part.name:<12} {how}: it is started again")
-        one.state, one.process, one.due = "waiting", None, time.monotonic() + RESTART_AFTER_S
+    def _has_failed(self, running: Running, how: str, is_starting: bool) -> None:
+        running.failures += 1
+        if is_starting and (running.part.ends or running.failures >= TRIES):
+            raise self._failed(running, how)
+        self._folder.kill(running.part.name)
+        if running.process is not None:
+            running.process.wait()
+        self._say(f"{running.part.name:<12} {how}: it is restarted")
+        running.state, running.process, running.due_at = "waiting", None, time.monotonic() + RESTART_AFTER_S
 
-    def _has_gone(self, one: Running) -> None:
-        if one.process is not None:
-            one.process.kill()
-            one.process.wait()
-        self._folder.kill(one.part.name)
-        one.state, one.process, one.due, one.failures = "away", None, 0.0, 0
-        self._say(f"{one.part.name:<12} is taken away")
+    def _end_killed(self, running: Running) -> None:
+        if running.process is not None:
+            running.process.kill()
+            running.process.wait()
+        self._folder.kill(running.part.name)
+        running.state, running.process, running.due_at, running.failures = "away", None, 0.0, 0
+        self._say(f"{running.part.name:<12} was killed")
 
-    def _failed(self, one: Running, how: str) -> Failed:
-        return Failed(f"{one.part.name} {how}:\n{tail(self._folder.log(one.part.name), bytes_max=4000)}")
+    def _failed(self, running: Running, how: str) -> Failed:
+        return Failed(
+            f"{running.part.name} {how}:\n{tail(self._folder.log(running.part.name), bytes_max=4000)}"
+        )
 
     def _write(self) -> None:
         self._folder.write(
             {
-                name: {"address": one.part.address, "state": one.state, "took_s": round(one.took_s, 1)}
-                for name, one in self._all.items()
+                name: {
+                    "address": running.part.address,
+                    "state": running.state,
+                    "took_s": round(running.took_s, 1),
+                }
+                for name, running in self._all.items()
             }
         )

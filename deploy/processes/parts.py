@@ -1,4 +1,4 @@
-"""What stands for each container: the program, its environment, where it listens, and how its health is known."""
+"""The processes that replace the containers: program, environment, address and health check of each."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import yaml
 
 from deploy.processes.compose import OURS, Container, Project
 from deploy.processes.folder import Folder
-from deploy.processes.probes import Answers, Probe, Succeeds, asked_by
+from deploy.processes.probes import Answers, Probe, Succeeds, probe_of_check
 from tuner.cluster.launch import NODE_PORT_OPTIONS, free_ports
 from tuner.cluster.processes import KEEP_ENVIRONMENT
 
@@ -21,12 +21,12 @@ NOBODY = "nobody"
 RAY_PORT = 6379
 OBJECT_STORE_BYTES = 100_000_000
 DATABASE_PORT, STORAGE_PORT, PROMETHEUS_PORT = 5432, 9000, 9090
-# Of images that nothing here stands for.
+# Images that are not replaced.
 NOT_RUN = {
-    "grafana/grafana": "Grafana: no program of it is looked for; its dashboard is deploy/grafana/dashboards/tuner.json"
+    "grafana/grafana": "Grafana: it is not started; its dashboard is deploy/grafana/dashboards/tuner.json"
 }
-INSTEAD = {"minio/minio": "MinIO: moto's server, which keeps objects in memory, stands for it"}
-# The server refuses to run as root. What is in it goes with the deployment, so it need not wait for the disk.
+INSTEAD = {"minio/minio": "MinIO: replaced by moto's server, which keeps objects in memory"}
+# Run as another user, because the server refuses to run as root. The data is deleted with the deployment, so fsync is off.
 _POSTGRES = """set -eu
 if ! test -e "$2/PG_VERSION"; then
   printf %s "$POSTGRES_PASSWORD" | "$0/initdb" --pgdata="$2" --username="$POSTGRES_USER" --pwfile=/dev/stdin \\
@@ -39,8 +39,7 @@ exec "$0/postgres" -D "$2" -c listen_addresses="$1" -c port="$3" -c unix_socket_
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`ends`: it does its work and is done. `user`: whose processes they are, None: the caller's. `anew`: what it is at its next
-    start, where that is not the same."""
+    """A program that replaces one container."""
 
     name: str
     service: str
@@ -48,20 +47,21 @@ class Part:
     words: tuple[str, ...]
     environment: Mapping[str, str]
     needs: Mapping[str, str]
-    ends: bool
-    listens: tuple[int, ...]
+    ends: bool  #: The program ends after its work, like a database migration.
+    listens: tuple[int, ...]  #: The ports on which it listens.
     probe: Probe | None
-    user: str | None = None
-    anew: "Callable[[], Part] | None" = None
+    user: str | None = None  #: The user who runs it. None for the caller.
+    #: Return the part for its next start. None if the part does not change.
+    renewed: "Callable[[], Part] | None" = None
 
 
 def not_run(project: Project) -> list[str]:
-    """What of the file has nothing to stand for it, in words."""
+    """Return a sentence for each thing in the Compose file that is not run."""
     images = {container.image for container in project.containers()}
     return [
         *(words for image, words in NOT_RUN.items() if image in images),
         *(words for image, words in INSTEAD.items() if image in images),
-        "what only containers have: images, networks that nothing outside reaches, dropped capabilities, limits of memory",
+        "features of containers: images, isolated networks, dropped capabilities, memory limits",
     ]
 
 
@@ -73,157 +73,174 @@ def parts_of(project: Project, folder: Folder) -> list[Part]:
         "minio/minio": _storage,
         "prom/prometheus": _prometheus,
     }
-    around = _around([one.address for one in containers])
-    return [makers[one.image](one, project, folder, around) for one in containers if one.image not in NOT_RUN]
+    inherited = _inherited_environment([container.address for container in containers])
+    return [
+        makers[container.image](container, project, folder, inherited)
+        for container in containers
+        if container.image not in NOT_RUN
+    ]
 
 
-def _around(addresses: list[str], outside: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The caller's environment without settings and secrets of ours, of Ray and of a cloud: containers see none of it either."""
+def _inherited_environment(addresses: list[str], outside: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the caller's environment without the settings and secrets of tuner, Ray and the cloud, which containers do not see either."""
     kept = {k: v for k, v in outside.items() if not k.startswith(("TUNER_", "RAY_", "AWS_", "PG"))}
     programs = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     direct = ",".join([*filter(None, [kept.get("no_proxy")]), *addresses])
     return {**kept, "PATH": programs, "no_proxy": direct, "NO_PROXY": direct}
 
 
-def _part(one: Container, around: Mapping[str, str], **what: object) -> Part:
+def _part(container: Container, inherited: Mapping[str, str], **changes: object) -> Part:
     base = Part(
-        name=one.name,
-        service=one.service,
-        address=one.address,
-        words=one.command,
-        environment={**around, **one.environment},
-        needs=one.needs,
-        ends=one.ends,
+        name=container.name,
+        service=container.service,
+        address=container.address,
+        words=container.command,
+        environment={**inherited, **container.environment},
+        needs=container.needs,
+        ends=container.ends,
         listens=(),
         probe=None,
     )
-    return replace(base, **what)  # type: ignore[arg-type]
+    return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def _ours(one: Container, project: Project, folder: Folder, around: Mapping[str, str]) -> Part:
-    """Of our image: Ray's nodes, the service, and what is to be done before it starts."""
-    inside = {"/run/secrets": str(folder.secrets), "/var/lib/tuner": str(folder.machine(one.name))}
-    one = replace(one, environment={name: _outside(text, inside) for name, text in one.environment.items()})
-    if one.command[:2] == ("ray", "start"):
-        return _ray(one, project, folder, around)
-    if not one.health:
-        return _part(one, around)
-    probe = asked_by(one.health, one.address, one.environment)
-    return _part(one, around, listens=(int(one.environment["TUNER_PORT"]),), probe=probe)
+def _ours(container: Container, project: Project, folder: Folder, inherited: Mapping[str, str]) -> Part:
+    """Return the part for a container of our image: a Ray node, the service, or a step before it starts."""
+    local_paths = {"/run/secrets": str(folder.secrets), "/var/lib/tuner": str(folder.machine(container.name))}
+    container = replace(
+        container,
+        environment={name: _local_path(text, local_paths) for name, text in container.environment.items()},
+    )
+    if container.command[:2] == ("ray", "start"):
+        return _ray(container, project, folder, inherited)
+    if not container.health:
+        return _part(container, inherited)
+    probe = probe_of_check(container.health, container.address, container.environment)
+    return _part(container, inherited, listens=(int(container.environment["TUNER_PORT"]),), probe=probe)
 
 
-def _outside(text: str, inside: Mapping[str, str]) -> str:
-    for path, here in inside.items():
+def _local_path(text: str, local_paths: Mapping[str, str]) -> str:
+    for path, here in local_paths.items():
         if text == path or text.startswith(f"{path}/"):
             return here + text.removeprefix(path)
     return text
 
 
-def _ray(one: Container, project: Project, folder: Folder, around: Mapping[str, str]) -> Part:
-    """What several nodes of one machine need beside the file's words: an address, a folder and ports of their own. Ray opens ports at
-    all addresses, so that the head's is the only one that is as in the file."""
+def _ray(container: Container, project: Project, folder: Folder, inherited: Mapping[str, str]) -> Part:
+    """Return the part for a Ray node.
+
+    Several nodes on one machine each need their own address, folder and ports in addition to the command of the file. Ray opens
+    its ports at all addresses, so only the head's port is the one in the file.
+    """
     ports = dict(zip(NODE_PORT_OPTIONS, map(str, free_ports(len(NODE_PORT_OPTIONS))), strict=True))
     (metrics,) = free_ports(1)
-    is_head = "--head" in one.command
+    is_head = "--head" in container.command
     port = project.port("ray-head", RAY_PORT)
     options = {
         **ports,
-        "--node-ip-address": one.address,
-        "--node-name": one.name,
-        "--temp-dir": str(folder.ray(one.name)),
+        "--node-ip-address": container.address,
+        "--node-name": container.name,
+        "--temp-dir": str(folder.ray(container.name)),
         "--object-store-memory": str(OBJECT_STORE_BYTES),
         "--min-worker-port": "0",
         "--max-worker-port": "0",
         "--include-log-monitor": "false",
     }
-    words = [*one.command, *(f"{name}={value}" for name, value in options.items())]
+    words = [*container.command, *(f"{name}={value}" for name, value in options.items())]
     words += [f"--port={port}", "--no-monitor"] if is_head else []
-    check = asked_by(one.health, one.address, {})
+    check = probe_of_check(container.health, container.address, {})
     at_agent = check.url.replace(":52365/", f":{ports['--dashboard-agent-listen-port']}/")
     added = {
         **KEEP_ENVIRONMENT,
         "RAY_START_HOOK": "tuner.cluster.start_hook.without_client_server",
         "DASHBOARD_METRIC_PORT": str(metrics),
-        # At the end nothing is drained: all of it goes.
+        # Draining is not useful, because all nodes stop together.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
     return _part(
-        replace(one, environment={**one.environment, **added}),
-        around,
+        replace(container, environment={**container.environment, **added}),
+        inherited,
         words=tuple(words),
         listens=(8265,) if is_head else (),
         probe=Answers(at_agent, check.says),
-        # Ports that are free now may not be at another start.
-        anew=lambda: _ray(one, project, folder, around),
+        # Ports that are free now may be in use at the next start.
+        renewed=lambda: _ray(container, project, folder, inherited),
     )
 
 
-def _postgres(one: Container, project: Project, folder: Folder, around: Mapping[str, str]) -> Part:
+def _postgres(container: Container, project: Project, folder: Folder, inherited: Mapping[str, str]) -> Part:
     bindir = postgres_programs()
     assert bindir is not None
-    place = (one.address, str(folder.database / "data"), str(DATABASE_PORT))
-    asks = (str(bindir / "pg_isready"), "-h", one.address, "-p", str(DATABASE_PORT), *one.health.split()[1:])
+    place = (container.address, str(folder.database / "data"), str(DATABASE_PORT))
+    command = (
+        str(bindir / "pg_isready"),
+        "-h",
+        container.address,
+        "-p",
+        str(DATABASE_PORT),
+        *container.health.split()[1:],
+    )
     return _part(
-        one,
-        around,
+        container,
+        inherited,
         words=("sh", "-c", _POSTGRES, str(bindir), *place),
         listens=(DATABASE_PORT,),
-        probe=Succeeds(asks),
+        probe=Succeeds(command),
         user=NOBODY if os.geteuid() == 0 else None,
     )
 
 
-def _storage(one: Container, project: Project, folder: Folder, around: Mapping[str, str]) -> Part:
-    words = ("python", "-m", "moto.server", "-H", one.address, "-p", str(STORAGE_PORT))
-    probe = Answers(f"http://{one.address}:{STORAGE_PORT}/", any_status=True)
-    return _part(one, around, words=words, listens=(STORAGE_PORT,), probe=probe)
+def _storage(container: Container, project: Project, folder: Folder, inherited: Mapping[str, str]) -> Part:
+    words = ("python", "-m", "moto.server", "-H", container.address, "-p", str(STORAGE_PORT))
+    probe = Answers(f"http://{container.address}:{STORAGE_PORT}/", any_status=True)
+    return _part(container, inherited, words=words, listens=(STORAGE_PORT,), probe=probe)
 
 
-def _prometheus(one: Container, project: Project, folder: Folder, around: Mapping[str, str]) -> Part:
-    machine = folder.machine(one.name)
-    (config,) = [path for path in one.mounts if path.endswith("/prometheus.yml")]
-    (machine / "prometheus.yml").write_text(scraped(Path(one.mounts[config]).read_text(), project))
+def _prometheus(container: Container, project: Project, folder: Folder, inherited: Mapping[str, str]) -> Part:
+    machine = folder.machine(container.name)
+    (config,) = [path for path in container.mounts if path.endswith("/prometheus.yml")]
+    (machine / "prometheus.yml").write_text(scraped(Path(container.mounts[config]).read_text(), project))
     if not (machine / "rules").exists():
-        (machine / "rules").symlink_to(one.mounts[str(Path(config).parent / "rules")])
-    inside = {config: str(machine / "prometheus.yml"), "/prometheus": str(machine / "data")}
-    words = [_value_outside(word, inside) for word in one.command]
+        (machine / "rules").symlink_to(container.mounts[str(Path(config).parent / "rules")])
+    local_paths = {config: str(machine / "prometheus.yml"), "/prometheus": str(machine / "data")}
+    words = [_value_outside(word, local_paths) for word in container.command]
     return _part(
-        one,
-        around,
-        words=("prometheus", *words, f"--web.listen-address={one.address}:{PROMETHEUS_PORT}"),
+        container,
+        inherited,
+        words=("prometheus", *words, f"--web.listen-address={container.address}:{PROMETHEUS_PORT}"),
         listens=(PROMETHEUS_PORT,),
-        probe=asked_by(one.health, one.address, {}),
+        probe=probe_of_check(container.health, container.address, {}),
     )
 
 
-def _value_outside(word: str, inside: Mapping[str, str]) -> str:
+def _value_outside(word: str, local_paths: Mapping[str, str]) -> str:
     name, equals, value = word.partition("=")
-    return f"{name}{equals}{inside.get(value, value)}"
+    return f"{name}{equals}{local_paths.get(value, value)}"
 
 
 def scraped(config: str, project: Project) -> str:
-    """Prometheus' configuration with addresses in place of the names of services, which no DNS has."""
-    found = yaml.safe_load(config)
-    for job in found["scrape_configs"]:
-        asked = job.pop("dns_sd_configs", [])
+    """Return Prometheus' configuration with addresses instead of service names, because no DNS knows the names."""
+    scrape_config = yaml.safe_load(config)
+    for job in scrape_config["scrape_configs"]:
+        lookups = job.pop("dns_sd_configs", [])
         targets = [
-            f"{address}:{one['port']}"
-            for one in asked
-            for name in one["names"]
+            f"{address}:{lookup['port']}"
+            for lookup in lookups
+            for name in lookup["names"]
             for address in project.addresses(name)
         ]
         job.setdefault("static_configs", []).append({"targets": targets})
-    return yaml.safe_dump(found)
+    return yaml.safe_dump(scrape_config)
 
 
 @cache
 def postgres_programs() -> Path | None:
-    """Where initdb, postgres and pg_isready are; None where this machine has none."""
-    named = []
+    """Return the folder of initdb, postgres and pg_isready, or None if this machine lacks them."""
+    candidates = []
     if config := shutil.which("pg_config"):
-        said = subprocess.run([config, "--bindir"], capture_output=True, text=True).stdout
-        named.append(Path(said.strip()))
-    # Debian keeps them out of the PATH, and pg_config in a package of its own.
-    places = [*named, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
-    wanted = ("initdb", "postgres", "pg_isready")
-    return next((place for place in places if all((place / name).exists() for name in wanted)), None)
+        completed = subprocess.run([config, "--bindir"], capture_output=True, text=True)
+        candidates.append(Path(completed.stdout.strip()))
+    # On Debian they are not in the PATH, and pg_config is in a separate package.
+    folders = [*candidates, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+    programs = ("initdb", "postgres", "pg_isready")
+    return next((folder for folder in folders if all((folder / name).exists() for name in programs)), None)

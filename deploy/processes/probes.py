@@ -1,4 +1,4 @@
-"""Whether a part is healthy, by what the Compose file asks of its container."""
+"""Health checks of parts, like those of the containers in the Compose file."""
 
 import contextlib
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 TIMEOUT_S = 3.0
-# The environment's proxies are for the outside world.
+# Proxies of the environment are only for other machines.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -20,7 +20,7 @@ class Probe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """With status 200 and these words in it; where `any_status`, with whatever it has to say."""
+    """The URL answers with status 200 and a body that contains `says`, or with any status if `any_status` is set."""
 
     url: str
     says: str = ""
@@ -38,22 +38,26 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Succeeds:
-    """A command."""
+    """The command exits with status 0."""
 
     words: tuple[str, ...]
 
     def passes(self) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(self.words, timeout=TIMEOUT_S, capture_output=True)
-            return done.returncode == 0
+            completed = subprocess.run(self.words, timeout=TIMEOUT_S, capture_output=True)
+            return completed.returncode == 0
         return False
 
 
-def asked_by(check: str, address: str, environment: Mapping[str, str]) -> Answers:
-    """The URL that a check of a container gets from itself, at the address of its machine. Raises ValueError for other checks."""
-    found = re.search(r"http://127\.0\.0\.1:(\$?\w+)(/[^\s\"'|]*)", check)
-    if found is None:
+def probe_of_check(check: str, address: str, environment: Mapping[str, str]) -> Answers:
+    """Return the probe that requests the URL of a container's check at `address`.
+
+    Raises:
+        ValueError: The check does not request a URL.
+    """
+    url = re.search(r"http://127\.0\.0\.1:(\$?\w+)(/[^\s\"'|]*)", check)
+    if url is None:
         raise ValueError(f"no URL in the check {check!r}")
-    port = environment[found[1][1:]] if found[1].startswith("$") else found[1]
+    port = environment[url[1][1:]] if url[1].startswith("$") else url[1]
     says = re.search(r"grep -q (\w+)", check)
-    return Answers(f"http://{address}:{port}{found[2]}", says[1] if says else "")
+    return Answers(f"http://{address}:{port}{url[2]}", says[1] if says else "")

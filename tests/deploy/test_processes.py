@@ -17,7 +17,7 @@ from deploy.processes import __main__ as command
 from deploy.processes import checks, parts
 from deploy.processes.compose import FILE, Project, Refused
 from deploy.processes.folder import Folder
-from deploy.processes.keeper import Failed, Keeper
+from deploy.processes.manager import Failed, ProcessManager
 from deploy.processes.parts import Part
 from deploy.processes.probes import Answers, Succeeds
 from tests.deploy.files import ROOT
@@ -58,11 +58,11 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
     state_folder = Folder(tmp_path / "state")
-    with state_folder.kept():
-        state_folder.make()
+    with state_folder.locked():
+        state_folder.create()
         yield state_folder
         state_folder.clear()
-        state_folder.leave()
+        state_folder.unlock()
     assert not state_folder.path.exists()
 
 
@@ -122,8 +122,8 @@ def test_host_names_become_addresses_and_paths_become_local_folders(
 def test_restarted_ray_node_gets_new_ports(all_parts: dict[str, Part]) -> None:
     """The ports of the previous start may have been the reason that it failed."""
     worker = all_parts["worker"]
-    assert worker.anew is not None
-    again = worker.anew()
+    assert worker.renewed is not None
+    again = worker.renewed()
     assert again.words != worker.words
     assert again.probe != worker.probe
     assert (again.name, again.address, again.needs) == (worker.name, worker.address, worker.needs)
@@ -199,7 +199,7 @@ def test_foreign_or_outdated_state_folder_is_refused_unchanged(
             assert command.main([words, "--state", str(place)]) == 1
         assert (place / name).read_text() == text
     errors = capsys.readouterr().err
-    assert f"{theirs} is not a folder of a deployment: name another one by --state" in errors
+    assert f"{theirs} is not a folder of a deployment: name another one with --state" in errors
     assert f"{old} was left by another version (format 0" in errors
     assert command.main(["kill", "spot-worker", "--state", str(tmp_path / "none")]) == 1
     assert "no deployment runs in" in capsys.readouterr().err
@@ -209,8 +209,8 @@ def test_down_ends_only_processes_left_by_a_killed_deployment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = Folder(tmp_path / "state")
-    with left.kept():
-        left.make()
+    with left.locked():
+        left.create()
     mine, other = (
         subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: mark})
         for mark in (left.new_mark("worker"), "processes-00000000/worker/1")
@@ -227,10 +227,10 @@ def test_down_ends_only_processes_left_by_a_killed_deployment(
 def test_second_deployment_in_the_same_folder_is_refused(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert folder.is_kept()
+    assert folder.is_locked()
     assert command.main(["up", "--network", NETWORK, "--state", str(folder.path)]) == 1
     assert f"a deployment runs in {folder.path} (process {os.getpid()})" in capsys.readouterr().err
-    assert folder.state(), "it is left as it is"
+    assert folder.state(), "it is left unchanged"
 
 
 def part(name: str, script: str, **changes: Any) -> Part:
@@ -254,30 +254,30 @@ def test_parts_start_in_dependency_order_and_can_be_killed_and_restarted(
     messages: list[str] = []
     service = part("service", "sleep 1000", needs={"step": "service_completed_successfully"})
     step = part("step", "true", ends=True, probe=None)
-    keeper = Keeper([service, step], folder, tmp_path, messages.append)
-    assert keeper.start_all() is not None
+    manager = ProcessManager([service, step], folder, tmp_path, messages.append)
+    assert manager.start_all() is not None
     assert [line.split()[0] for line in messages] == ["step", "service"]
-    assert folder.take_away("service") >= 1
-    keeper.turn()
+    assert folder.kill_part("service") >= 1
+    manager.update()
     assert folder.state()["parts"]["service"]["state"] == "away"
-    folder.bring_back("service")
+    folder.allow_start("service")
     while folder.state()["parts"]["service"]["state"] != "healthy":
-        keeper.turn()
-    keeper.end()
+        manager.update()
+    manager.end()
     assert folder.clear() == 0, "nothing is left"
 
 
 def test_unhealthy_ray_node_is_restarted_with_other_ports(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deploy.processes.keeper.ANEW_AFTER_S", 0.5)
+    monkeypatch.setattr("deploy.processes.manager.RENEW_AFTER_S", 0.5)
     messages: list[str] = []
     well = part("node", "sleep 1000")
-    ill = replace(well, probe=Succeeds(("false",)), anew=lambda: turns.pop(0))
-    turns = [ill, well]
-    keeper = Keeper([ill], folder, tmp_path, messages.append)
-    assert keeper.start_all() is not None
-    keeper.end()
+    ill = replace(well, probe=Succeeds(("false",)), renewed=lambda: later_parts.pop(0))
+    later_parts = [ill, well]
+    manager = ProcessManager([ill], folder, tmp_path, messages.append)
+    assert manager.start_all() is not None
+    manager.end()
     assert [" ".join(line.split()[:4]) for line in messages] == [
         "node is not healthy",
         "node 127.91.7.1 healthy after",
@@ -286,6 +286,6 @@ def test_unhealthy_ray_node_is_restarted_with_other_ports(
 
 
 def test_failed_part_is_reported_with_the_end_of_its_log(folder: Folder, tmp_path: Path) -> None:
-    keeper = Keeper([part("step", "echo no room; false", ends=True)], folder, tmp_path, print)
+    manager = ProcessManager([part("step", "echo no room; false", ends=True)], folder, tmp_path, print)
     with pytest.raises(Failed, match=r"step has ended with status 1:\nno room"):
-        keeper.start_all()
+        manager.start_all()

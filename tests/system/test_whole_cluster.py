@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from deploy.processes.folder import Folder
-from deploy.processes.keeper import UP_WITHIN_S
+from deploy.processes.manager import UP_WITHIN_S
 from tests.system import books
 from tests.system.serving import USER_CODE, job, until
 from tuner.checkpoints.checkpoints import CheckpointStore
