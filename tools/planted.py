@@ -17,7 +17,7 @@ class Mutant:
 
 MONEY = "tests/domain/test_money.py"
 HOLDS = "tests/contracts/test_journal_money.py"
-ABOVE = "tests/store/test_shared_budgets.py"
+SHARED = "tests/store/test_shared_budgets.py"
 LAUNCHES = "tests/store/test_launches.py"
 LEADERSHIP = "tests/store/test_leadership.py"
 LEASES = "tests/store/test_leases.py"
@@ -36,7 +36,7 @@ MUTANTS = (
         "tuner/domain/money.py",
         "Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))",
         "Money(int(-(-elapsed_ns * self.micro_usd_per_hour / NS_PER_HOUR // 1)))",
-        "money in floats loses what is small beside the sum",
+        "floats lose amounts that are small compared with the sum",
         (f"{MONEY}::test_nanosecond_beyond_ten_thousand_hours_is_charged",),
     ),
     Mutant(
@@ -69,7 +69,7 @@ MUTANTS = (
         "tuner/ledger/ledger.py",
         "        _A.posted_usd + _A.held_usd + _USD <= _A.limit_usd,\n",
         "",
-        "a hold is placed whatever is left; only the CHECK on the row stands in its way, and the driver dies of that",
+        "a hold is placed even if the budget has no room; only the CHECK on the row refuses it, and the driver crashes",
         (f"{HOLDS}::test_refused_hold_changes_nothing",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = (
         "    mine = (_A.job == bindparam('of_job'), _USD >= 0, _GPU_MS >= 0)\n"
         "    sums = {'held_usd': read.usd.micro_usd + usd, 'held_gpu_ms': read.gpu_ms + gpu_ms}\n"
         "    amounts = Prepared(update(accounts).where(*mine).values(sums).returning(*_AMOUNTS)).first(db, {",
-        "of two holds that are placed at once one is forgotten",
+        "one of two holds that are placed at the same time is forgotten",
         ("tests/store/test_postgresql.py::test_concurrent_holds_are_both_counted",),
     ),
     Mutant(
@@ -88,7 +88,7 @@ MUTANTS = (
         "tuner/ledger/ledger.py",
         '    if _PLACED.first(db, {"of_hold": hold.id}):\n        return lock_account(db, project, job)\n',
         "",
-        "a driver that comes back and holds again is refused, or counts twice",
+        "a driver that places the same hold again is refused, or its hold counts twice",
         (f"{HOLDS}::test_repeated_hold_succeeds_and_changes_nothing_even_if_it_no_longer_fits",),
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
         "tuner/ledger/ledger.py",
         "held_usd=_A.held_usd - _USD,",
         "held_usd=_A.held_usd - _SPENT_USD,",
-        "what a slice did not use stays held for ever",
+        "the unused part of a lease stays held indefinitely",
         (f"{HOLDS}::test_settling_posts_cost_by_kind_and_releases_the_rest",),
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         "tuner/ledger/ledger.py",
         'bindparam("of_hold"), _H.state == "open")\n    .values',
         'bindparam("of_hold"))\n    .values',
-        "a slice is paid for twice",
+        "a lease is paid for twice",
         (f"{HOLDS}::test_settling_twice_changes_nothing",),
     ),
     Mutant(
@@ -112,7 +112,7 @@ MUTANTS = (
         "tuner/ledger/ledger.py",
         "if not spent.fits(hold.cost):",
         "if False:",
-        "more is posted than was set aside for it",
+        "more money is posted than was held",
         (f"{HOLDS}::test_settling_more_than_was_held_is_refused",),
     ),
     Mutant(
@@ -120,31 +120,31 @@ MUTANTS = (
         "tuner/ledger/ledger.py",
         "    if not total(costs).nothing:\n        raise",
         "    if costs is None:\n        raise",
-        "a correction makes money, or makes it vanish",
+        "a correction creates or removes money",
         (f"{HOLDS}::test_correction_that_does_not_sum_to_zero_is_refused",),
     ),
     Mutant(
-        "kept-by-the-budget-above",
+        "kept-by-the-shared-budget",
         "tuner/ledger/ledger.py",
         "        shared_budgets.unreserve(db, project, hold, taken)\n        return None\n",
         "        return None\n",
-        "a hold that the job's own budget refuses is held for ever in the one above it",
-        (f"{ABOVE}::test_hold_refused_by_the_jobs_own_budget_counts_in_no_shared_budget",),
+        "a hold that the job's own budget refuses stays counted in the shared budget indefinitely",
+        (f"{SHARED}::test_hold_refused_by_the_jobs_own_budget_counts_in_no_shared_budget",),
     ),
     Mutant(
-        "budget-above-ignored",
+        "shared-budget-ignored",
         "tuner/ledger/shared_budgets.py",
         "        mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd\n",
         "",
-        "jobs together are not stopped by the budget above them, but by its CHECK",
-        (f"{ABOVE}::test_hold_refused_by_one_shared_budget_counts_in_none",),
+        "a shared budget refuses a hold only through the CHECK on its row",
+        (f"{SHARED}::test_hold_refused_by_one_shared_budget_counts_in_none",),
     ),
     Mutant(
         "reading-beyond-the-lease",
         "tuner/driver/holds.py",
         "self.meter, self.last_message_ns = self._within(meter, self.lease_ns), last_message_ns",
         "self.meter, self.last_message_ns = meter, last_message_ns",
-        "a worker that runs on is billed for more than was held",
+        "a worker that runs past its lease is billed for more than was held",
         (f"{ATTEMPT_LEASES}::test_bill_does_not_exceed_the_hold",),
     ),
     # Leases and fences
@@ -153,7 +153,7 @@ MUTANTS = (
         "tuner/store/launches.py",
         'if newest != epoch or state == "ended":',
         'if state == "ended":',
-        "a driver that was given up for dead writes beside its successor",
+        "a driver that was considered dead writes at the same time as its successor",
         (f"{LAUNCHES}::test_journal_of_an_earlier_epoch_raises_fenced_and_writes_nothing",),
     ),
     Mutant(
@@ -161,7 +161,7 @@ MUTANTS = (
         "tuner/store/launches.py",
         'if newest != epoch or state == "ended":',
         "if newest != epoch:",
-        "a driver goes on writing to a job that was cancelled",
+        "a driver continues to write to a cancelled job",
         (f"{LAUNCHES}::test_journal_of_an_ended_launch_raises_fenced_and_writes_nothing",),
     ),
     Mutant(
@@ -169,7 +169,7 @@ MUTANTS = (
         "tuner/store/launches.py",
         '"wanted", "epoch": launch.epoch + 1, "wanted_at": at}',
         '"wanted", "epoch": launch.epoch, "wanted_at": at}',
-        "the driver that was given up for dead is not fenced",
+        "the driver that was considered dead is not fenced",
         (f"{LAUNCHES}::test_only_one_observer_of_a_dead_driver_relaunches_it",),
     ),
     Mutant(
@@ -177,7 +177,7 @@ MUTANTS = (
         "tuner/store/launches.py",
         'mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")',
         'mine = (launches.c.job == launch.job) & (launches.c.state != "ended")',
-        "two services that find a driver dead launch two, of one epoch",
+        "two services that find a driver dead launch two drivers with the same epoch",
         (f"{LAUNCHES}::test_only_one_observer_of_a_dead_driver_relaunches_it",),
     ),
     Mutant(
@@ -185,7 +185,7 @@ MUTANTS = (
         "tuner/store/leadership.py",
         "(row.token == before.token) & ended",
         "(row.token == before.token)",
-        "two services lead, each for a moment",
+        "two services lead at the same time for a moment",
         (f"{LEADERSHIP}::test_next_service_leads_only_after_the_term_has_expired",),
     ),
     Mutant(
@@ -193,7 +193,7 @@ MUTANTS = (
         "tuner/store/leadership.py",
         "    token = before.token + 1\n",
         "    token = before.token\n",
-        "a leader that stood still goes on beside the next one",
+        "a leader that was suspended continues to act after the next one took over",
         (f"{LEADERSHIP}::test_next_service_leads_only_after_the_term_has_expired",),
     ),
     Mutant(
@@ -201,7 +201,7 @@ MUTANTS = (
         "tuner/store/leadership.py",
         "if row is None or row.token != term.token:",
         "if row is None:",
-        "a leader that stood still goes on beside the next one",
+        "a leader that was suspended continues to act after the next one took over",
         (f"{LEADERSHIP}::test_next_service_leads_only_after_the_term_has_expired",),
     ),
     Mutant(
@@ -209,7 +209,7 @@ MUTANTS = (
         "tuner/store/leadership.py",
         "free = (lease.name == name) & ((lease.holder == holder) | over)",
         "free = lease.name == name",
-        "two services do at once what one should",
+        "two services do the same work at the same time",
         (f"{LEASES}::test_lease_is_exclusive_until_it_expires",),
     ),
     Mutant(
@@ -217,7 +217,7 @@ MUTANTS = (
         "tuner/store/leadership.py",
         "(leases.c.name == name) & (leases.c.holder == holder)",
         "(leases.c.name == name)",
-        "a service that comes late ends the lease of the one that has it now",
+        "a service whose lease has expired ends the lease of the present holder",
         (f"{LEASES}::test_lease_is_given_back_only_by_its_holder",),
     ),
     Mutant(
@@ -225,7 +225,7 @@ MUTANTS = (
         "tuner/driver/loop.py",
         "silent = self._clock.elapsed_ns() - lease.last_message_ns if not lease.waits else 0",
         "silent = self._clock.now() - lease.last_message_ns if not lease.waits else 0",
-        "a clock that is set bills time that nobody used",
+        "a change of the clock bills time that was not used",
         (f"{CLOCKS}::test_clock_adjustment_does_not_change_the_bill",),
     ),
     Mutant(
@@ -233,7 +233,7 @@ MUTANTS = (
         "tuner/driver/deadlines.py",
         "self._ends_ns - self._clock.elapsed_ns()",
         "self._ends_ns - self._clock.now()",
-        "a clock that is set ends a job early, or late",
+        "a change of the clock ends a job too early or too late",
         (f"{CLOCKS}::test_clock_adjustment_does_not_end_the_job",),
     ),
     Mutant(
@@ -241,7 +241,7 @@ MUTANTS = (
         "tuner/store/jobs.py",
         '    row = db.execute(_OF_KEY, {"project": project, "key": key}).first()\n',
         "    row = None\n",
-        "a submission that is sent again makes a second job, with a budget of its own",
+        "a repeated submission creates a second job with its own budget",
         ("tests/api/test_idempotency.py::test_same_key_and_body_return_the_same_job",),
     ),
     Mutant(
@@ -249,7 +249,7 @@ MUTANTS = (
         "tuner/store/jobs.py",
         "if row.body_sha256 != body_sha256:",
         "if row is body_sha256:",
-        "another request with a key that was used gets somebody's old job",
+        "a different request with a used idempotency key returns an older job",
         ("tests/api/test_idempotency.py::test_same_key_with_another_body_is_a_conflict",),
     ),
     # Projects
@@ -258,7 +258,7 @@ MUTANTS = (
         "tuner/domain/budget.py",
         "len(at_work) >= self.concurrent_jobs",
         "len(at_work) > self.concurrent_jobs",
-        "a project has one job more at work than it may",
+        "a project runs one job more than its quota allows",
         ("tests/domain/test_quota.py::test_exhausted_limit_is_named",),
     ),
     Mutant(
@@ -266,7 +266,7 @@ MUTANTS = (
         "tuner/service/controller.py",
         "    return bool(quota.reached(took, row.concurrency))\n",
         "    return False\n",
-        "a project has as many jobs at work as it likes",
+        "a project runs any number of jobs",
         (f"{QUOTAS}::test_jobs_of_another_project_do_not_use_the_quota",),
     ),
     Mutant(
@@ -274,7 +274,7 @@ MUTANTS = (
         "tuner/service/controller.py",
         " for other in under_way if other.project == row.project]",
         " for other in under_way]",
-        "one project's jobs keep those of all others waiting",
+        "jobs of one project use up the quota of another",
         (f"{QUOTAS}::test_jobs_of_another_project_do_not_use_the_quota",),
     ),
     Mutant(
@@ -282,7 +282,7 @@ MUTANTS = (
         "tuner/store/jobs.py",
         "if row is None or (project is not None and row.project != project):",
         "if row is None:",
-        "jobs of other projects can be read, cancelled and topped up by who knows their ids",
+        "anyone who knows the id of another project's job can read, cancel and top it up",
         (f"{JOBS}::test_missing_job_or_job_of_another_project_is_not_found",),
     ),
     # Keys
@@ -291,7 +291,7 @@ MUTANTS = (
         "tuner/service/access.py",
         "    if key.revoked_at is not None:\n",
         "    if key.revoked_at == 0:\n",
-        "a key that was stolen goes on after it was revoked",
+        "a stolen key works after it was revoked",
         (f"{ACCESS}::test_revoked_key_is_refused_at_the_next_request",),
     ),
     Mutant(
@@ -299,7 +299,7 @@ MUTANTS = (
         "tuner/service/access.py",
         "    if key.expires_at <= now:\n",
         "    if key.expires_at <= 0:\n",
-        "a key that nobody misses any more goes on for ever",
+        "a key works after it has expired",
         (f"{ACCESS}::test_expired_key_is_refused_with_its_expiry_time",),
     ),
     Mutant(
@@ -307,7 +307,7 @@ MUTANTS = (
         "tuner/service/access.py",
         "if bearer is None or not hmac.compare_digest(bearer.key.sha256, parsed_key.sha256):",
         "if bearer is None:",
-        "the part of a key that listings show is enough to use it",
+        "the part of a key that listings show is enough to authenticate",
         (f"{ACCESS}::test_key_with_a_known_id_and_wrong_secret_is_refused",),
     ),
     Mutant(
@@ -315,7 +315,7 @@ MUTANTS = (
         "tuner/domain/access.py",
         "return ROLES.index(self.role) >= ROLES.index(role)",
         "return ROLES.index(self.role) + 1 >= ROLES.index(role)",
-        "each may do what only the next role may: viewers submit, admins are operators",
+        "each role has the permissions of the next one: viewers can submit, admins are operators",
         ("tests/domain/test_access.py::test_role_includes_the_permissions_of_lower_roles",),
     ),
     # Decisions
@@ -324,7 +324,7 @@ MUTANTS = (
         "tuner/tuning/rungs.py",
         "count = len(self.ranked) // reduction_factor",
         "count = -(-len(self.ranked) // reduction_factor)",
-        "one trial more of each rung is trained on, which is money for nothing",
+        "one trial too many is promoted at each rung, which wastes money",
         (f"{DECISIONS}::test_a_trial_below_the_cut_pauses_and_a_new_one_begins",),
     ),
     Mutant(
@@ -332,7 +332,7 @@ MUTANTS = (
         "tuner/tuning/steps.py",
         "rung.record(trial.number, state.spec.objective.score(trial.value), trial.violation)",
         "rung.record(trial.number, trial.value, trial.violation)",
-        "a metric that should fall has its worst trials promoted",
+        "the worst trials of a minimised metric are promoted",
         (f"{DECISIONS}::test_minimised_objective_promotes_lowest_value",),
     ),
     Mutant(
@@ -340,7 +340,7 @@ MUTANTS = (
         "tuner/tuning/stopping.py",
         "return value is not None and math.isfinite(value)",
         "return value is not None",
-        "a trial that diverged is the best for ever",
+        "a diverged trial stays the best",
         (f"{DECISIONS}::test_non_finite_value_fails_the_trial_but_not_the_job",),
     ),
     Mutant(
@@ -356,7 +356,7 @@ MUTANTS = (
         "tuner/tuning/guard.py",
         "    if affordable < need_ns:\n        return 0\n",
         "",
-        "a slice is paid for in which not one step can be done",
+        "a lease is paid for that is too short for a single step",
         (f"{GUARD}::test_lease_is_long_enough_and_affordable_or_zero",),
     ),
     Mutant(
