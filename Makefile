@@ -84,7 +84,7 @@ CORE_TESTS := tests/domain tests/contracts \
 	tests/worker/test_saves.py \
 	tests/simulation/test_simulated_jobs.py::test_slow_sampler_suggests_the_same_outside_of_a_transaction
 # They take a minute, and no branch that the others do not.
-CORE_LEAVES := tests/store/test_shared_budgets.py::TestAboveMachine \
+CORE_LEAVES := tests/store/test_shared_budgets.py::TestSharedBudgetMachine \
 	$(addprefix tests/store/test_leadership.py::test_,postgresql_leader_suspended_during_a_write_is_succeeded suspended_processes_write_in_the_order_of_their_terms)
 
 core: install-dev

@@ -124,9 +124,13 @@ def test_lowest_limit_of_job_and_shared_budgets_applies(database: Database) -> N
     assert place(database, JOBS[0], 1, 2, 1)
     with database.read() as db:
         allowance = shared_budgets.allowance(db, PROJECT, JOBS[0], NOW, cost(100, 100))
-        assert (allowance.left, allowance.above_usd, allowance.above_gpus) == (cost(5, 4), "usd", "gpus")
+        assert (allowance.left, allowance.usd_limited_by, allowance.gpus_limited_by) == (
+            cost(5, 4),
+            "usd",
+            "gpus",
+        )
         own = shared_budgets.allowance(db, PROJECT, JOBS[0], NOW, cost(3, 3))
-        assert (own.left, own.above_usd, own.above_gpus) == (cost(3, 3), "", "")
+        assert (own.left, own.usd_limited_by, own.gpus_limited_by) == (cost(3, 3), "", "")
         name = hold(1, FREE, job=JOBS[0]).id
         freed = shared_budgets.allowance(
             db, PROJECT, JOBS[0], NOW, cost(100, 100), freeing=name, freed=cost(2, 1)

@@ -280,5 +280,5 @@ class Machine(RuleBasedStateMachine):
         check(self.database, Instant(self.at))
 
 
-TestAboveMachine = Machine.TestCase
-TestAboveMachine.settings = examples(20, gate=8, stateful_step_count=20)
+TestSharedBudgetMachine = Machine.TestCase
+TestSharedBudgetMachine.settings = examples(20, gate=8, stateful_step_count=20)

@@ -134,7 +134,7 @@ def test_exhausted_shared_budget_pauses_the_job() -> None:
     (end,) = story.tell(ev.Refused(AT, FIRST, "budget_usd", above="org"))
     assert isinstance(end, do.EndJob)
     assert (end.state, end.reason, end.waits_for) == ("paused", "budget_usd", "org")
-    assert "the budget 'org' above this job is used up" in end.detail
+    assert "the shared budget 'org' is used up" in end.detail
 
 
 def test_running_trial_whose_hold_is_refused_is_paused() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tuner.client import ApiError, Client, Job
     from tuner.schemas.answers import StoredFiles
-    from tuner.schemas.budgets import BudgetAbove, ClusterCost, Quota, SpendAnswer, SpendFigures
+    from tuner.schemas.budgets import ClusterCost, Quota, SharedBudgetAnswer, SpendAnswer, SpendFigures
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The budget's name.", show_default=False)]
@@ -103,7 +103,7 @@ def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
     return first, second
 
 
-def _budgets_table(items: Sequence[BudgetAbove]) -> RenderableType:
+def _budgets_table(items: Sequence[SharedBudgetAnswer]) -> RenderableType:
     columns = ("spent", "held", "of", "GPU-hours", "of", "period", "ends", "runs out", "jobs waiting")
     table = tables.plain("budget", *columns)
     for budget in items:
@@ -115,7 +115,7 @@ def _budgets_table(items: Sequence[BudgetAbove]) -> RenderableType:
     return table if items else Text("no budgets")
 
 
-def _budget(budget: BudgetAbove) -> RenderableType:
+def _budget(budget: SharedBudgetAnswer) -> RenderableType:
     lines: list[RenderableType] = [_budgets_table([budget])]
     if budget.match:
         lines.append(Text("jobs with " + ", ".join(f"{key}:{value}" for key, value in budget.match.items())))

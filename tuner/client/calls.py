@@ -32,7 +32,7 @@ from tuner.schemas.access import (
     WhoAmI,
 )
 from tuner.schemas.base import Problem
-from tuner.schemas.budgets import BudgetAbove, BudgetList, Quota, SpendAnswer
+from tuner.schemas.budgets import BudgetList, Quota, SharedBudgetAnswer, SpendAnswer
 from tuner.schemas.job import Job, JobFacts, JobPage
 from tuner.schemas.prices import Prices
 
@@ -649,18 +649,18 @@ class Calls(ABC):
         return await self._http.ask(BudgetList, "GET", "/v1/budgets")
 
     @call
-    async def budget(self, name: str) -> BudgetAbove:
-        return await self._http.ask(BudgetAbove, "GET", f"/v1/budgets/{quoted(name)}")
+    async def budget(self, name: str) -> SharedBudgetAnswer:
+        return await self._http.ask(SharedBudgetAnswer, "GET", f"/v1/budgets/{quoted(name)}")
 
     @call
-    async def put_budget(self, /, name: str, **budget: Any) -> BudgetAbove:
+    async def put_budget(self, /, name: str, **budget: Any) -> SharedBudgetAnswer:
         """Create a shared budget, or replace it.
 
         Keyword arguments are `usd=`, `gpu_hours=`, `match={tag: value}`, `period=`, `timezone=`, `parent=`,
         `alerts=[{"at": 0.8, "url": ...}]` and `new_secret=True`. A new secret for signing the webhooks is returned only here.
         """
         refuse_unknown(budget, http.BUDGET)
-        return await self._http.ask(BudgetAbove, "PUT", f"/v1/budgets/{quoted(name)}", body=budget)
+        return await self._http.ask(SharedBudgetAnswer, "PUT", f"/v1/budgets/{quoted(name)}", body=budget)
 
     @call
     async def remove_budget(self, name: str) -> None:

@@ -60,9 +60,9 @@ class Allowance:
 
     left: Cost
     #: The shared budget that leaves fewer dollars than the job's own. Empty if none does.
-    above_usd: str = ""
+    usd_limited_by: str = ""
     #: The shared budget that leaves less GPU time than the job's own. Empty if none does.
-    above_gpus: str = ""
+    gpus_limited_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,8 +338,8 @@ class HoldService:
         gpu_binds = (gpus or left.gpu_ms < own.gpu_ms) and rate.affords_ns(left) < rate.price.affords_ns(
             left.usd
         )
-        above = allowed.above_gpus if gpu_binds else allowed.above_usd
-        return "budget_gpu_hours" if gpu_binds else "budget_usd", above if left != own else ""
+        refused_by = allowed.gpus_limited_by if gpu_binds else allowed.usd_limited_by
+        return "budget_gpu_hours" if gpu_binds else "budget_usd", refused_by if left != own else ""
 
     def affords(self, tx: JournalTx, rate: Rate, request: LeaseRequest, *, instead_of: AttemptLease) -> bool:
         """Return whether the budget would allow an attempt at this rate if the waiting attempt `instead_of`

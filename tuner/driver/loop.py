@@ -510,10 +510,10 @@ class Loop:
         self, turn: LoopTurn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool
     ) -> ev.Event:
         """Return the event that a hold was refused, with the limit that has no room for it."""
-        limit, above = self.hold_service.limit(
+        limit, refused_by = self.hold_service.limit(
             turn.tx, rate, request, gpus=self.state.budget.gpu_ms is not None
         )
-        return ev.Refused(turn.at, trial, self._deadlines.binding_limit(limit), running, above)
+        return ev.Refused(turn.at, trial, self._deadlines.binding_limit(limit), running, refused_by)
 
     def _job_best(self) -> float | None:
         """Return the best score of all feasible reports, or None before the first."""

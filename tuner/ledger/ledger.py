@@ -141,7 +141,7 @@ def lock_account(db: Connection, project: str, job: str) -> Account:
 
 
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> Account | None:
-    """Place the hold: reserve its cost in the job's account and in the shared budgets above the job.
+    """Place the hold: reserve its cost in the job's account and in the job's shared budgets.
 
     Return the account afterwards, which stays locked until the transaction ends. Return None, with nothing changed, if the
     cost exceeds what the job's budget or one of the shared budgets has left. If the hold was placed before, only lock the account.
@@ -239,7 +239,7 @@ def settle_open(
 def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
     """Post as `lost` a cost that was spent without being recorded in this database, up to what the job's budget has left.
 
-    The cost is also posted to the shared budgets above the job. If one of them has less left than the job's own budget, only
+    The cost is also posted to the job's shared budgets. If one of them has less left than the job's own budget, only
     that much is posted to all of them, and the rest is posted to the job's account alone.
     """
     own = where.cost.at_most(account(db, job).left)

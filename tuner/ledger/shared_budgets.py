@@ -140,7 +140,7 @@ def _budget_period(row: Row[Any]) -> BudgetPeriod:
 def allowance(
     db: Connection, project: str, job: str, at: Instant, own: Cost, *, freeing: str = "", freed: Cost = FREE
 ) -> Allowance:
-    """Return how much the job may still hold: the least of `own` and what each shared budget above the job has left.
+    """Return how much the job may still hold: the least of `own` and what each of its shared budgets has left.
 
     The result names the shared budget that is the limit, for dollars and for GPU time.
 
@@ -150,16 +150,16 @@ def allowance(
         freed: What settling that hold gives back.
     """
     allowed = Allowance(own)
-    above = lock_budgets(db, project)
-    for budget in applying(above, tags_of(db, job)) if above else []:
+    budgets = lock_budgets(db, project)
+    for budget in applying(budgets, tags_of(db, job)) if budgets else []:
         now = period_at(db, project, budget, at)
         left = now.account.left
         if freeing and _counts(db, freeing, budget.name, now.began_at):
             left += freed
         if left.usd < allowed.left.usd:
-            allowed = replace(allowed, left=Cost(left.usd, allowed.left.gpu_ms), above_usd=budget.name)
+            allowed = replace(allowed, left=Cost(left.usd, allowed.left.gpu_ms), usd_limited_by=budget.name)
         if left.gpu_ms < allowed.left.gpu_ms:
-            allowed = replace(allowed, left=Cost(allowed.left.usd, left.gpu_ms), above_gpus=budget.name)
+            allowed = replace(allowed, left=Cost(allowed.left.usd, left.gpu_ms), gpus_limited_by=budget.name)
     return allowed
 
 
@@ -171,13 +171,13 @@ def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:
 
 
 def reserve(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[str, Instant]] | None:
-    """Count the hold in every shared budget above the job, and return the accounts in which it counts.
+    """Count the hold in every shared budget of the job, and return the accounts in which it counts.
 
     Return None, with nothing changed, if one of them does not have enough left.
     """
-    above = lock_budgets(db, project)
+    budgets = lock_budgets(db, project)
     reserved: list[tuple[str, Instant]] = []
-    for budget in applying(above, tags_of(db, job)) if above else []:
+    for budget in applying(budgets, tags_of(db, job)) if budgets else []:
         now = period_at(db, project, budget, hold.placed_at)
         _open(db, project, budget, now)
         if not _add(db, project, (budget.name, now.began_at), held=hold.cost, bounded=True):

@@ -137,7 +137,7 @@ class AlertRequest(Request):
     url: str
 
 
-class BudgetAboveRequest(Body):
+class SharedBudgetRequest(Body):
     """A shared budget. It is a hard limit, like a job's own budget; at least one of `usd` and `gpu_hours` is required.
 
     The budget counts every job that has all tags of `match`, and every job of a budget whose `parent` it is. If `period` is given,
@@ -199,7 +199,7 @@ class DeliveryShown(Answer):
     answer: str
 
 
-class BudgetAbove(Answer):
+class SharedBudgetAnswer(Answer):
     """A shared budget with its spend and forecast.
 
     `waiting_jobs` are paused until this budget has room for them. `webhook_secret` is shown only by the request that creates it, and is
@@ -226,4 +226,4 @@ class BudgetAbove(Answer):
 
 
 class BudgetList(Answer):
-    items: list[BudgetAbove]
+    items: list[SharedBudgetAnswer]

@@ -132,7 +132,7 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
     later = (
         "" if now.ends_at is None else f", or wait until {rfc3339(now.ends_at)}, when its next period begins"
     )
-    name, fix = f"budget {budget.name!r} above this job", f"raise it with PUT /v1/budgets/{budget.name}"
+    name, fix = f"shared budget {budget.name!r}", f"raise it with PUT /v1/budgets/{budget.name}"
     if budget.name == BUDGET:
         name, fix = "quota of this project", "the operator of the service can raise it with PUT /v1/quota"
     raise BudgetRefused(f"the {name} has {usd}{gpus} left, less than a second of a trial: {fix}{later}")

@@ -319,7 +319,7 @@ def _exhausted(state: State, reason: StopReason) -> Ending:
         name = (
             "quota of the project"
             if state.refusing_budget == BUDGET
-            else f"budget {state.refusing_budget!r} above this job"
+            else f"shared budget {state.refusing_budget!r}"
         )
         detail = f"the {name} is used up; the job continues once that budget has room again"
         return Ending("paused", reason, detail, waits_for=state.refusing_budget)

@@ -26,15 +26,15 @@ def list_budgets(service: Svc) -> wire.BudgetList:
 
 
 @router.get("/budgets/{name}")
-def get_budget(name: str, service: Svc) -> wire.BudgetAbove:
+def get_budget(name: str, service: Svc) -> wire.SharedBudgetAnswer:
     """Return a shared budget with its spend and forecast."""
     return _shown(shared_budgets.get(service, name))
 
 
-@router.put("/budgets/{name}", status_code=200, responses={201: {"model": wire.BudgetAbove}})
+@router.put("/budgets/{name}", status_code=200, responses={201: {"model": wire.SharedBudgetAnswer}})
 def put_budget(
-    name: str, body: wire.BudgetAboveRequest, response: Response, service: Svc
-) -> wire.BudgetAbove:
+    name: str, body: wire.SharedBudgetRequest, response: Response, service: Svc
+) -> wire.SharedBudgetAnswer:
     """Create a shared budget (201), or replace it (200).
 
     What the jobs that it covers have already spent and hold in the current period counts towards it. The answer is 409 if the new
@@ -51,7 +51,7 @@ def delete_budget(name: str, service: Svc) -> None:
     shared_budgets.remove(service, name)
 
 
-def _read(name: str, request: wire.BudgetAboveRequest) -> SharedBudget:
+def _read(name: str, request: wire.SharedBudgetRequest) -> SharedBudget:
     """Convert a request to the shared budget `name`. Raise Invalid if an amount cannot be read."""
     read = RequestReader()
     shares = [read.convert(f"/alerts/{n}/at", _ppm, alert.at) for n, alert in enumerate(request.alerts)]
@@ -77,10 +77,10 @@ def _ppm(share: float) -> int:
     return int(exact)
 
 
-def _shown(view: BudgetView) -> wire.BudgetAbove:
+def _shown(view: BudgetView) -> wire.SharedBudgetAnswer:
     budget, now, forecast = view.kept.budget, view.period, view.forecast
     account = now.account
-    return wire.BudgetAbove(
+    return wire.SharedBudgetAnswer(
         name=budget.name,
         usd=None if budget.usd is None else budget.usd.usd,
         gpu_hours=None if budget.gpu_ms is None else _hours(budget.gpu_ms),
