@@ -1,1 +1,1 @@
-"""Search methods compared on recorded learning curves: what each finds for the money it is given."""
+"""Compare search methods on recorded learning curves by what each finds for the same money."""

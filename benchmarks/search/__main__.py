@@ -1,7 +1,8 @@
-"""`python -m benchmarks.search --tables DIR`: regret against money, of this project and of its peers.
+"""`python -m benchmarks.search --tables DIR`: compare the regret against money of this project and its peers.
 
-Money is counted in mean full trainings. Peers run once, to the largest budget: their curve has the smaller ones. Ours runs
-once for each budget, for it is told its budget. Results are kept in OUT/results.jsonl; a second call runs what is missing.
+Money is counted in mean full trainings. Peers run once, to the largest budget, and their curve
+contains the smaller budgets. Our methods know their budget, so they run once for each. Results are stored in OUT/results.jsonl. A second
+call runs only what is missing.
 """
 
 import argparse
@@ -23,24 +24,24 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--names", default="*", help="glob of the tables' names")
     add("--seeds", type=int, default=20)
     add("--workers", type=int, nargs="+", default=[4, 16])
-    add("--budgets", type=float, nargs="+", default=[5, 10, 20, 50, 100], help="in mean trainings")
+    add("--budgets", type=float, nargs="+", default=[5, 10, 20, 50, 100], help="budgets in mean trainings")
     add("--startup", type=float, default=1.0, help="mean steps that starting or resuming a trial takes")
     add("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=f"of {', '.join(METHODS)}")
     add("--peers-python", help="interpreter with requirements-peers.txt; without it Syne Tune is left out")
     add("--jobs", type=int, default=2)
     add("--out", type=Path, default=Path("search-results"))
-    add("--report", action="store_true", help="run nothing, report what is there")
+    add("--report", action="store_true", help="report the stored results without running anything")
     return parser.parse_args(argv)
 
 
 def chosen(args: argparse.Namespace) -> list[str]:
-    """The methods that can run here, in the order of the command line."""
-    able = [name for name, method in METHODS.items() if args.peers_python or not method.peers]
-    return [name for name in args.methods or able if name in able]
+    """Return the methods that can run here, in the order of the command line."""
+    available = [name for name, method in METHODS.items() if args.peers_python or not method.peers]
+    return [name for name in args.methods or available if name in available]
 
 
 def tasks(args: argparse.Namespace) -> Iterator[Task]:
-    """Method by method, seed by seed, so that what is there of an unfinished run can be compared."""
+    """Yield the tasks by method and then by seed, so that partial results can be compared."""
     names = [path.stem for path in tables.find(args.tables, args.names)]
     for workers in args.workers:
         for method in chosen(args):

@@ -1,7 +1,7 @@
-"""Workers that train by table on a simulated clock, while a policy decides; every second of every worker is paid.
+"""Simulate workers that train by a recorded table while a policy decides. Every second of every worker is paid.
 
 A run lasts until budget x mean full training / workers seconds. Starting a trial and resuming a paused one each take
-`startup` mean steps. A proposal is answered by the nearest row that was not used yet.
+`startup` mean steps. A proposal is replaced by the nearest row that was not used yet.
 """
 
 import heapq
@@ -15,21 +15,21 @@ from benchmarks.search.tables import Array, Curve, Table
 
 
 class Decision(Enum):
-    """What becomes of a trial that has just reported."""
+    """What a trial does after a report."""
 
-    GO_ON = auto()
+    CONTINUE = auto()
     PAUSE = auto()
     STOP = auto()
 
 
 class Start(NamedTuple):
-    """A new trial near this point of the unit cube."""
+    """Start a trial near this point of the unit cube."""
 
     point: Array
 
 
 class Resume(NamedTuple):
-    """A paused trial goes on where it was."""
+    """Resume a paused trial at its last step."""
 
     trial: int
 
@@ -38,18 +38,21 @@ class Policy(Protocol):
     """A search method. Trials are numbered from 0 in the order in which they start."""
 
     def next(self, may_start: bool) -> Start | Resume | None:
-        """What a free worker does; None: wait until something is reported. Without `may_start` no row is left."""
+        """Return what a free worker does, or None to wait for the next report.
+
+        If `may_start` is false, no row is left for a new trial.
+        """
 
     def started(self, trial: int, point: Array) -> None:
-        """The trial that was just asked for trains the configuration at `point`, a row of the table."""
+        """Learn that the new trial trains the configuration at `point`, which is a row of the table."""
 
     def report(self, trial: int, step: int, value: float) -> Decision:
-        """After each step, counted from 1. What is said of a table's last step does not matter."""
+        """Decide about the trial after a step, counted from 1. The decision about the table's last step is ignored."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a policy knows of its task before it starts."""
+    """What a policy knows before a run."""
 
     dims: int
     steps: int
@@ -59,8 +62,9 @@ class Problem:
 
 @dataclass
 class Run:
-    """What came of it. `curve`: (seconds, value) at each improvement of the best value."""
+    """The result of a run."""
 
+    #: Seconds and value at each improvement of the best value.
     curve: list[tuple[float, float]] = field(default_factory=list)
     trials: int = 0
     steps: int = 0
@@ -86,15 +90,15 @@ class Arena:
         self.startup_s = startup * table.mean_step_s
         self.end_s = budget * table.full_s / workers
         self.result = Run()
-        # |row - point|² without |point|², which is the same for all: infinite once a row is used.
+        # |row - point|² without |point|², which is the same for all rows. Infinite if the row is used.
         self._squares = np.einsum("ij,ij->i", table.unit, table.unit)
         self._trials: list[_Trial] = []
-        self._free_since = [0.0] * workers  # of each free worker
+        self._free_since = [0.0] * workers  # since when each free worker is free
         self._events: list[tuple[float, int, int]] = []  # (seconds, tie, trial)
         self._ties = 0
 
     def run(self) -> Run:
-        """Until the money is spent, or nothing goes on any more; then the workers idle to the end."""
+        """Run until the money is spent or no trial trains. The workers are then idle to the end."""
         self._dispatch(0.0)
         while self._events:
             now, _, number = heapq.heappop(self._events)
@@ -113,7 +117,7 @@ class Arena:
         if not self.result.curve or value > self.result.curve[-1][1]:
             self.result.curve.append((now, value))
         decision = self.policy.report(number, trial.steps, value)
-        if decision is Decision.GO_ON and trial.steps < self.table.steps:
+        if decision is Decision.CONTINUE and trial.steps < self.table.steps:
             self._train(number, now, setup_s=0.0)
         else:
             trial.paused = decision is Decision.PAUSE and trial.steps < self.table.steps
@@ -150,5 +154,5 @@ class Arena:
 
 
 def spent(table: Table, run: Run, workers: int) -> Curve:
-    """The run's curve with money, in mean trainings, for time."""
+    """Return the run's curve with money in mean trainings instead of seconds."""
     return [(workers * at / table.full_s, value) for at, value in run.curve]

@@ -1,4 +1,4 @@
-"""The product itself: `tuner simulate`, the code of a real job with its own workers, clock, ledger and budget."""
+"""Run the product itself through `tuner simulate`: the code of a real job with its own workers, clock, ledger and budget."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def run_ours(
     scheduler: SchedulerName = "auto",
     sampler: SamplerName = "auto",
 ) -> tuple[Curve, int, float]:
-    """(mean trainings paid, best value) at each improvement; the number of trials; the share of the bill that idled."""
+    """Return (mean trainings paid, best value) at each improvement, the number of trials, and the idle share of the bill."""
     simulation = simulate(
         table,
         budget,
@@ -35,7 +35,7 @@ def run_ours(
         startup_steps=startup,
     )
     if simulation.overspend_usd > 0:
-        raise AssertionError(f"{simulation.overspend_usd} dollars too much were spent")
+        raise AssertionError(f"{simulation.overspend_usd} dollars were overspent")
     idle = simulation.bill_usd["idle"] / sum(simulation.bill_usd.values())
-    # The simulator leaves idle time out of its curve; here it is paid as it comes, evenly.
+    # The simulator's curve does not include idle time. Distribute it evenly.
     return [(spent / (1 - idle), value) for spent, value in simulation.best_curve], simulation.trials, idle

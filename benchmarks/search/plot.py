@@ -1,4 +1,4 @@
-"""Regret against money, one panel a family of tables and number of workers, as an SVG file."""
+"""Plot regret against money as an SVG file, with a panel for each family of tables and number of workers."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -19,7 +19,7 @@ DASHES = ("-", "--", ":", "-.")
 
 
 def plot(results: Sequence[Result], methods: Mapping[str, Method], folder: Path) -> str:
-    """Writes regret.svg; says what it did, or what is missing."""
+    """Write regret.svg. Return a message that says so, or what is missing."""
     try:
         import matplotlib
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the results say, as Markdown: regret for money, money for regret, and where a method loses to plain ASHA."""
+"""Report the results as Markdown: regret for money, money for regret, and the tables on which a method is worse than plain ASHA."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -31,7 +31,7 @@ def _tables_of(cells: Cells, method: str) -> dict[str, Sequence[Result]]:
 
 
 def _regrets(cells: Cells, budgets: Sequence[float], methods: Mapping[str, Method]) -> Iterator[str]:
-    """Mean normalised regret with 95 % intervals; ÷N with its own. A cell is empty until all tables have it."""
+    """Yield a table of mean normalised regrets and ÷N with 95 % intervals. A cell is empty until all tables have a value."""
     tables = {table for _, table, _ in cells}
     yield f"Mean normalised regret of {len(tables)} tables, with 95 % bootstrap intervals over seeds.\n"
     yield "| method | seeds | " + " | ".join(f"@{budget:g}" for budget in budgets) + " | ÷N |"
@@ -75,7 +75,7 @@ def _saving(cells: Cells, method: str, budget: float) -> str:
 
 
 def _floor(cells: Cells, budgets: Sequence[float], methods: Mapping[str, Method]) -> Iterator[str]:
-    """Table by table and budget by budget, the difference to promotion ASHA with random proposals."""
+    """Yield the differences to promotion ASHA with random proposals, over all tables and budgets."""
     floor = _tables_of(cells, FLOOR)
     if not floor:
         return

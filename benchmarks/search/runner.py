@@ -1,4 +1,4 @@
-"""Runs of methods on tables in processes of their own; each result is a line of a file, and what is there is not run again."""
+"""Run methods on tables in parallel processes. Each result is a line of a file, and existing results are not computed again."""
 
 import json
 import os
@@ -35,13 +35,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """`curve`: (mean trainings paid, normalised regret) at each improvement. `seconds`: what computing it took."""
+    """The result of a task."""
 
     task: Task
-    curve: Curve
+    curve: Curve  #: Mean trainings paid and normalised regret at each improvement.
     trials: int
     idle_share: float
-    seconds: float
+    seconds: float  #: How long the computation took.
 
     def line(self) -> str:
         return json.dumps(asdict(self))
@@ -54,11 +54,11 @@ class Result:
 
 
 def compete(table: Table, task: Task) -> Result:
-    """One run of a peer in the arena."""
+    """Run a peer in the arena."""
     began = time.perf_counter()
-    make = METHODS[task.method].make
-    assert make is not None, f"{task.method} runs in its own simulator"
-    policy = make(Problem(table.dims, table.steps, task.workers, task.seed))
+    create = METHODS[task.method].make
+    assert create is not None, f"{task.method} runs in its own simulator"
+    policy = create(Problem(table.dims, table.steps, task.workers, task.seed))
     run = Arena(table, policy, budget=task.budget, workers=task.workers, startup=task.startup).run()
     idle = run.idle_s / (run.idle_s + run.busy_s)
     seconds = time.perf_counter() - began
@@ -66,7 +66,7 @@ def compete(table: Table, task: Task) -> Result:
 
 
 def ours(path: Path, task: Task) -> Result:
-    """One run of the product."""
+    """Run the product."""
     from benchmarks.search.ours import ALGORITHMS, run_ours
 
     began = time.perf_counter()
@@ -78,7 +78,7 @@ def ours(path: Path, task: Task) -> Result:
 
 
 class Peer:
-    """The same benchmark under another interpreter: tasks go to its standard input, results come from its output."""
+    """The same benchmark in another interpreter, which reads tasks from standard input and writes results to standard output."""
 
     def __init__(self, python: str) -> None:
         self._process = subprocess.Popen(
@@ -102,7 +102,7 @@ class Peer:
 
 
 def serve(tasks: IO[str], results: IO[str]) -> None:
-    """The other end of `Peer`."""
+    """Run the tasks that a `Peer` sends."""
     for line in tasks:
         path, task = json.loads(line)
         print(compete(Table.read(Path(path)), Task(**task)).line(), file=results, flush=True)
@@ -114,7 +114,7 @@ _peer = cache(Peer)
 
 
 def run_one(path: Path, arrays: Path, task: Task, peers_python: str | None) -> Result:
-    """`path`: the table as the product reads it; `arrays`: the same for everybody else."""
+    """Run a task. `path` is the table as the product reads it, and `arrays` the same table for all other methods."""
     method = METHODS[task.method]
     if method.ours:
         return ours(path, task)
@@ -131,9 +131,9 @@ def read(file: Path) -> list[Result]:
 def run_all(
     paths: Iterable[Path], tasks: Iterable[Task], file: Path, *, peers_python: str | None, jobs: int
 ) -> Iterator[Result]:
-    """Appends to the file what it does not have yet, and yields it."""
-    there = {result.task for result in read(file)}
-    missing = [task for task in tasks if task not in there]
+    """Run the tasks that the file lacks. Append each result to the file and yield it."""
+    existing = {result.task for result in read(file)}
+    missing = [task for task in tasks if task not in existing]
     needed = {task.table for task in missing}
     by_name = {path.stem: path for path in paths if path.stem in needed}
     with (
@@ -142,22 +142,22 @@ def run_all(
         file.open("a") as lines,
     ):
         arrays = {name: Table.load(path).write(Path(folder)) for name, path in by_name.items()}
-        for done in as_completed(
+        for future in as_completed(
             pool.submit(run_one, by_name[task.table], arrays[task.table], task, peers_python)
             for task in missing
         ):
-            result = done.result()
+            result = future.result()
             print(result.line(), file=lines, flush=True)
             yield result
 
 
 def _one_thread() -> None:
-    """Runs are many and small."""
+    """Use one thread per process, because there are many small runs."""
     threadpool_limits(1)
 
 
 def main() -> None:
-    """Standard output is for results only; whatever a library prints goes to standard error."""
+    """Serve tasks of `Peer`. Output of libraries is redirected to standard error, because standard output is for results."""
     results: IO[Any] = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, results)

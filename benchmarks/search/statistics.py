@@ -1,4 +1,4 @@
-"""Curves of many seeds made comparable: values at budgets, means and their bootstrap intervals."""
+"""Statistics over the curves of many seeds: values at budgets, means and bootstrap intervals."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Estimate:
 
 
 def at(curve: Curve, budgets: Sequence[float] | Array) -> Array:
-    """The regret of the best value found for so much money."""
+    """Return the regrets of the best values found for these budgets."""
     spent, regrets = np.array(curve).T
     return np.asarray(regrets[np.searchsorted(spent, budgets, side="right") - 1])
 
@@ -36,14 +36,14 @@ def by_cell(results: Sequence[Result]) -> dict[Cell, list[Result]]:
 
 
 def regrets(runs: Sequence[Result], budget: float) -> Array:
-    """One value a seed. Of several runs of a seed, the one with the smallest budget that is large enough."""
+    """Return one regret per seed. If a seed has several runs, use the one with the smallest sufficient budget."""
     fitting = [run for run in runs if run.task.budget >= budget]
     by_seed = {run.task.seed: run for run in sorted(fitting, key=lambda r: -r.task.budget)}
     return np.array([float(at(run.curve, [budget])[0]) for run in by_seed.values()])
 
 
 def resampled(values: Array, seed: int) -> Array:
-    """Means of resamples of the rows: (RESAMPLES, ...)."""
+    """Return the means of resamples of the rows, with shape (RESAMPLES, ...)."""
     rng = np.random.default_rng(seed)
     shares = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES) / len(values)
     return np.asarray(np.tensordot(shares, values, axes=1))
@@ -55,25 +55,25 @@ def interval(mean: float, resamples: Array) -> Estimate:
 
 
 def mean_over_tables(of_tables: Sequence[Array]) -> Estimate:
-    """The mean of the tables' means; seeds are resampled within each table, for the tables are given."""
+    """Return the mean of the tables' means. Seeds are resampled within each table, because the tables are fixed."""
     mean = float(np.mean([values.mean() for values in of_tables]))
     return interval(mean, np.mean([resampled(values, i) for i, values in enumerate(of_tables)], axis=0))
 
 
 def difference(ours: Array, theirs: Array) -> Estimate:
-    """Positive where the first is worse."""
+    """Return the difference of the means, which is positive if the first is worse."""
     return interval(float(ours.mean() - theirs.mean()), resampled(ours, 0) - resampled(theirs, 1))
 
 
 def first_reached(curves: Array, grid: Array, target: Array) -> Array:
-    """For each mean curve (k, points), the first money at which it is at most its target (k); infinite if never."""
+    """Return, for each mean curve (k, points), the money at which it first reaches its target (k), or infinity if it does not."""
     below = curves <= target[:, None]
     return np.where(below.any(axis=1), grid[below.argmax(axis=1)], np.inf)
 
 
 @dataclass(frozen=True)
 class Saving:
-    """How many times fewer dollars than random search's; `unreached` of the tables count as its whole money."""
+    """How many times fewer dollars a method needs than random search. Tables without the target (`unreached`) count with the whole budget."""
 
     factor: Estimate
     unreached: int
@@ -82,7 +82,7 @@ class Saving:
 def saving(
     runs: Mapping[str, Sequence[Result]], random: Mapping[str, Sequence[Result]], budget: float
 ) -> Saving:
-    """Dollars to reach random search's mean regret at `budget`, geometric mean over the tables of both."""
+    """Compare the dollars to reach random search's mean regret at `budget`, as a geometric mean over the common tables."""
     grid = np.geomspace(budget / 1000, budget, 1500)
     logs, samples, unreached = [], [], 0
     for i, table in enumerate(sorted(set(runs) & set(random))):

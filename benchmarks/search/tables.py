@@ -1,4 +1,4 @@
-"""Recorded learning curves: one row a configuration, one column a training step."""
+"""Recorded learning curves: one row per configuration, one column per training step."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,17 +8,17 @@ from typing import Any, Self
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-Curve = list[tuple[float, float]]  # money in mean trainings, and what it found
+Curve = list[tuple[float, float]]  # money in mean trainings, and the best value found
 
 
 @dataclass(frozen=True)
 class Table:
-    """`unit` (n, d): configurations in the unit cube; `metric` and `step_s` (n, E): value and seconds of each step."""
+    """A table with n configurations of d parameters, trained for E steps."""
 
     name: str
-    unit: Array
-    metric: Array
-    step_s: Array
+    unit: Array  #: (n, d) configurations in the unit cube.
+    metric: Array  #: (n, E) value after each step.
+    step_s: Array  #: (n, E) seconds of each step.
 
     @property
     def configs(self) -> int:
@@ -34,7 +34,7 @@ class Table:
 
     @cached_property
     def full_s(self) -> float:
-        """Seconds of one mean training to the last step: what budget 1 pays for."""
+        """Return the mean seconds of a training to the last step, which a budget of 1 pays for."""
         return float(self.step_s.sum(axis=1).mean())
 
     @cached_property
@@ -51,23 +51,23 @@ class Table:
 
     @cached_property
     def worst(self) -> float:
-        """The best value of the worst row: what counts as found where nothing was found yet."""
+        """Return the best value of the worst row, which counts as found before the first report."""
         return float(self.metric.max(axis=1).min())
 
     def normalised_regret(self, value: float) -> float:
-        """0: the best known value; 1: a median configuration trained in full."""
+        """Return the normalised regret: 0 for the best known value, 1 for a median configuration trained in full."""
         return (self.best - value) / (self.best - self.median)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """As the product reads it."""
+        """Load a table in the product's format."""
         from tuner.simulator.table_file import load_table
 
         table = load_table(path)
         return cls(table.name, table.unit, table.metric, table.step_s)
 
     def write(self, folder: Path) -> Path:
-        """For `read`, under an interpreter that has NumPy only."""
+        """Write the table for `read`, which needs only NumPy."""
         np.savez(path := folder / f"{self.name}.npz", unit=self.unit, metric=self.metric, step_s=self.step_s)
         return path
 
@@ -78,16 +78,16 @@ class Table:
 
 
 def regrets_of(table: Table, values: Curve) -> Curve:
-    """Best values as normalised regret, from the start on, where the worst row counts as found."""
+    """Return the best values as normalised regrets. The worst row counts as found at the start."""
     better = [(spent, value) for spent, value in values if value > table.worst]
     return [(spent, table.normalised_regret(value)) for spent, value in [(0.0, table.worst), *better]]
 
 
 def find(folder: Path, pattern: str) -> list[Path]:
-    """The tables of a folder, by name; `pattern` is a glob without the ending."""
+    """Return the tables of a folder, sorted by name. `pattern` is a glob without the suffix."""
     return sorted(folder.glob(f"{pattern}.npz"))
 
 
 def family(table: str) -> str:
-    """`lcbench_higgs` is of the family `lcbench`."""
+    """Return the family of a table, such as `lcbench` for `lcbench_higgs`."""
     return table.partition("_")[0]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.spot_replay --traces DIR`: one long training on recorded spot markets, by different policies.
+"""`python -m benchmarks.spot_replay --traces DIR`: replay one long training on recorded spot markets with different policies.
 
 DIR holds skypilot_cant_be_late.csv, bamboo_parcae_counts.csv and stanford_2020_instance_lifetimes.csv; they are not shipped.
 """
@@ -22,13 +22,13 @@ from benchmarks.spot_replay.replay import Outcome, Replay, Training, uninterrupt
 from benchmarks.spot_replay.tracks import HOUR_NS, Track, load
 from tuner.domain.time import NS
 
-GIVEN_UP = 40  # times the work
-CALM_NS = 2 * HOUR_NS  # the mean up time from which capacity is said to allow a training
+GIVEN_UP = 40  # multiple of the work after which a run is given up
+CALM_NS = 2 * HOUR_NS  # the mean up time from which a market counts as calm
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training that starts somewhere in a track."""
+    """A training that starts at some time of a track."""
 
     track: Track
     start_ns: int
@@ -40,7 +40,7 @@ class Case:
         return Replay(self.training, market, policy, deadline_ns, seed).run(GIVEN_UP * self.training.work_ns)
 
     def least_cost(self, deadline_ns: int) -> int:
-        """No policy can be below it: all the spot there is until the deadline, and moves for nothing."""
+        """Return a lower bound of the cost: all available spot time until the deadline is used, and moves are free."""
         market, now, spot = self.track.market(self.start_ns), 0, 0
         while now < deadline_ns:
             change = min(market.next_change(now), deadline_ns)
@@ -52,7 +52,7 @@ class Case:
 
 
 def cases(tracks: Sequence[Track], training: Training, starts: int, seed: int) -> Iterator[Case]:
-    """Short tracks get shorter trainings: half their length."""
+    """Yield the cases of each track. On short tracks, the training takes half of the track's length."""
     for track in tracks:
         rng = Random(f"spot-replay/{seed}/{track.name}")
         work = min(training.work_ns, track.length_ns // 2) // training.step_ns * training.step_ns
@@ -61,7 +61,7 @@ def cases(tracks: Sequence[Track], training: Training, starts: int, seed: int) -
 
 
 def mean_up_ns(track: Track) -> int:
-    """The mean time until a machine goes."""
+    """Return the mean time until a machine is preempted."""
     market, now, up, ends = track.market(0), 0, 0, 0
     while now < track.length_ns:
         change = min(market.next_change(now), track.length_ns)
@@ -102,13 +102,13 @@ def without_deadline(cases: Sequence[Case]) -> None:
 
 
 def total(runs: "Iterator[tuple[Case, Outcome]] | Sequence[tuple[Case, Outcome]]") -> float:
-    """What all runs cost, as a ratio to what they would have without an interruption."""
+    """Return the cost of all runs as a multiple of their cost without interruptions."""
     pairs = [(run.cost.micro_usd, uninterrupted(case.training).micro_usd) for case, run in runs]
     return sum(cost for cost, _ in pairs) / sum(ideal for _, ideal in pairs) if pairs else 0.0
 
 
 def with_deadline(cases: Sequence[Case], share: float) -> None:
-    """The deadline is where work is `share` of the time."""
+    """Print the results with a deadline for which the work takes `share` of the time."""
     rows: dict[str, list[tuple[Case, Outcome, bool]]] = {policy.name: [] for policy in WITH_DEADLINE}
     least = ideal = 0
     for case in cases:
@@ -138,14 +138,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--traces", type=Path, required=True)
-    parser.add_argument("--starts", type=int, default=10, help="of each track")
-    parser.add_argument("--hours", type=float, default=24, help="of work")
+    parser.add_argument("--starts", type=int, default=10, help="starts in each track")
+    parser.add_argument("--hours", type=float, default=24, help="hours of work")
     parser.add_argument("--stall-s", type=float, default=2)
     parser.add_argument("--durable-s", type=float, default=20)
     parser.add_argument("--launch-s", type=float, default=300)
     parser.add_argument("--step-s", type=float, default=60)
     parser.add_argument("--notice-s", type=float, default=120)
-    parser.add_argument("--missed", type=float, default=0.1, help="share of notices that do not come")
+    parser.add_argument("--missed", type=float, default=0.1, help="share of preemptions without notice")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     training = Training(

@@ -1,4 +1,4 @@
-"""Who decides where to be and when to save: ours, and what it is compared with."""
+"""The policies that decide where to train and when to save: ours, and those that it is compared with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,18 +27,18 @@ Place = Callable[[PlacementRequest, PlacementMemory, Observation], tuple[Placeme
 
 @dataclass(frozen=True)
 class Policy:
-    """`every_ns` None: the interval of `auto`; 0: never. `notices`: whether it saves when told that its machine goes."""
+    """How a training chooses machines and saves."""
 
     name: str
     place: Place
     market: Market = "spot"
-    every_ns: int | None = None
-    notices: bool = True
+    every_ns: int | None = None  #: The time between saves. None for the interval of `auto`, 0 for no saves.
+    notices: bool = True  #: Save when a notice arrives.
 
 
 @dataclass
 class Interval:
-    """How many steps are between saves; learns from what happens to the machines."""
+    """The number of steps between saves, adapted to the observed preemptions."""
 
     every_ns: int | None
     step_ns: int
@@ -51,7 +51,7 @@ class Interval:
         exposure = self.risk if offer.market == "spot" else replace(self.risk, preemption=None)
         return steps_between(step_ns=self.step_ns, saving=self.saving, risk=exposure)
 
-    def saw(self, offer: Offer, up_ns: int, *, preempted: bool, missed: bool = False) -> None:
+    def observe(self, offer: Offer, up_ns: int, *, preempted: bool, missed: bool = False) -> None:
         if offer.market == "spot":
             hazard, notices = self.risk.preemption or Hazard.of_spot(), self.risk.notices
             if preempted:
@@ -60,26 +60,34 @@ class Interval:
 
 
 def greedy(
-    request: PlacementRequest, memory: PlacementMemory, sight: Observation
+    request: PlacementRequest, memory: PlacementMemory, observation: Observation
 ) -> tuple[PlacementMemory, PlacementChoice]:
-    """Spot, or waiting for it, until only the safety net is left (section 3.4 of the paper); with our way off spot."""
-    memory = memory.looked(sight.now, at=sight.at, left_ns=sight.left_ns)
-    if sight.left_ns <= 0:
+    """Use spot machines, or wait for them, until the deadline requires on-demand (section 3.4 of the paper).
+
+    The time that leaving a spot machine takes is estimated like in our policy.
+    """
+    memory = memory.looked(observation.now, at=observation.at, left_ns=observation.left_ns)
+    if observation.left_ns <= 0:
         return memory, PlacementChoice(None, "done")
-    if sight.at is ON_DEMAND:
+    if observation.at is ON_DEMAND:
         return memory, PlacementChoice(ON_DEMAND, "safety net")
-    slack, needed = Schedule.of(request, sight).slack_ns, sight.changeover_ns * (2 if sight.at is None else 1)
+    slack, needed = (
+        Schedule.of(request, observation).slack_ns,
+        observation.changeover_ns * (2 if observation.at is None else 1),
+    )
     if slack < needed:
         return memory, PlacementChoice(ON_DEMAND, "safety net")
-    until = Instant(sight.now + slack - needed + 1)
-    if sight.at is not None:
+    until = Instant(observation.now + slack - needed + 1)
+    if observation.at is not None:
         return memory, PlacementChoice(SPOT, "stays", until)
-    return memory, PlacementChoice(SPOT, "cheapest") if sight.there else PlacementChoice(None, "waits", until)
+    return memory, PlacementChoice(SPOT, "cheapest") if observation.there else PlacementChoice(
+        None, "waits", until
+    )
 
 
 MINUTE_NS = 60 * 10**9
 AUTO = Policy("ours: interval auto", choose)
-WITHOUT_NOTICE = Policy("ours: auto, deaf to notices", choose, notices=False)
+WITHOUT_NOTICE = Policy("ours: auto, ignores notices", choose, notices=False)
 FALLBACK = Policy("ours: auto, falls back after 30 min", choose, "spot_with_fallback")
 ON_DEMAND_ONLY = Policy("on demand only", choose, "on_demand")
 NO_DEADLINE = (

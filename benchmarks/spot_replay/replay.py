@@ -1,4 +1,4 @@
-"""One long training on a recorded market, from event to event."""
+"""Replay one long training on a recorded market, from event to event."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -16,24 +16,25 @@ FAR = 2**62
 
 @dataclass(frozen=True)
 class Training:
-    """`work_ns` of steps; a save stalls for `stall_ns` and is durable `durable_ns` after its step; a machine trains `launch_ns`
-    after it was asked for, all of which is paid."""
+    """The training that is replayed."""
 
-    work_ns: int
+    work_ns: int  #: The total time of all steps.
     step_ns: int = 60 * NS
-    stall_ns: int = 2 * NS
-    durable_ns: int = 20 * NS
-    launch_ns: int = 300 * NS
-    notice_ns: int = 120 * NS
-    missed: float = 0.1
-    spot_prior: Hazard = field(default_factory=Hazard.of_spot)
+    stall_ns: int = 2 * NS  #: How long a save interrupts the training.
+    durable_ns: int = 20 * NS  #: The time from the end of a step until its checkpoint is durable.
+    launch_ns: int = 300 * NS  #: The time from the launch of a machine until it trains. It is paid.
+    notice_ns: int = 120 * NS  #: The time from a notice to the preemption.
+    missed: float = 0.1  #: The share of preemptions without notice.
+    spot_prior: Hazard = field(
+        default_factory=Hazard.of_spot
+    )  #: The hazard that the policy assumes at first.
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`finished_ns` None: given up at the horizon."""
+    """The result of a replay."""
 
-    finished_ns: int | None
+    finished_ns: int | None  #: None if the training was not finished at the horizon.
     cost: Money
     lost_ns: int
     preemptions: int
@@ -42,23 +43,22 @@ class Outcome:
 
 @dataclass
 class Machine:
-    """`done_ns`: work in memory at `since`, where training goes on (after a launch or a stall) for `cycle_ns` until the next cut.
-    `going_at`: when the save that a notice led to is durable. `heard`: there will be a notice; `silent`: none that is of use."""
+    """The machine that trains now."""
 
     offer: Offer
     began: int
-    gone: int
-    done_ns: int
-    since: int
-    cycle_ns: int
-    reported_ns: int
-    going_at: int | None = None
-    heard: bool = False
-    silent: bool = True
+    gone: int  #: The time at which it is preempted.
+    done_ns: int  #: The work in memory at `since`.
+    since: int  #: When the training continues after a launch or a stall.
+    cycle_ns: int  #: The work from `since` until the next save.
+    reported_ns: int  #: The time up to which its cost was recorded.
+    vacated_at: int | None = None  #: When the save after a notice is durable. None if there is no such save.
+    has_notice: bool = False  #: Its preemption will be announced.
+    is_unnoticed: bool = True  #: No notice will arrive in time for a save.
 
 
 class Replay:
-    """`seed` draws which notices do not come: the same ones for each policy."""
+    """One training under one policy. `seed` determines which notices are missed, so that they are the same for each policy."""
 
     def __init__(
         self, training: Training, market: Market, policy: Policy, deadline_ns: int | None, seed: str
@@ -83,7 +83,9 @@ class Replay:
         self._memory = PlacementMemory(Instant(0), self._left_ns(0))
         self._now, self._durable, self._pending = 0, 0, (FAR, 0)
         self._machine: Machine | None = None
-        self._taken = 0  # what was announced to go is not to be had again before it went
+        self._no_spot_until = (
+            0  # a machine that was vacated after a notice is not available again before it was preempted
+        )
         self._cost, self._lost, self._preemptions, self._demand_ns = ZERO, 0, 0, 0
 
     def run(self, horizon_ns: int) -> Outcome:
@@ -91,17 +93,17 @@ class Replay:
             if self._now > horizon_ns:
                 self._release(self._now)
                 return self._outcome(None)
-            self._look()
+            self._advance()
         self._release(self._now)
         return self._outcome(self._now)
 
     def _outcome(self, finished: int | None) -> Outcome:
         return Outcome(finished, self._cost, self._lost, self._preemptions, self._demand_ns)
 
-    # What the policy sees
+    # What the policy observes
 
     def _left_ns(self, done_ns: int) -> int:
-        """The time on demand that is left after so much work, with its saves."""
+        """Return the remaining time on demand after this much work, including saves."""
         t, every = self._training, self._interval.steps(ON_DEMAND)
         left = t.work_ns - done_ns
         return left + (left // (every * t.step_ns)) * t.stall_ns + t.durable_ns if left > 0 else 0
@@ -111,30 +113,34 @@ class Replay:
         lost_ns = min(steps * t.step_ns, t.work_ns) + t.durable_ns
         return t.launch_ns + lost_ns + t.step_ns + t.durable_ns
 
-    def _look(self) -> None:
+    def _advance(self) -> None:
         machine = self._machine
-        there = (SPOT,) if self._now >= self._taken and self._market.up_until(self._now) is not None else ()
+        available = (
+            (SPOT,)
+            if self._now >= self._no_spot_until and self._market.up_until(self._now) is not None
+            else ()
+        )
         left = self._left_ns(self._durable)
-        sight = Observation(
+        observation = Observation(
             now=Instant(self._now),
             left_ns=left,
             changeover_ns=self._changeover_ns(),
-            there=there,
+            there=available,
             unsaved_ns=left - self._left_ns(self._whole_steps(self._now)),
             at=machine.offer if machine else None,
         )
-        self._memory, choice = self._policy.place(self._request, self._memory, sight)
+        self._memory, choice = self._policy.place(self._request, self._memory, observation)
         until = FAR if choice.until is None else max(choice.until, self._now + 1)
         if machine is None and choice.offer is not None:
             self._launch(choice.offer)
         elif machine is None:
             self._now = min(until, self._market.next_change(self._now))
-        elif choice.offer is not machine.offer and machine.going_at is None:
+        elif choice.offer is not machine.offer and machine.vacated_at is None:
             self._leave(machine)
         else:
             self._work(machine, until)
 
-    # What happens
+    # Events
 
     def _launch(self, offer: Offer) -> None:
         gone = FAR if offer is ON_DEMAND else self._market.up_until(self._now)
@@ -143,19 +149,21 @@ class Replay:
         self._machine = Machine(
             offer, self._now, gone, self._durable, ready, self._cycle_ns(offer, self._durable), self._now
         )
-        self._hear(self._machine)
+        self._draw_notice(self._machine)
 
     def _cycle_ns(self, offer: Offer, done_ns: int) -> int:
         return min(self._interval.steps(offer) * self._training.step_ns, self._training.work_ns - done_ns)
 
-    def _hear(self, machine: Machine) -> None:
-        """Knows now what the notice will be worth when it comes."""
+    def _draw_notice(self, machine: Machine) -> None:
+        """Determine whether the preemption of the machine will be announced."""
         t = self._training
-        machine.heard = self._policy.notices and Random(f"{self._seed}/{machine.gone}").random() >= t.missed
-        machine.silent = not machine.heard
+        machine.has_notice = (
+            self._policy.notices and Random(f"{self._seed}/{machine.gone}").random() >= t.missed
+        )
+        machine.is_unnoticed = not machine.has_notice
 
     def _whole_steps(self, at: int) -> int:
-        """Work that is in memory and could be saved now."""
+        """Return the work of all whole steps in memory, which could be saved now."""
         machine = self._machine
         if machine is None or at < machine.since:
             return self._durable if machine is None else machine.done_ns
@@ -163,13 +171,13 @@ class Replay:
         return machine.done_ns + min(machine.cycle_ns, (at - machine.since) // step * step)
 
     def _work(self, machine: Machine, until: int) -> None:
-        """To the next event."""
+        """Advance to the next event."""
         t = self._training
         cut = machine.since + machine.cycle_ns
-        notice = FAR if machine.silent or machine.going_at is not None else machine.gone - t.notice_ns
+        notice = FAR if machine.is_unnoticed or machine.vacated_at is not None else machine.gone - t.notice_ns
         change = self._market.next_change(self._now) if machine.offer is ON_DEMAND else FAR
-        going = FAR if machine.going_at is None else machine.going_at
-        if machine.going_at is not None:
+        going = FAR if machine.vacated_at is None else machine.vacated_at
+        if machine.vacated_at is not None:
             cut = FAR
         at = min(cut, self._pending[0], notice, machine.gone, going, change, until)
         self._now = max(at, self._now)
@@ -185,7 +193,7 @@ class Replay:
             self._cut(machine)
 
     def _cut(self, machine: Machine) -> None:
-        """A save that is due, or the last one."""
+        """Begin a save that is due, or the last one."""
         t = self._training
         done = machine.done_ns + machine.cycle_ns
         self._pending = (self._now + t.durable_ns, done)
@@ -196,49 +204,49 @@ class Replay:
 
     def _saved(self, machine: Machine, done_ns: int) -> None:
         gained, self._durable, self._pending = done_ns - self._durable, done_ns, (FAR, 0)
-        self._tell(machine, gained)
+        self._record_machine_time(machine, gained)
 
-    def _tell(self, machine: Machine, gained_ns: int, *, preempted: bool = False) -> None:
+    def _record_machine_time(self, machine: Machine, gained_ns: int, *, preempted: bool = False) -> None:
         paid, machine.reported_ns = self._now - machine.reported_ns, self._now
         self._memory = self._memory.after(
             machine.offer, now=Instant(self._now), paid_ns=paid, gained_ns=gained_ns
         )
-        self._interval.saw(machine.offer, paid, preempted=preempted, missed=not machine.heard)
+        self._interval.observe(machine.offer, paid, preempted=preempted, missed=not machine.has_notice)
 
     def _noticed(self, machine: Machine) -> None:
-        """The step that has begun is finished and saved; a machine that still starts is left to go."""
+        """Finish and save the step in progress. A machine that is still starting is given up."""
         t = self._training
         if machine.since == FAR:
-            machine.silent = True  # the last save is under way
+            machine.is_unnoticed = True  # the last save is under way
             return
         if self._now <= machine.since and machine.done_ns == self._durable:
-            machine.going_at, self._pending = self._now, (self._now, self._durable)  # it still starts
+            machine.vacated_at, self._pending = self._now, (self._now, self._durable)  # it is still starting
             return
         begun = max(0, self._now - machine.since)
         end = max(self._now, machine.since) + -begun % t.step_ns
         if end + t.durable_ns > machine.gone:
-            machine.silent = True
+            machine.is_unnoticed = True
             return
-        machine.going_at = end + t.durable_ns
-        self._pending = (machine.going_at, machine.done_ns + min(machine.cycle_ns, end - machine.since))
+        machine.vacated_at = end + t.durable_ns
+        self._pending = (machine.vacated_at, machine.done_ns + min(machine.cycle_ns, end - machine.since))
 
     def _vacated(self, machine: Machine) -> None:
-        self._preemptions, self._taken = self._preemptions + 1, machine.gone
-        self._interval.saw(machine.offer, 0, preempted=True)
+        self._preemptions, self._no_spot_until = self._preemptions + 1, machine.gone
+        self._interval.observe(machine.offer, 0, preempted=True)
         self._release(self._now)
 
     def _preempted(self, machine: Machine) -> None:
         self._preemptions += 1
         self._lost += self._whole_steps(self._now) - self._durable
         self._pending = (FAR, 0)
-        self._tell(machine, 0, preempted=True)
+        self._record_machine_time(machine, 0, preempted=True)
         self._release(self._now)
 
     def _leave(self, machine: Machine) -> None:
-        """Of its own will: finishes the step, and saves it."""
+        """Leave the machine by the policy's decision, after finishing and saving the step."""
         t = self._training
         if self._now < machine.since and self._whole_steps(self._now) == self._durable:
-            self._tell(machine, 0)
+            self._record_machine_time(machine, 0)
             self._release(self._now)
             return
         done = self._whole_steps(self._now)
@@ -263,5 +271,5 @@ class Replay:
 
 
 def uninterrupted(training: Training) -> Money:
-    """What the training costs at the price of spot on a machine that stays, without a save."""
+    """Return the cost of the training on a spot machine that is not preempted, without saves."""
     return SPOT.price.of(training.launch_ns + training.work_ns)

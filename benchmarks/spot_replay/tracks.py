@@ -1,4 +1,4 @@
-"""What a single training sees of a recorded spot market: when a machine can be had, and until when it stays."""
+"""A recorded spot market from the view of one training: when a machine is available, and when it is preempted."""
 
 import csv
 from bisect import bisect_right
@@ -10,21 +10,21 @@ from pathlib import Path
 from tuner.domain.time import NS, parse_rfc3339
 from tuner.simulator.traces import Trace, UpTimes, load_traces
 
-FLEET_SLOTS = 4  # of a fleet: its machines at a quarter, half, three quarters and all of its largest size
+FLEET_SLOTS = 4  # machines of a fleet at a quarter, half, three quarters and all of its largest size
 HOUR_NS = 3600 * NS
-SHORTEST_NS = 8 * HOUR_NS  # drops the segments of an hour that Parcae cut out of traces like Bamboo's
+SHORTEST_NS = 8 * HOUR_NS  # excludes the one-hour segments that Parcae cut out of traces like Bamboo's
 TWINS = ("us-central1-a_c3", "us-central1-b_c3")  # byte-identical to us-central1-c: one measurement
 
 
 @dataclass(frozen=True)
 class Track:
-    """A trace, or a slot of one. `slots` of `trace`: this is the `slot`th."""
+    """A trace, or one of several slots of a trace."""
 
     family: str
     name: str
     trace: Trace
-    slots: int = 1
-    slot: int = 0
+    slots: int = 1  #: The number of slots of the trace.
+    slot: int = 0  #: The index of this slot.
 
     @property
     def length_ns(self) -> int:
@@ -35,7 +35,7 @@ class Track:
 
 
 class Market:
-    """The track from some start on, without end; asked at any time."""
+    """The track from a start time on, repeated without end."""
 
     def __init__(self, times: Iterator[UpTimes]) -> None:
         self._times = times
@@ -43,7 +43,7 @@ class Market:
         self._ends: list[int] = []
 
     def up_until(self, now: int) -> int | None:
-        """When a machine that is had now goes; None where none can be had. For good is a long time."""
+        """Return when a machine launched now is preempted, or None if none is available. The value is large if it never is."""
         span = self._span(now)
         return span[1] if span[0] <= now else None
 
@@ -62,7 +62,7 @@ class Market:
 
 
 def load(folder: Path) -> list[Track]:
-    """Every track of the folder's files that can be replayed."""
+    """Return the usable tracks of the files in the folder."""
     tracks = []
     for trace in load_traces(folder / "skypilot_cant_be_late.csv"):
         kind, nodes, *_ = trace.name.split("-")
@@ -73,13 +73,15 @@ def load(folder: Path) -> list[Track]:
             Track("Bamboo's fleets", f"{trace.name}/{n}", trace, FLEET_SLOTS, n) for n in range(FLEET_SLOTS)
         ]
         tracks += slots
-    tracks += _held(folder / "stanford_2020_instance_lifetimes.csv")
+    tracks += _held_machines(folder / "stanford_2020_instance_lifetimes.csv")
     return [track for track in tracks if _usable(track)]
 
 
-def _held(path: Path) -> Iterator[Track]:
-    """Each slot of machines that were held, one after the other: none can be had from the end of one to the beginning of the
-    next."""
+def _held_machines(path: Path) -> Iterator[Track]:
+    """Yield a track for each slot of machines that were held one after the other.
+
+    No machine is available between the end of one and the beginning of the next.
+    """
     with path.open(newline="", encoding="utf-8") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: (row["log"], row["slot"], row["created_at"]))
     for (log, slot), group in groupby(rows, key=lambda row: (row["log"], row["slot"])):

@@ -86,7 +86,7 @@ class Once:
 
     def report(self, trial: int, step: int, value: float) -> Decision:
         if not self.pause or step > 1:
-            return Decision.GO_ON
+            return Decision.CONTINUE
         self.orders.append(Resume(trial))
         return Decision.PAUSE
 

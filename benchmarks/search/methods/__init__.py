@@ -1,4 +1,4 @@
-"""The methods by name. What a method needs is imported when it is made: not all of it is everywhere."""
+"""The methods by name. The modules of a method are imported when it is created, because some are not installed everywhere."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from benchmarks.search.arena import Policy, Problem
 
 @dataclass(frozen=True)
 class Method:
-    """`peers`: runs under the interpreter that has Syne Tune. `ours`: the product itself, with its own simulator."""
+    """A search method. `peers` ones need the interpreter with Syne Tune; `ours` are the product with its own simulator."""
 
     title: str
     make: Callable[[Problem], Policy] | None = None

@@ -15,7 +15,7 @@ ETA = 3
 
 
 def rungs(steps: int, first: int = 1, eta: int = ETA) -> list[int]:
-    """1, 3, 9, ... and the last step."""
+    """Return the rungs 1, 3, 9, ... and the last step."""
     below = []
     while first < steps:
         below.append(first)
@@ -24,7 +24,7 @@ def rungs(steps: int, first: int = 1, eta: int = ETA) -> list[int]:
 
 
 class PromotionAsha:
-    """Li et al., MLSys 2020: a free worker promotes from the highest rung that has a candidate, else starts a trial."""
+    """Promotion ASHA (Li et al., MLSys 2020): a free worker promotes from the highest rung that has a candidate, or starts a trial."""
 
     def __init__(self, problem: Problem, sampler: Callable[[Problem], Sampler]) -> None:
         self.rungs = rungs(problem.steps)
@@ -45,7 +45,7 @@ class PromotionAsha:
 
     def report(self, trial: int, step: int, value: float) -> Decision:
         if step not in self.rungs:
-            return Decision.GO_ON
+            return Decision.CONTINUE
         rung = self.rungs.index(step)
         insort(self.ranked[rung], (-value, trial))
         self.sampler.tell(trial, step, value)
@@ -54,10 +54,10 @@ class PromotionAsha:
         if self._candidate() != (rung, trial):
             return Decision.PAUSE
         self.promoted[rung].add(trial)
-        return Decision.GO_ON
+        return Decision.CONTINUE
 
     def _candidate(self) -> tuple[int, int] | None:
-        """The rung and trial to promote next."""
+        """Return the rung and trial to promote next, if there is one."""
         for rung in range(len(self.rungs) - 2, -1, -1):
             top = islice(self.ranked[rung], len(self.ranked[rung]) // ETA)
             waiting = (trial for _, trial in top if trial not in self.promoted[rung])
@@ -76,7 +76,7 @@ class _Bracket:
     to_resume: deque[int] = field(default_factory=deque)
 
     def reported(self, trial: int, value: float) -> None:
-        """Once all of a rung are there, the best of them go on."""
+        """Promote the best trials of a rung when all of its trials have reported."""
         self.results[trial] = value
         if len(self.results) < self.sizes[self.level]:
             return
@@ -88,7 +88,7 @@ class _Bracket:
 
 
 class Hyperband:
-    """Li et al., JMLR 2018, brackets from the most aggressive on; while one waits, the next begins, as in HpBandSter."""
+    """Hyperband (Li et al., JMLR 2018), with the most aggressive bracket first. While one bracket waits, the next begins, as in HpBandSter."""
 
     def __init__(self, problem: Problem, sampler: Callable[[Problem], Sampler]) -> None:
         self.rungs = rungs(problem.steps)
@@ -111,12 +111,12 @@ class Hyperband:
     def report(self, trial: int, step: int, value: float) -> Decision:
         bracket = self.bracket_of[trial]
         if step < bracket.rungs[bracket.level]:
-            return Decision.GO_ON
+            return Decision.CONTINUE
         self.sampler.tell(trial, step, value)
         bracket.reported(trial, value)
         if trial in bracket.to_resume:
             bracket.to_resume.remove(trial)
-            return Decision.GO_ON
+            return Decision.CONTINUE
         return Decision.PAUSE
 
     def _start(self, bracket: _Bracket) -> Start:

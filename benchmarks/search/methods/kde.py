@@ -1,4 +1,4 @@
-"""Two densities over the unit cube, of the good and of the others, as in BOHB (Falkner, Klein & Hutter, ICML 2018)."""
+"""Density estimates over the unit cube for good and for other trials, as in BOHB (Falkner, Klein & Hutter, ICML 2018)."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ WIDENING = 3.0  # of the kernels when candidates are drawn
 
 
 class Kde:
-    """Proposes by the results at the highest fidelity that has enough of them; one third are uniform."""
+    """Propose by the results at the highest fidelity that has enough of them. A third of the proposals is uniform."""
 
     def __init__(self, problem: Problem) -> None:
         self.dims = problem.dims
@@ -40,7 +40,7 @@ class Kde:
         return next((r for _, r in sorted(self.results.items(), reverse=True) if len(r) >= enough), None)
 
     def _likely(self, results: Mapping[int, float]) -> Array:
-        """Of candidates around the good, the one with the largest ratio of the densities."""
+        """Return the candidate near good trials with the largest ratio of the densities."""
         needed = self.dims + 2
         ranked = np.array([self.points[t] for t in sorted(results, key=lambda t: -results[t])])
         n_good = min(max(needed, int(GOOD_SHARE * len(ranked))), len(ranked) - 2)
@@ -53,14 +53,14 @@ class Kde:
         return np.asarray(drawn[np.argmax(ratio)])
 
     def _bandwidth(self, points: Array) -> Array:
-        """Scott's rule."""
+        """Return the bandwidths by Scott's rule."""
         return np.asarray(
             np.maximum(points.std(axis=0) * len(points) ** (-1 / (self.dims + 4)), BANDWIDTH_MIN)
         )
 
 
 class Uniform:
-    """The sampler that learns nothing."""
+    """A sampler with uniform proposals that learns nothing."""
 
     def __init__(self, problem: Problem) -> None:
         self.dims = problem.dims

@@ -1,6 +1,6 @@
-"""Optuna's own samplers and pruners, asked and told as its `optimize` does it.
+"""Optuna's own samplers and pruners, called through ask and tell in the order of its `optimize`.
 
-Proposals are points of the unit cube, and what is told is the row that was trained, not the point that was proposed.
+Proposals are points of the unit cube. The study receives the row that was trained, not the point that was proposed.
 """
 
 import warnings
@@ -25,14 +25,14 @@ def point_of(params: dict[str, float], dims: int) -> Array:
 
 
 def trained(trial: optuna.Trial, point: Array) -> None:
-    """The storage keeps the row instead of the proposal."""
+    """Store the trained row in place of the proposal."""
     for axis, value in enumerate(point):
         distribution = optuna.distributions.FloatDistribution(0, 1)
         trial.storage.set_trial_param(trial._trial_id, f"x{axis}", float(value), distribution)
 
 
 class Tpe:
-    """TPE with its defaults; a pruner may stop trials."""
+    """TPE with its defaults and an optional pruner."""
 
     def __init__(
         self, problem: Problem, pruner: Callable[[Problem], optuna.pruners.BasePruner] | None = None
@@ -65,7 +65,7 @@ class Tpe:
                 return Decision.STOP
         if step == self.problem.steps:
             self.study.tell(asked, value)
-        return Decision.GO_ON
+        return Decision.CONTINUE
 
 
 def successive_halving(problem: Problem) -> optuna.pruners.BasePruner:

@@ -20,7 +20,7 @@ PENDING_MAX = 200  # trials that Ray Tune keeps waiting where the search space i
 
 
 class Trial:
-    """What the schedulers ask of a trial."""
+    """The attributes of a trial that the schedulers read."""
 
     is_saving = False
 
@@ -30,7 +30,7 @@ class Trial:
 
 
 class Search(Protocol):
-    """Where new configurations come from."""
+    """A source of new configurations."""
 
     def propose(self, trial: int) -> Array: ...
 
@@ -42,7 +42,7 @@ class Search(Protocol):
 
 
 class Sampled:
-    """One of our samplers, told the results at the scheduler's rungs."""
+    """One of our samplers, which receives the results at the scheduler's rungs."""
 
     def __init__(self, sampler: Sampler, rungs: list[int]) -> None:
         self.sampler, self.rungs = sampler, rungs
@@ -87,7 +87,7 @@ class OptunaSearched:
 
 
 class StoppingAsha:
-    """`AsyncHyperBandScheduler`, η 3, first rung 1: a trial below the quantile of its rung stops for good."""
+    """`AsyncHyperBandScheduler`, η 3, first rung 1: a trial below the quantile of its rung is stopped."""
 
     def __init__(self, problem: Problem, search: Callable[[Problem], Search]) -> None:
         self.scheduler = AsyncHyperBandScheduler(
@@ -109,14 +109,14 @@ class StoppingAsha:
         action = self.scheduler.on_trial_result(None, self.trials[trial], result)
         if action != TrialScheduler.STOP:
             self.search.result(trial, step, value)
-            return Decision.GO_ON
+            return Decision.CONTINUE
         self.scheduler.on_trial_complete(None, self.trials[trial], result)
         self.search.complete(trial, step, value)
         return Decision.STOP
 
 
 class SyncHyperband:
-    """`HyperBandScheduler`, η 3, with random proposals; this object plays the controller that the scheduler calls."""
+    """`HyperBandScheduler`, η 3, with random proposals; this object is the controller that the scheduler calls."""
 
     def __init__(self, problem: Problem, sampler: Callable[[Problem], Sampler]) -> None:
         self.scheduler = HyperBandScheduler(
@@ -129,7 +129,7 @@ class SyncHyperband:
         self.running: list[Trial] = []  # by number
 
     def stop_trial(self, trial: Trial) -> None:
-        """Called by the scheduler, of paused trials."""
+        """Stop a paused trial. The scheduler calls this."""
         if trial.status not in ("TERMINATED", "ERROR"):
             self.scheduler.on_trial_remove(self, trial)
             trial.status = "TERMINATED"
@@ -158,7 +158,7 @@ class SyncHyperband:
         result = {METRIC: value, STEP: step}
         action = self.scheduler.on_trial_result(self, reporting, result)
         if action == TrialScheduler.CONTINUE:
-            return Decision.GO_ON
+            return Decision.CONTINUE
         if action == TrialScheduler.PAUSE:
             reporting.status = "PAUSED"
             return Decision.PAUSE

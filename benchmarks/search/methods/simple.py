@@ -1,4 +1,4 @@
-"""Random and grid search, every trial trained in full; and trials stopped below the median of the others."""
+"""Random and grid search with all trials trained in full, and the median stopping rule."""
 
 from itertools import product
 
@@ -11,7 +11,7 @@ LEVELS = (1 / 6, 1 / 2, 5 / 6)  # of a grid's axis
 
 
 class Random:
-    """Uniform proposals, trained in full."""
+    """Random search: uniform proposals, trained in full."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -24,11 +24,11 @@ class Random:
         pass
 
     def report(self, trial: int, step: int, value: float) -> Decision:
-        return Decision.GO_ON
+        return Decision.CONTINUE
 
 
 class Grid(Random):
-    """All combinations of three levels, in random order: in their own order the first hundred would vary little."""
+    """Grid search: all combinations of three levels in random order, because the first hundred in their own order would vary little."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -65,5 +65,5 @@ class MedianStopping(Random):
         others = self.means[~np.isnan(self.means[:, step - 1]), step - 1]
         self.means[trial, step - 1] = (before + value) / step
         if len(others) < self.OTHERS_MIN or self.best[trial] >= np.median(others):
-            return Decision.GO_ON
+            return Decision.CONTINUE
         return Decision.STOP

@@ -31,7 +31,7 @@ SCHEDULERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 class SyneTune:
-    """One of its schedulers by name."""
+    """A scheduler of Syne Tune, by name."""
 
     def __init__(self, problem: Problem, name: str) -> None:
         np.random.seed(problem.seed)  # some of its draws are from the global generator
@@ -72,7 +72,7 @@ class SyneTune:
         self.scheduler.on_trial_add(self.trials[trial])
         searcher = getattr(self.scheduler.searcher, "_searcher_int", self.scheduler.searcher)
         if model := getattr(searcher, "state_transformer", None):
-            # The proposal is registered as pending; the model is to learn from the row instead.
+            # The proposal is registered as pending, but the model has to learn from the row.
             model.state.config_for_trial[str(trial)].update(row)
 
     def report(self, trial: int, step: int, value: float) -> Decision:
@@ -82,6 +82,6 @@ class SyneTune:
         if decision == SchedulerDecision.CONTINUE:
             if step == self.problem.steps:
                 self.scheduler.on_trial_complete(reporting, result)
-            return Decision.GO_ON
+            return Decision.CONTINUE
         self.scheduler.on_trial_remove(reporting)
         return Decision.PAUSE if decision == SchedulerDecision.PAUSE else Decision.STOP
