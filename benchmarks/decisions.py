@@ -52,18 +52,18 @@ class Job:
         self._quality: dict[str, float] = {}
         self._at: dict[str, int] = {}
         self._running: deque[str] = deque()
-        self._tell(ev.Launched(AT))
-        self._tell(ev.ControlRequested(AT, "resume"))
+        self._handle(ev.Launched(AT))
+        self._handle(ev.ControlRequested(AT, "resume"))
 
     def run(self) -> "Job":
         while self._running:
             trial = self._running.popleft()
             step = self._at[trial] = self._at[trial] + 1
             self._running.append(trial)
-            self._tell(ev.Reported(AT, trial, step, self._quality[trial] - 1 / step, ZERO))
+            self._handle(ev.Reported(AT, trial, step, self._quality[trial] - 1 / step, ZERO))
         return self
 
-    def _tell(self, first: ev.Event) -> None:
+    def _handle(self, first: ev.Event) -> None:
         waiting = deque([first])
         while waiting:
             event = waiting.popleft()

@@ -2,7 +2,7 @@
 
 Every method calls the same function on two workers, which writes a line for each report: its metric, and the processor time of the
 training thread since the line before. The cost of a search is the sum of these times, at a price per hour. So a step costs the same for all
-methods, whatever else the machine does meanwhile, and restored checkpoints and repeated setup are paid by the method that needs them. Imports, what the
+methods, even if the machine has other work, and restored checkpoints and repeated setup are paid by the method that needs them. Imports, what the
 frameworks themselves use, and idle workers are not in this cost. `worker_s` in the results has the wall time of both workers.
 
 The service has a budget in worker seconds, to which the first start of both workers is added. So each budget is a run of its own. Peers do not
@@ -176,7 +176,7 @@ def ray_search(search: Search) -> None:
 
 
 def optuna_search(search: Search, worker: int) -> None:
-    """Be one of the processes that share an Optuna study."""
+    """Run one of the processes that share an Optuna study."""
     import optuna
     from optuna.storages.journal import JournalFileBackend
 

@@ -186,7 +186,7 @@ def report(name: str, rows: Sequence[Outcome]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--tables", type=Path, help="a folder of recorded tables, beside the one that is shipped"
+        "--tables", type=Path, help="a folder of recorded tables, in addition to the shipped one"
     )
     parser.add_argument("--real", action="store_true", help="the real jobs, too")
     parser.add_argument("--only-real", action="store_true")

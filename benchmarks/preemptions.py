@@ -55,7 +55,7 @@ def main() -> None:
         for name, others, take, count in (
             ("notice of 15 s, a warm worker there", 1, with_notice, args.count),
             ("notice of 15 s, no worker there", 0, with_notice, args.count),
-            ("kill -9 of the raylet, no worker there", 0, without, args.kills),
+            ("kill -9 of the raylet, no worker there", 0, kill_node, args.kills),
         ):
             series = Series(name)
             job = submit(served, megabytes=args.megabytes, step_s=args.step, others=others)
@@ -117,11 +117,13 @@ def preempt(
     until("two nodes are there that nobody takes away", lambda: len(staying(served, series)) > 1)
     before = until("the long trial trains", lambda: running(served, job))
     if others:
-        until("a short trial has run on another node", lambda: beside(served, job, series, before))
+        until(
+            "a short trial has run on another node", lambda: other_ran_elsewhere(served, job, series, before)
+        )
     series.taken.add(str(before.node))
     node = served.cluster.names[str(before.node)]
     at = take(served, node)
-    after = until("it trains elsewhere", lambda: goes_on(served, job, before.attempt))
+    after = until("it trains elsewhere", lambda: continued_attempt(served, job, before.attempt))
     trial = long_trial(served, job)
     assert trial is not None
     ended = next(attempt for attempt in trial.attempt_list if attempt.attempt == before.attempt)
@@ -141,7 +143,7 @@ def with_notice(served: OnSpot, node: str) -> float:
     return time.time()
 
 
-def without(served: OnSpot, node: str) -> float:
+def kill_node(served: OnSpot, node: str) -> float:
     served.cluster.kill_raylet(node)
     return time.time()
 
@@ -171,14 +173,14 @@ def staying(served: OnSpot, series: Series) -> set[str]:
     }
 
 
-def beside(served: OnSpot, job: str, series: Series, long: Attempt) -> bool:
+def other_ran_elsewhere(served: OnSpot, job: str, series: Series, long: Attempt) -> bool:
     """Return whether the newest other trial ran on a different node that stays."""
     newest = served.client.trials(job, sort="-number", limit=1)
     attempts = [a for trial in newest for a in served.client.trial(job, trial.id).attempt_list]
     return any(a.node in staying(served, series) and a.node != long.node for a in attempts)
 
 
-def goes_on(served: OnSpot, job: str, attempt: int) -> Attempt | None:
+def continued_attempt(served: OnSpot, job: str, attempt: int) -> Attempt | None:
     trial = long_trial(served, job)
     later = (
         [trial_attempt for trial_attempt in trial.attempt_list if trial_attempt.attempt > attempt]

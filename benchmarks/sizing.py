@@ -38,29 +38,29 @@ MIB = 2**20
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--trials", type=int, default=10_000)
-    asked.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
-    asked.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
+    parser.add_argument(
         "--peer-trials", type=int, default=1000, help="of plain Ray Tune, for comparison; 0: none"
     )
-    asked.add_argument("--seconds", type=float, default=float("inf"), help="end the job after so long")
-    asked.add_argument("--simulated", action="store_true")
-    asked.add_argument("--jobs", type=int, default=10_000, help="of the simulated cluster")
-    given = asked.parse_args()
-    if given.simulated:
-        sizing_simulated.main(given.jobs)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end the job after so long")
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--jobs", type=int, default=10_000, help="of the simulated cluster")
+    args = parser.parse_args()
+    if args.simulated:
+        sizing_simulated.main(args.jobs)
         return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="sizing-") as folder,
-        database(given.database, Path(folder)) as url,
+        database(args.database, Path(folder)) as url,
     ):
-        ms = Measured(Path(folder), url).run(given.trials, given.seconds)
-    if given.peer_trials:
-        peer_ms = 1000 * peer(given.peer_trials, "reuse")
+        ms = Measured(Path(folder), url).run(args.trials, args.seconds)
+    if args.peer_trials:
+        peer_ms = 1000 * peer(args.peer_trials, "reuse")
         print(
-            f"plain Ray Tune with reused actors, {given.peer_trials:,} trials: {peer_ms:.0f} ms a trial, ratio {ms / peer_ms:.1f}"
+            f"plain Ray Tune with reused actors, {args.peer_trials:,} trials: {peer_ms:.0f} ms a trial, ratio {ms / peer_ms:.1f}"
         )
 
 
@@ -201,7 +201,7 @@ class Measured:
         ended_as = other.client.job(job)
         assert ended_as.stop_reason in ("trials", "cancelled"), ended_as.detail
         ended = sum(ended_as.progress.trials.values())
-        self._tell(looks, seconds, ended, self._size() - empty)
+        self._print_summary(looks, seconds, ended, self._size() - empty)
         print("\n".join(summaries))
         print(f"load at the end {os.getloadavg()[0]:.1f}")
         return 1000 * seconds / ended
@@ -239,7 +239,7 @@ class Measured:
         with self._database.read() as db:
             return int(db.execute(text(f"SELECT {pages if self._database.is_sqlite else size}")).scalar_one())
 
-    def _tell(self, looks: Sequence[Look], seconds: float, trials: int, bytes_added: int) -> None:
+    def _print_summary(self, looks: Sequence[Look], seconds: float, trials: int, bytes_added: int) -> None:
         with self._database.read() as db:
             count = db.execute(select(func.count()).select_from(reports)).scalar_one()
         warm = next((look for look in looks if look.trials >= trials / 10), looks[0])

@@ -1,4 +1,4 @@
-"""Small experiments on what Ray Tune 2.60 really does; their results are in docs/ray-experiments.md.
+"""Small experiments on how Ray Tune 2.60 behaves. Their results are in docs/ray-experiments.md.
 
 Ray reads its environment when it is imported, so that is set here, before any experiment is.
 """

@@ -1,4 +1,4 @@
-"""What the experiments share: a private Ray that leaves nothing behind, a run of Tune in it, and a few looks at processes."""
+"""Helpers of the experiments: a private Ray without leftovers, a run of Tune in it, and checks of processes."""
 
 import contextlib
 import os
@@ -18,13 +18,13 @@ BEGAN = time.monotonic()
 
 
 def say(text: str) -> None:
-    """A line of the experiment's output, with the seconds since its begin."""
+    """Print a line with the seconds since the experiment began."""
     print(f"[{time.monotonic() - BEGAN:6.1f} s] {text}", flush=True)
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that is removed at the end. Its name is short: Ray puts sockets below it."""
+    """Yield a directory that is removed at the end. Its name is short, because Ray creates sockets in it."""
     path = Path(tempfile.mkdtemp(prefix="rx-", dir="/tmp"))
     try:
         yield path
@@ -34,7 +34,7 @@ def scratch() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def private_ray(cpus: int = 2, **options: Any) -> Iterator[Path]:
-    """A Ray of one's own on free ports; gives the directory in which it and the experiment may write."""
+    """Start a private Ray on free ports. Yield the directory in which it and the experiment may write."""
     with scratch() as path:
         ray.init(
             address="local",
@@ -53,7 +53,7 @@ def private_ray(cpus: int = 2, **options: Any) -> Iterator[Path]:
 
 
 class Plain(tune.Trainable):
-    """A trainable without checkpoints. Tune saves at a trial's end, and where it cannot, the trial counts as failed."""
+    """A trainable with empty checkpoints. Tune saves at a trial's end, and counts the trial as failed if that fails."""
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         return {}
@@ -62,8 +62,8 @@ class Plain(tune.Trainable):
         pass
 
 
-def tuner(trainable: Any, where: Path, *, name: str = "run", **options: Any) -> tune.Tuner:
-    """A Tuner that keeps to `where` and says nothing. Options of RunConfig and of TuneConfig may be mixed."""
+def tuner(trainable: Any, folder: Path, *, name: str = "run", **options: Any) -> tune.Tuner:
+    """Return a Tuner that writes only to `folder` and prints nothing. Options of RunConfig and TuneConfig may be mixed."""
     space = options.pop("space", {})
     failures = options.pop("max_failures", 0)
     run = {key: options.pop(key) for key in ("stop", "callbacks", "checkpoint_config") if key in options}
@@ -73,7 +73,7 @@ def tuner(trainable: Any, where: Path, *, name: str = "run", **options: Any) -> 
         tune_config=tune.TuneConfig(**options),
         run_config=tune.RunConfig(
             name=name,
-            storage_path=str(where / "results"),
+            storage_path=str(folder / "results"),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=failures),
             **run,
@@ -82,24 +82,24 @@ def tuner(trainable: Any, where: Path, *, name: str = "run", **options: Any) -> 
 
 
 def alive(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
+    """Return whether the process exists and is not a zombie."""
     with contextlib.suppress(psutil.Error):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
 
 
-def wait_for(what: Callable[[], Any], timeout_s: float, every_s: float = 0.05) -> float | None:
-    """Seconds until `what` came true; None where it did not."""
+def wait_for(condition: Callable[[], Any], timeout_s: float, every_s: float = 0.05) -> float | None:
+    """Return the seconds until the condition held, or None if it did not hold in time."""
     began = time.monotonic()
     while time.monotonic() - began < timeout_s:
-        if what():
+        if condition():
             return time.monotonic() - began
         time.sleep(every_s)
     return None
 
 
 def note(path: Path, line: object) -> None:
-    """Adds a line to a file that several processes write to."""
+    """Append a line to a file that several processes write to."""
     with path.open("a") as file:
         file.write(f"{line}\n")
 
@@ -109,18 +109,18 @@ def notes(path: Path) -> list[str]:
 
 
 def one_line(error: BaseException) -> str:
-    """The last line that tells something, cut short."""
+    """Return the error's type and the last line of its text, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:160]
 
 
 def recorded_error(trial: Trial) -> str:
-    """What Tune says a trial failed of, by the two ways there are to ask: its storage, and its local file."""
+    """Return why a trial failed according to Tune's storage and to its local file."""
     stored, local = trial.get_pickled_error(), Path(trial.pickled_error_file or "")
     local_error = ray.cloudpickle.loads(local.read_bytes()) if local.is_file() else None
     return f"get_pickled_error() is {type(stored).__name__}, the local file has {type(local_error).__name__}"
 
 
 def environment(**values: str) -> None:
-    """Settings that Tune reads when a run begins."""
+    """Set variables that Tune reads when a run begins."""
     os.environ.update(values)

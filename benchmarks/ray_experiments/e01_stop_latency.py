@@ -39,7 +39,7 @@ class Worker(Plain):
 
 
 class Axe(FIFOScheduler):
-    """Stops "victim", then watches its process; ends "bystander" when that is dead; "next" ends by itself."""
+    """Stop "victim" and watch its process. End "bystander" when that process is dead. "next" ends by itself."""
 
     def __init__(self, where: Path, kill: bool) -> None:
         super().__init__()

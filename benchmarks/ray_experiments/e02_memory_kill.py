@@ -1,4 +1,4 @@
-"""E2: an actor is killed, by the system and by Ray's memory monitor. What becomes of `fit()`?
+"""E2: an actor is killed by the system or by Ray's memory monitor. What happens to `fit()`?
 
 The monitor's threshold is a share of the machine's memory: it is set 2 GB above what is in use now.
 """
@@ -35,7 +35,7 @@ class Victim(Plain):
         return {"done": self.iteration >= 9}
 
     def _hoard(self) -> None:
-        """Six GB, written to, at two GB a second."""
+        """Allocate and write six GB, at two GB per second."""
         self._held = []
         for _ in range(60):
             self._held.append(b"x" * (GB // 10))
@@ -51,7 +51,7 @@ def case(death: str, monitor: bool) -> None:
     used, total = psutil.virtual_memory().used, psutil.virtual_memory().total
     environment(RAY_memory_monitor_refresh_ms="100" if monitor else "0")
     environment(RAY_memory_usage_threshold=f"{(used + 2 * GB) / total:.3f}")
-    say(f"death by {death}, beside a healthy trial; Ray's memory monitor is {'on' if monitor else 'off'}")
+    say(f"death by {death}, with a healthy trial; Ray's memory monitor is {'on' if monitor else 'off'}")
     with private_ray(cpus=2) as path:
         space = {"death": {"grid_search": [death, "none"]}}
         began = time.monotonic()

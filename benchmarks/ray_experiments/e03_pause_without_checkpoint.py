@@ -1,4 +1,4 @@
-"""E3: a trial is paused that never gave a checkpoint. Where does it go on when it is resumed?"""
+"""E3: a trial without a checkpoint is paused. At which step does it continue when it is resumed?"""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 class PauseOnce(FIFOScheduler):
-    """Pauses the trial at its third step, the first time only. The parent class resumes what is paused."""
+    """Pause the trial once, at its third step. The parent class resumes paused trials."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def main() -> None:
         say(f"what the trainable did: {' '.join(log.read_text().split())}")
         metrics = results[0].metrics
         say(f"errors {len(results.errors)}; training_iteration {metrics['training_iteration']}")
-        say(f"time_total_s {metrics['time_total_s']:.1f}, of {8 * 0.2:.1f} s that were trained")
+        say(f"time_total_s {metrics['time_total_s']:.1f}, of {8 * 0.2:.1f} s of training")
 
 
 if __name__ == "__main__":

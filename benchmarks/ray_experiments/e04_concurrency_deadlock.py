@@ -23,7 +23,7 @@ class Worker(Plain):
 
 
 class Rung(TrialScheduler):
-    """A rung as promotion needs it: each trial pauses at step 2, and none goes on before all four have got there."""
+    """A rung with promotion: each trial pauses at step 2, and none continues before all four have reached it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Rung(TrialScheduler):
 
 
 class Patience(Callback):
-    """Interrupts a run in which nothing happens any more."""
+    """Interrupt a run in which nothing happens anymore."""
 
     def __init__(self) -> None:
         self._seen, self._since, self.turns, self.stuck = Counter[str](), time.monotonic(), 0, False

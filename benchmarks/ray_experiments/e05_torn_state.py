@@ -1,4 +1,4 @@
-"""E5: `Tuner.restore` of a run whose `experiment_state` file is torn. Does it fail, or does it begin anew?"""
+"""E5: `Tuner.restore` of a run whose `experiment_state` file is torn. Does it fail, or does it start over?"""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from benchmarks.ray_experiments.common import Plain, note, notes, one_line, priv
 
 
 def worker(log: Path) -> type[Plain]:
-    """A trainable that writes down each config with which it begins."""
+    """A trainable that records each config with which it begins."""
 
     class Worker(Plain):
         def setup(self, config: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ SPACE = {"x": tune.grid_search([1, 2, 3, 4])}
 
 
 class Interrupt(Callback):
-    """Interrupts the run when the third of its four trials completes."""
+    """Interrupt the run when the third of its four trials completes."""
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         if sum(trial.status == Trial.TERMINATED for trial in trials) == 2:

@@ -1,4 +1,4 @@
-"""E6: what does `Tuner.restore` make of paused trials, and does setting them PAUSED in `on_trial_add` help?"""
+"""E6: what does `Tuner.restore` do with paused trials, and does setting them PAUSED in `on_trial_add` help?"""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def trainable_of(log: Path) -> type[tune.Trainable]:
 
 
 class Rung(TrialScheduler):
-    """Pauses all trials at their second step, promotes none, and interrupts the run when it has been idle for a second."""
+    """Pause all trials at their second step, promote none, and interrupt the run when it has been idle for a second."""
 
     def __init__(self) -> None:
         super().__init__()

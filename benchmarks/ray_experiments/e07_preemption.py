@@ -1,4 +1,4 @@
-"""E7: a node dies under a trial: announced, silently, and as a black hole. What does Tune hear, and when?
+"""E7: the node of a trial dies: announced, silently, or as a black hole. What does Tune learn, and when?
 
 The second node is a `ray start` on the same machine; the head has no CPUs, so the trial runs there.
 """
@@ -44,16 +44,16 @@ class Worker(Plain):
 
 
 class Node:
-    """A node of the cluster, as a process of ours and its descendants."""
+    """A node of the cluster: a child process and its descendants."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
 
     def signal(self, number: int) -> None:
         root = psutil.Process(self._process.pid)
-        for each in [root, *root.children(recursive=True)]:
+        for process in [root, *root.children(recursive=True)]:
             with suppress(psutil.Error):
-                each.send_signal(number)
+                process.send_signal(number)
 
     def terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -81,14 +81,14 @@ def second_node(path: Path) -> Iterator[Node]:
 
 
 class Listener(FIFOScheduler):
-    """Has `act` done at the fifth result, in a thread, and notes when and how Tune hears of the death."""
+    """Call `act` in a thread at the fifth result, and record when and how Tune learns of the death."""
 
     def __init__(self, act: Callable[["Listener", str], None]) -> None:
         super().__init__()
         self._act, self.acted_at, self._died, self._again = act, 0.0, False, False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tuner() pickles its scheduler, and fails where that cannot be; nobody ever reads it."""
+        """Return nothing to pickle. Tuner() pickles its scheduler, which would fail, and never reads the result."""
         return {}
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -99,7 +99,7 @@ class Listener(FIFOScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         if self._died:
             self._again = True
-            say("  Tune means to run the same trial again, in spite of max_failures=0")
+            say("  Tune will run the same trial again in spite of max_failures=0")
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         if self._again:
@@ -111,7 +111,7 @@ class Listener(FIFOScheduler):
         self._died = True
         error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
         preempted, failures = getattr(error, "preempted", None), trial.run_metadata.num_failures
-        say(f"  Tune hears of it after {time.monotonic() - self.acted_at:.1f} s: {type(error).__name__},")
+        say(f"  Tune learns of it after {time.monotonic() - self.acted_at:.1f} s: {type(error).__name__},")
         say(f"  preempted={preempted}, num_failures={failures}")
 
     def act(self, action: Callable[[], None]) -> None:
@@ -121,15 +121,15 @@ class Listener(FIFOScheduler):
 
 def drain(node_id: str) -> None:
     reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "notice"]
-    where = ["--address", ray.get_runtime_context().gcs_address, "--node-id", node_id]
+    target = ["--address", ray.get_runtime_context().gcs_address, "--node-id", node_id]
     subprocess.run(
-        [*RAY, "drain-node", *where, *reason, "--deadline-remaining-seconds", "30"],
+        [*RAY, "drain-node", *target, *reason, "--deadline-remaining-seconds", "30"],
         check=True,
         capture_output=True,
     )
     noticed_after_s = wait_for(lambda: node_id in cluster_state.get_draining_nodes(), 10.0)
     say(
-        f"  the driver sees the node draining {noticed_after_s:.2f} s after `ray drain-node` returned; the trial goes on"
+        f"  the driver sees the node draining {noticed_after_s:.2f} s after `ray drain-node` returned; the trial continues"
     )
     time.sleep(1.0)
 
@@ -157,7 +157,7 @@ def case(title: str, how: str, checks: dict[str, str]) -> None:
 
         began = time.monotonic()
         tuner(Worker, path, scheduler=Listener(act)).fit()
-        say(f"  fit() returned {time.monotonic() - began:.1f} s after its begin")
+        say(f"  fit() returned {time.monotonic() - began:.1f} s after its start")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""E8: a callback or a scheduler raises. What becomes of the run, of the actors, and of the trial?"""
+"""E8: a callback or a scheduler raises. What happens to the run, the actors and the trial?"""
 
 import os
 import time
@@ -32,7 +32,7 @@ def fail(where: str) -> None:
 
 
 class Worker(Plain):
-    """Reports every 0.2 s; in role "long" it is in a step of ten minutes."""
+    """Report every 0.2 s. With the role "long", run one step of ten minutes."""
 
     def setup(self, config: dict[str, Any]) -> None:
         note(Path(config["log"]), os.getpid())
@@ -73,7 +73,7 @@ class RaisingScheduler(FIFOScheduler):
 
 
 def case(path: Path, hook: str) -> None:
-    """Two trials, one of which is in a step of ten minutes."""
+    """Run two trials, one of which is in a step of ten minutes."""
     log = path / hook
     space = {"log": str(log), "role": tune.grid_search(["short", "long"])}
     RAISED_AT.clear()
@@ -86,16 +86,16 @@ def case(path: Path, hook: str) -> None:
         dead = wait_for(lambda: not any(alive(pid) for pid in pids), 30.0)
         say(f"{hook}: fit() RAISED {one_line(error)}")
         say(f"  {took:.1f} s after its hook did; actors still alive then: {sum(left)} of {len(pids)};")
-        say(f"  all dead {'never' if dead is None else f'{dead:.1f} s'} later, the driver going on")
+        say(f"  all dead {'never' if dead is None else f'{dead:.1f} s'} later, while the driver continues")
 
 
 def completed(path: Path, max_failures: int) -> None:
-    """One trial that ends well, and a callback that raises when told so."""
+    """Run a trial that completes, with a callback that raises at its end."""
     hook, log = "callback.on_trial_complete", path / f"complete-{max_failures}"
     space = {"log": str(log), "role": "short"}
     results = tuner(Worker, path, space=space, callbacks=[Raising(hook)], max_failures=max_failures).fit()
     say(f"{hook}, max_failures={max_failures}: fit() returned with {len(results.errors)} failed trials;")
-    say(f"  the trial, which ended well, was run {len(notes(log))} times")
+    say(f"  the completed trial was run {len(notes(log))} times")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""E9: the searcher has nothing to suggest and no trial is there. What of Tune's loop goes on, and what does not?"""
+"""E9: the searcher has nothing to suggest and no trial exists. Which parts of Tune's loop continue?"""
 
 import os
 import signal
@@ -22,12 +22,12 @@ class Worker(Plain):
 
 
 class Silent(Searcher):
-    """One trial, then None for `SILENT_S`, then another trial where there is to be `more`, then FINISHED."""
+    """Suggest a trial, then None for `SILENT_S`, then another trial if `more` is set, then FINISHED."""
 
     def __init__(self, more: bool) -> None:
         super().__init__()
         self._todo = [1, 2] if more else [1]
-        self.asked, self.ended = 0, 0.0
+        self.suggest_calls, self.ended = 0, 0.0
 
     @property
     def silent(self) -> bool:
@@ -37,7 +37,7 @@ class Silent(Searcher):
         if self.ended == 0 and len(self._todo) > 0 and self._todo[0] == 1:
             return {"n": self._todo.pop(0)}
         if self.ended == 0 or self.silent:
-            self.asked += self.silent
+            self.suggest_calls += self.silent
             return None
         return {"n": self._todo.pop(0)} if self._todo else Searcher.FINISHED  # type: ignore[no-any-return]
 
@@ -51,14 +51,14 @@ class Silent(Searcher):
 
 
 class Watch(Callback):
-    """Counts what is called while the searcher is silent."""
+    """Count the calls of hooks while the searcher returns None."""
 
     def __init__(self, silent: Silent) -> None:
         self._silent, self.counts = silent, {"on_step_begin": 0, "choose_trial_to_run": 0}
 
-    def count(self, what: str) -> None:
-        if self._silent.asked and self._silent.silent:
-            self.counts[what] += 1
+    def count(self, name: str) -> None:
+        if self._silent.suggest_calls and self._silent.silent:
+            self.counts[name] += 1
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         self.count("on_step_begin")
@@ -84,7 +84,9 @@ def case(path: Any, title: str, *, more: bool, signal_after_s: float | None = No
         Worker, path, search_alg=silent, num_samples=-1, scheduler=Scheduler(watch), callbacks=[watch]
     ).fit()
     ended = time.monotonic()
-    say(f"{title}: silent for {SILENT_S:.0f} s, asked {silent.asked} times; called meanwhile: {watch.counts}")
+    say(
+        f"{title}: silent for {SILENT_S:.0f} s, {silent.suggest_calls} calls of suggest; called meanwhile: {watch.counts}"
+    )
     say(
         f"  fit() took {ended - began:.1f} s and returned {ended - silent.ended:.1f} s after its first trial's end"
     )

@@ -1,4 +1,4 @@
-"""E10: a Ray Job that runs Tune is stopped. What does its driver get to do, by which signal and with whose handler?"""
+"""E10: a Ray Job that runs Tune is stopped. What can its driver still do, depending on the signal and its handler?"""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class Worker(Plain):
 
 
 class Diary(Callback):
-    """Writes down what the driver lives to see."""
+    """Record which hooks and blocks the driver reaches."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class Diary(Callback):
 
 
 class Ender(FIFOScheduler):
-    """With a handler of its own for SIGINT: every trial is stopped at its next result, as our loop does."""
+    """Stop every trial at its next result after SIGINT, through a handler of its own, as our loop does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Endless(Searcher):
 
 
 def driver(where: Path) -> None:
-    """What the job runs."""
+    """Run Tune as the driver of the job."""
     log, ender = where / "log", Ender()
     try:
         run = tuner(

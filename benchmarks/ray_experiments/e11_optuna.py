@@ -1,4 +1,4 @@
-"""E11: does Tune's `OptunaSearch` work with Optuna 5, and what does it tell the study of a trial that ASHA stopped?"""
+"""E11: does Tune's `OptunaSearch` work with Optuna 5, and what does it report to the study about a trial that ASHA stopped?"""
 
 import time
 from collections import Counter
@@ -16,7 +16,7 @@ SAMPLES = 24
 
 
 class Bowl(Plain):
-    """Its loss falls by every step towards (x - 0.3)²; a config of kind "nan" diverges at its first step."""
+    """A loss that falls at every step towards (x - 0.3)². A config of kind "nan" diverges at its first step."""
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.config = new_config

@@ -17,7 +17,7 @@ RESULTS = 5
 
 
 class Worker(Plain):
-    """Gives its results at once, so that all that is measured is Tune."""
+    """Report results at once, so that only Tune is measured."""
 
     def setup(self, config: dict[str, Any]) -> None:
         note(Path(config["log"]), os.getpid())
@@ -30,7 +30,7 @@ class Worker(Plain):
 
 
 class Plan(Searcher):
-    """So many trials, then FINISHED."""
+    """Suggest the given number of trials, then FINISHED."""
 
     def __init__(self, trials: int, log: Path) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Plan(Searcher):
 
 
 class Pulse(Callback):
-    """Counts the results."""
+    """Count the results."""
 
     results = 0
 
