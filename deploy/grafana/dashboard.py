@@ -1,4 +1,4 @@
-"""The dashboard as code: `python deploy/grafana/dashboard.py` writes dashboards/tuner.json."""
+"""The dashboard as code. `python deploy/grafana/dashboard.py` writes dashboards/tuner.json."""
 
 import json
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ PER_HOUR = "* 3600"
 
 @dataclass(frozen=True)
 class Panel:
-    """`queries`: an expression and its legend each. `unit` by Grafana's names."""
+    """A panel of the dashboard."""
 
     title: str
-    what: str
-    unit: str
-    queries: tuple[tuple[str, str], ...]
+    description: str
+    unit: str  #: The name of a unit in Grafana.
+    queries: tuple[tuple[str, str], ...]  #: Pairs of an expression and its legend.
     kind: str = "timeseries"
     width: int = 8
     stacked: bool = False
@@ -44,7 +44,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Left to open jobs",
-            "Budgets in dollars of jobs that have not ended, less what is posted of them.",
+            "Dollars left in the budgets of jobs that have not ended, before holds.",
             "currencyUSD",
             (("max(tuner_open_jobs_limit_usd) - max(tuner_open_jobs_spent_usd)", "left"),),
             "stat",
@@ -52,39 +52,39 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Share of the bill that is training",
-            "What is not: setup, restores, checkpoints, lost steps, idle time.",
+            "The rest is setup, restores, checkpoints, lost steps and idle time.",
             "percentunit",
             (("tuner:training_share:ratio", "training"),),
             "stat",
             4,
         ),
         Panel(
-            "Books",
-            "Accounts that differ from their entries, or exceed their budgets: always 0.",
+            "Ledger violations",
+            "Accounts that differ from their entries or exceed their budgets. This is always 0.",
             "none",
-            (("max(tuner_ledger_violations)", "wrong"),),
+            (("max(tuner_ledger_violations)", "accounts"),),
             "stat",
             4,
         ),
         Panel(
-            "Spent since a best improved",
-            "The most that a running job has spent since its best improved.",
+            "Spent without improvement",
+            "The largest amount that a running job has spent since its best metric improved.",
             "currencyUSD",
             (("max(tuner_unimproved_spend_usd)", "dollars"),),
             "stat",
             4,
         ),
         Panel(
-            "Dollars an hour",
-            "Posted, by market.",
+            "Dollars per hour",
+            "Dollars posted per hour, by market.",
             "currencyUSD",
             ((f'tuner:spend_usd:rate1h{{market=~"$market"}} {PER_HOUR}', "{{market}}"),),
             width=12,
             stacked=True,
         ),
         Panel(
-            "Jobs and idle machines, dollars an hour",
-            "Posted by jobs, and above it what worker nodes cost while no trial ran on them, which is in no bill.",
+            "Jobs and idle machines, dollars per hour",
+            "Dollars posted by jobs, and on top the cost of worker nodes while no trial ran on them, which is in no bill.",
             "currencyUSD",
             (
                 (f'sum(tuner:spend_usd:rate1h{{market=~"$market"}}) {PER_HOUR}', "jobs"),
@@ -98,15 +98,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Bill by kind",
-            "What all jobs cost so far, corrected as bills are.",
+            "The cost of all jobs so far, after corrections.",
             "currencyUSD",
             (('sum by (kind) (tuner:bill_usd:max{market=~"$market"})', "{{kind}}"),),
             width=12,
             stacked=True,
         ),
         Panel(
-            "Budgets above jobs",
-            "Share of each that is spent in its present period.",
+            "Shared budgets",
+            "The share of each shared budget that is spent in its present period.",
             "percentunit",
             (('tuner:budget_used:ratio{budget=~"$budget"}', "{{budget}}"),),
             width=12,
@@ -115,43 +115,43 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Jobs and trials": (
         Panel(
             "Jobs by state",
-            "All jobs there are.",
+            "All jobs.",
             "none",
             (("max by (state) (tuner_jobs)", "{{state}}"),),
             stacked=True,
         ),
         Panel(
             "Trials by state",
-            "Of all jobs.",
+            "Trials of all jobs.",
             "none",
             (("max by (state) (tuner_trials)", "{{state}}"),),
             stacked=True,
         ),
         Panel(
             "Steps and promotions",
-            "Steps that trials reported, and trials that went on beyond a rung.",
+            "Reported steps, and trials that were promoted from a rung.",
             "ops",
             (("tuner:steps:rate15m", "steps"), ("tuner:promotions:rate15m", "promotions")),
         ),
         Panel(
             "Queue",
-            "Jobs that are due and have no driver.",
+            "Jobs that should run and have no driver, and running jobs without reports.",
             "none",
             (("max(tuner_jobs_waiting)", "waiting"), ("max(tuner_jobs_stalled)", "running without reports")),
         ),
         Panel(
             "Waiting and silence",
-            "The longest of each.",
+            "The longest time of each kind.",
             "s",
             (
-                ("max(tuner_queue_oldest_wait_seconds)", "first in line"),
+                ("max(tuner_queue_oldest_wait_seconds)", "first in the queue"),
                 ("max(tuner_oldest_report_age_seconds)", "since a job's last report"),
-                ("max(tuner_driver_silence_seconds)", "since a driver was heard of"),
+                ("max(tuner_driver_silence_seconds)", "since a driver's last heartbeat"),
             ),
         ),
         Panel(
             "Mean wait for the first driver",
-            "Of jobs that began within six hours.",
+            "Jobs that began within the last six hours.",
             "s",
             (
                 (
@@ -163,15 +163,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "Preemptions": (
         Panel(
-            "Machines taken away within half an hour",
-            "By whether they had a notice.",
+            "Preemptions within half an hour",
+            "With and without notice.",
             "none",
             (('sum by (notice) (tuner:preemptions:increase30m{market=~"$market"})', "notice: {{notice}}"),),
             stacked=True,
         ),
         Panel(
-            "Attempts that ended badly",
-            "A minute, by what went wrong.",
+            "Failed, lost and preempted attempts",
+            "Attempts per minute, by cause.",
             "cpm",
             (
                 (
@@ -181,8 +181,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
         Panel(
-            "Lost and restored",
-            "Dollars of steps done twice and of checkpoints read.",
+            "Lost steps and restores",
+            "Dollars for repeated steps and for restoring checkpoints.",
             "currencyUSD",
             (('sum by (kind) (tuner:bill_usd:max{kind=~"lost|restore", market=~"$market"})', "{{kind}}"),),
             stacked=True,
@@ -191,20 +191,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Utilisation": (
         Panel(
             "Processors and GPUs in use",
-            "Of attempts under way, as far as it is measured.",
+            "Utilization by running attempts, if it is measured.",
             "percentunit",
             (("max(tuner_cpu_used_ratio)", "processors"), ("max(tuner_gpu_used_ratio)", "GPUs")),
         ),
         Panel(
             "GPUs paid for",
-            "GPU-seconds posted a second.",
+            "GPU-seconds posted per second.",
             "none",
             (('tuner:gpu_seconds:rate15m{market=~"$market"}', "{{market}}"),),
             stacked=True,
         ),
         Panel(
             "Share of training by market",
-            "Of what was posted.",
+            "The share of training in the posted dollars, by market.",
             "percentunit",
             (
                 (
@@ -217,20 +217,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "API": (
         Panel(
             "Requests",
-            "A second, by class of status.",
+            "Requests per second, by class of status.",
             "reqps",
             (("tuner:http_requests:rate5m", "{{code}}"),),
             stacked=True,
         ),
         Panel(
-            "Slowest in a hundred",
+            "99th percentile of latency",
             "Time to the first byte of an answer.",
             "s",
             (("tuner:http_duration_seconds:p99_5m", "99 %"),),
         ),
         Panel(
             "Watchers and webhooks",
-            "Open streams of events; webhooks not yet taken.",
+            "Open event streams, and webhooks that are not delivered yet.",
             "none",
             (
                 ("sum(tuner_event_watchers)", "watchers"),
@@ -239,19 +239,19 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Processor time",
-            "Of the service, in cores.",
+            "Processor time of the service, in cores.",
             "none",
             (('rate(process_cpu_seconds_total{job="tuner"}[5m])', "{{instance}}"),),
         ),
         Panel(
             "Memory",
-            "Of the service.",
+            "Memory of the service.",
             "bytes",
             (('process_resident_memory_bytes{job="tuner"}', "{{instance}}"),),
         ),
         Panel(
             "Up",
-            "The service, its database, the storage of checkpoints.",
+            "Whether the service, its database and the checkpoint storage are available.",
             "bool_on_off",
             (
                 ('min(up{job="tuner"})', "service"),
@@ -332,13 +332,13 @@ def _firing() -> dict[str, Any]:
 
 
 def _panels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS.items():
         place = {"h": 1, "w": COLUMNS, "x": 0, "y": y}
-        found.append(
+        panels.append(
             {
-                "id": len(found) + 1,
+                "id": len(panels) + 1,
                 "type": "row",
                 "title": title,
                 "collapsed": False,
@@ -352,10 +352,10 @@ def _panels() -> list[dict[str, Any]]:
                 y, x, height = y + height, 0, 0
             height = max(height, 4 if panel.kind == "stat" else 8)
             place = {"h": height, "w": panel.width, "x": x, "y": y}
-            found.append(_panel(panel, len(found) + 1, place))
+            panels.append(_panel(panel, len(panels) + 1, place))
             x += panel.width
         y += height
-    return found
+    return panels
 
 
 def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
@@ -373,7 +373,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "id": number,
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.what,
+        "description": panel.description,
         "datasource": DATASOURCE,
         "gridPos": place,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": custom}, "overrides": []},
