@@ -126,7 +126,7 @@ def fill(home: Path, url: str, count: int, many_reports: int) -> Known:
     copies = max(count - PAUSED, many_reports // each)
     copy_job(database, first, copies, apart_ns=DAYS * DAY_NS // copies)
     copy_job(database, paused, PAUSED, name="paused")
-    with database.write() as db:  # unique names, so that what is cached for one job is no use for another
+    with database.write() as db:  # unique names, so that cached data of one job cannot serve another
         db.execute(
             text("""UPDATE jobs SET spec = replace(spec, '"name":"digits"', '"name":"' || id || '"')""")
         )

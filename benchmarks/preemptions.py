@@ -139,7 +139,7 @@ def with_notice(served: OnSpot, node: str) -> float:
     """Preempt the node with a notice, and return when the notice was sent."""
     command = served.cluster.preempt(node, NOTICE, stdout=subprocess.PIPE)
     assert command.stdout is not None
-    assert b"has been told" in command.stdout.readline()
+    assert b"was notified" in command.stdout.readline()
     return time.time()
 
 

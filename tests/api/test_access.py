@@ -375,11 +375,11 @@ def test_stream_ends_when_its_key_is_revoked(people: People, service: FakeServic
             closed.append(True)
 
     async def follow() -> list[bytes]:
-        heard = []
+        events = []
         async for data in while_allowed(stream(), lambda: access.still(service, actor), every_s=0.01):
-            heard.append(data)
+            events.append(data)
             people.operator.delete(f"/v1/keys/{made['id']}")
-        return heard
+        return events
 
     assert asyncio.run(asyncio.wait_for(follow(), 30)) == [b"first"]
     assert closed == [True]

@@ -83,9 +83,9 @@ def test_pilot_command_prints_the_rest_answer(
     waited = CliRunner().invoke(app, ["pilot", file, "--usd", "0.002", "--wait"])
     assert waited.exit_code == 0, waited.output
     assert shown["id"] in waited.stdout
-    dear = CliRunner().invoke(app, ["pilot", file, "--usd", "9"])
-    assert dear.exit_code == 1
-    assert "/planning/pilot/usd" in dear.stderr
+    too_expensive = CliRunner().invoke(app, ["pilot", file, "--usd", "9"])
+    assert too_expensive.exit_code == 1
+    assert "/planning/pilot/usd" in too_expensive.stderr
 
 
 def test_plan_uses_the_pilot_of_the_same_code_and_space(

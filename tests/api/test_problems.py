@@ -38,7 +38,7 @@ EXPECTED = {
 
 
 def made(kind: type[TunerError]) -> TunerError:
-    return Invalid(Fault("/a", "mend it")) if issubclass(kind, Invalid) else kind("mend it")
+    return Invalid(Fault("/a", "fix it")) if issubclass(kind, Invalid) else kind("fix it")
 
 
 def test_every_error_class_has_its_expected_status() -> None:
@@ -60,7 +60,7 @@ def test_every_error_is_returned_as_a_problem_document(
     answer = fakes.client_of(service, raises=False).post("/v1/jobs/job_1/pause")
     problem = check_problem(answer, EXPECTED.get(kind.__name__, 500))
     assert problem["title"] == kind.title()
-    assert "mend it" in problem["detail"]
+    assert "fix it" in problem["detail"]
     assert problem["type"].startswith("urn:tuner:problem:")
     assert ("retry-after" in answer.headers) == (answer.status_code == 503)
 

@@ -35,7 +35,7 @@ class Receiver(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Hook)
         self.statuses: list[int] = []
-        self.heard: list[tuple[dict[str, str], bytes]] = []
+        self.received: list[tuple[dict[str, str], bytes]] = []
 
     @property
     def url(self) -> str:
@@ -46,7 +46,7 @@ class Hook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         assert isinstance(self.server, Receiver)
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.heard.append((dict(self.headers), body))
+        self.server.received.append((dict(self.headers), body))
         status = self.server.statuses.pop(0) if self.server.statuses else 204
         self.send_response(status)
         self.send_header("Location", self.server.url)
@@ -82,24 +82,24 @@ def test_alert_is_signed_and_retried_until_accepted_then_not_repeated(
     secret = put(client, usd=0.002, period="month", alerts=alerts)["webhook_secret"]
     reconciler = Reconciler(open_service)
     one_pass(reconciler)
-    assert receiver.heard == []
+    assert receiver.received == []
     spend(open_service, client, 0.0012)
     receiver.statuses = [500, 302]
     for _ in range(3):
         one_pass(reconciler)
-    assert len(receiver.heard) == 1
+    assert len(receiver.received) == 1
     assert get(client)["deliveries"][0]["answer"] == "HTTP 500"
     for wait_s in (10, 20, 40, 80):
         open_service.now.pass_s(wait_s)
         one_pass(reconciler)
-    assert len(receiver.heard) == 3
-    assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
+    assert len(receiver.received) == 3
+    assert len({headers["Tuner-Delivery"] for headers, _ in receiver.received}) == 1
     shown = get(client)["deliveries"]
     assert [(delivery["state"], delivery["tries"], delivery["answer"]) for delivery in shown] == [
         ("delivered", 3, "HTTP 204")
     ]
 
-    headers, body = receiver.heard[-1]
+    headers, body = receiver.received[-1]
     alert = json.loads(body)
     assert alert["id"] == headers["Tuner-Delivery"] == shown[0]["id"]
     assert (alert["budget"], alert["share"], alert["limit_usd"]) == ("vision", 0.5, 0.002)
@@ -111,7 +111,7 @@ def test_alert_is_signed_and_retried_until_accepted_then_not_repeated(
 
     open_service.now.at += 40 * DAY_NS
     one_pass(reconciler)
-    assert len(receiver.heard) == 3
+    assert len(receiver.received) == 3
 
 
 def test_leader_that_lost_its_term_while_sending_leaves_the_rest_to_the_next(
@@ -137,7 +137,7 @@ def test_leader_that_lost_its_term_while_sending_leaves_the_rest_to_the_next(
     open_service.now.pass_s(20)
     one_pass(Reconciler(other))
     assert get(client)["deliveries"][0]["state"] == "delivered"
-    assert len({headers["Tuner-Delivery"] for headers, _ in receiver.heard}) == 1
+    assert len({headers["Tuner-Delivery"] for headers, _ in receiver.received}) == 1
 
 
 def test_changed_limit_sends_its_alerts_again(open_service: FakeService, receiver: Receiver) -> None:
@@ -149,7 +149,7 @@ def test_changed_limit_sends_its_alerts_again(open_service: FakeService, receive
     for usd, messages in ((0.002, 1), (0.004, 1), (0.0021, 2), (0.0021, 2)):
         put(client, usd=usd, period="month", alerts=alerts)
         one_pass(reconciler)
-        assert len(receiver.heard) == messages, usd
+        assert len(receiver.received) == messages, usd
 
 
 def test_alert_is_sent_for_a_share_passed_in_an_earlier_period(
@@ -160,7 +160,7 @@ def test_alert_is_sent_for_a_share_passed_in_an_earlier_period(
     spend(open_service, client, 0.0012)
     open_service.now.at += 2 * DAY_NS
     one_pass(Reconciler(open_service))
-    assert len(receiver.heard) == 1
+    assert len(receiver.received) == 1
 
 
 def test_undelivered_alert_is_given_up_after_a_day(open_service: FakeService, receiver: Receiver) -> None:
@@ -178,7 +178,7 @@ def test_undelivered_alert_is_given_up_after_a_day(open_service: FakeService, re
     shown = get(client)["deliveries"][0]
     assert (shown["state"], shown["next_try_at"], shown["answer"]) == ("given_up", None, "HTTP 503")
     assert open_service.now.at - began <= GIVE_UP_NS + 3600 * NS
-    assert len(receiver.heard) == shown["tries"] > 20
+    assert len(receiver.received) == shown["tries"] > 20
 
 
 def test_delivery_cannot_be_claimed_twice(open_service: FakeService, receiver: Receiver) -> None:
@@ -222,7 +222,7 @@ def test_hanging_url_does_not_delay_other_projects(
         )
         deliveries.add(db, replace(other, next_at=open_service.now()))
     reconciler.one_pass()
-    until(lambda: bool(receiver.heard))
+    until(lambda: bool(receiver.received))
     assert not may_end.is_set()
     may_end.set()
     assert reconciler.webhooks.settle(240)
@@ -240,10 +240,10 @@ def test_request_goes_to_the_checked_address_after_one_name_lookup_and_follows_n
     url = f"http://rebinding.invalid:{receiver.server_port}/hook"
     assert webhooks.send(url, b"{}", {}, private=True, resolve=resolve).accepted
     assert asked == ["rebinding.invalid"]
-    assert receiver.heard[0][0]["Host"] == f"rebinding.invalid:{receiver.server_port}"
+    assert receiver.received[0][0]["Host"] == f"rebinding.invalid:{receiver.server_port}"
     receiver.statuses = [302]
     assert webhooks.send(receiver.url, b"{}", {}, private=True) == webhooks.WebhookResult(False, "HTTP 302")
-    assert len(receiver.heard) == 2
+    assert len(receiver.received) == 2
 
 
 def anonymous(side: int) -> ssl.SSLContext:
@@ -259,10 +259,10 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each read returns a byte, but the response never ends."""
     monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(webhooks.ssl, "create_default_context", lambda: anonymous(ssl.PROTOCOL_TLS_CLIENT))
-    heard, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    listener, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
     def drip() -> None:
-        plain, _ = heard.accept()
+        plain, _ = listener.accept()
         with (
             suppress(OSError),
             anonymous(ssl.PROTOCOL_TLS_SERVER).wrap_socket(plain, server_side=True) as connection,
@@ -274,7 +274,7 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     dripping = threading.Thread(target=drip)
     dripping.start()
     results: list[webhooks.WebhookResult] = []
-    url = f"https://127.0.0.1:{heard.getsockname()[1]}/"
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
     sending = threading.Thread(target=lambda: results.append(webhooks.send(url, b"{}", {}, private=True)))
     sending.start()
     sending.join(120)
@@ -282,7 +282,7 @@ def test_slow_tls_response_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     over.set()
     dripping.join()
     sending.join()
-    heard.close()
+    listener.close()
     assert len(in_time) == 1
 
 

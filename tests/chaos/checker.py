@@ -132,7 +132,7 @@ def _reports(acknowledged: Sequence[tuple[str, int, float | None]], job: Found) 
             yield Broken("P2 doubled", job.id, f"{place} is there {count} times")
     for trial, step, value in acknowledged:
         if (trial, step) not in kept:
-            yield Broken("P2 lost", job.id, f"step {step} of {trial} was told, and is gone")
+            yield Broken("P2 lost", job.id, f"step {step} of {trial} was reported, and is gone")
         elif kept[trial, step] != value:
             yield Broken(
                 "P2 changed", job.id, f"step {step} of {trial} was {value} and is {kept[trial, step]}"

@@ -27,17 +27,17 @@ def recoveries(lines: Sequence[Line], attempts: dict[tuple[str, str, int], int])
     recovery, the time is counted from the last loss. Losses of jobs that no longer train are not counted.
     """
     recovery_times: list[float] = []
-    heard: set[tuple[str, str, int]] = set()
+    reported: set[tuple[str, str, int]] = set()
     lost: dict[str, float] = {}
     running: set[str] = set()
     for line in lines:
         job = line.facts.get("job", "")
         if line.what == "report":
             attempt = attempts.get((job, line.facts["trial"], line.facts["step"]), 0)
-            is_new = (job, line.facts["trial"], attempt) not in heard
+            is_new = (job, line.facts["trial"], attempt) not in reported
             if is_new and job in lost and line.at - lost[job] > UNDER_WAY_S:
                 recovery_times.append(line.at - lost.pop(job))
-            heard.add((job, line.facts["trial"], attempt))
+            reported.add((job, line.facts["trial"], attempt))
             running.add(job)
         elif line.what == "state" and line.facts["state"] not in ("queued", "running"):
             running.discard(job)

@@ -144,7 +144,7 @@ def _afterwards(deployment: Deployment, customers: Customers, history: History, 
     after = reading.after(deployment, read)
     outcome = Outcome(checker.broken(history.lines, after))
     outcome.broken += [checker.Broken("customer", "", repr(error)) for error in customers.errors]
-    _tell(outcome, history, after, reading.attempts(read), took, settings)
+    _print_figures(outcome, history, after, reading.attempts(read), took, settings)
     return outcome
 
 
@@ -152,7 +152,7 @@ def _all_over(read: reading.Read) -> bool:
     return all(state in FINAL for state in reading.states(read).values())
 
 
-def _tell(
+def _print_figures(
     outcome: Outcome,
     history: History,
     after: checker.After,

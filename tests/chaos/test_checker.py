@@ -42,7 +42,7 @@ LINES = [
 ]
 
 
-def found(**changes: object) -> After:
+def with_changes(**changes: object) -> After:
     return replace(WELL, jobs=[replace(JOB, **changes)])  # type: ignore[arg-type]
 
 
@@ -63,32 +63,35 @@ AFTERWARDS: dict[str, tuple[str, After]] = {
     "a key is gone": ("P1 lost", replace(WELL, keys=[])),
     "a job that nobody sent": ("P1 doubled", replace(WELL, jobs=[JOB, replace(JOB, id="job_b")])),
     "a key that nobody sent": ("P1 doubled", replace(WELL, keys=[*WELL.keys, ("other", "job_a")])),
-    "a report is gone": ("P2 lost", found(reports=JOB.reports[1:], shown_curves={"t0": [(2, 0.75)]})),
-    "a report is there twice": ("P2 doubled", found(reports=(*JOB.reports, JOB.reports[0]))),
-    "a report has changed": ("P2 changed", found(reports=(Report("t0", 1, 1, 0.6), *JOB.reports[1:]))),
-    "a step was left out": ("P2 lost", found(reports=(*JOB.reports, Report("t0", 4, 2, 0.1)))),
-    "another curve is shown": ("P2 changed", found(shown_curves={"t0": [(1, 0.5)], "t1": [(1, None)]})),
-    "an entry is there twice": ("P3 doubled", found(entries=(*JOB.entries, JOB.entries[-1]))),
-    "an entry is gone": ("P3 sums", found(entries=without("c2"))),
-    "more is posted than was held": ("P3 sums", found(entries=without("h2"))),
-    "a hold was never settled": ("P3 sums", found(entries=without("r2"))),
-    "held beyond the budget for a moment": ("P3 overspent", found(limit_usd=99)),
-    "spent beyond the budget": ("P3 overspent", found(limit_usd=69)),
+    "a report is gone": ("P2 lost", with_changes(reports=JOB.reports[1:], shown_curves={"t0": [(2, 0.75)]})),
+    "a report is there twice": ("P2 doubled", with_changes(reports=(*JOB.reports, JOB.reports[0]))),
+    "a report has changed": ("P2 changed", with_changes(reports=(Report("t0", 1, 1, 0.6), *JOB.reports[1:]))),
+    "a step was left out": ("P2 lost", with_changes(reports=(*JOB.reports, Report("t0", 4, 2, 0.1)))),
+    "another curve is shown": (
+        "P2 changed",
+        with_changes(shown_curves={"t0": [(1, 0.5)], "t1": [(1, None)]}),
+    ),
+    "an entry is there twice": ("P3 doubled", with_changes(entries=(*JOB.entries, JOB.entries[-1]))),
+    "an entry is gone": ("P3 sums", with_changes(entries=without("c2"))),
+    "more is posted than was held": ("P3 sums", with_changes(entries=without("h2"))),
+    "a hold was never settled": ("P3 sums", with_changes(entries=without("r2"))),
+    "held beyond the budget for a moment": ("P3 overspent", with_changes(limit_usd=99)),
+    "spent beyond the budget": ("P3 overspent", with_changes(limit_usd=69)),
     "held at its end": (
         "P3 held",
-        found(entries=MORE, open_holds=((("t1", 1, 1), 40),), held_usd=40, limit_usd=200),
+        with_changes(entries=MORE, open_holds=((("t1", 1, 1), 40),), held_usd=40, limit_usd=200),
     ),
-    "an open hold without an entry": ("P3 sums", found(open_holds=((WHERE, 1),))),
-    "another bill is shown": ("P3 sums", found(shown_usd=71)),
-    "an attempt of a job that is over": ("P4 attempt", found(running=1)),
+    "an open hold without an entry": ("P3 sums", with_changes(open_holds=((WHERE, 1),))),
+    "another bill is shown": ("P3 sums", with_changes(shown_usd=71)),
+    "an attempt of a job that is over": ("P4 attempt", with_changes(running=1)),
     "a driver is left": ("P4 process", replace(WELL, processes=["77: python -m tuner.service.driver"])),
-    "a job is not over": ("P5 not over", found(state="running", shown_state="running")),
-    "a job ended otherwise": ("P6 changed", found(state="failed", shown_state="failed")),
-    "another state is shown": ("P6 changed", found(shown_state="running")),
-    "a worse one is best": ("P7 best", found(shown_best=("t0", 1, 0.5))),
-    "the best was never reported": ("P7 best", found(shown_best=("t0", 2, 0.9))),
-    "no best": ("P7 best", found(shown_best=None)),
-    "the best where less is better": ("P7 best", found(is_max=False)),
+    "a job is not over": ("P5 not over", with_changes(state="running", shown_state="running")),
+    "a job ended otherwise": ("P6 changed", with_changes(state="failed", shown_state="failed")),
+    "another state is shown": ("P6 changed", with_changes(shown_state="running")),
+    "a worse one is best": ("P7 best", with_changes(shown_best=("t0", 1, 0.5))),
+    "the best was never reported": ("P7 best", with_changes(shown_best=("t0", 2, 0.9))),
+    "no best": ("P7 best", with_changes(shown_best=None)),
+    "the best where less is better": ("P7 best", with_changes(is_max=False)),
 }
 
 
@@ -118,7 +121,7 @@ def test_report_with_a_different_value_the_second_time_is_reported() -> None:
 
 
 def test_processes_of_a_running_job_break_no_rule() -> None:
-    after = replace(found(state="running", shown_state="running"), processes=["78: a driver"])
+    after = replace(with_changes(state="running", shown_state="running"), processes=["78: a driver"])
     assert broken(LINES[:-1], after) == [Broken("P5 not over", "job_a", "it is running")]
 
 

@@ -48,7 +48,7 @@ def connect(proxy: Proxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=TIMEOUT_S)
 
 
-def heard(client: socket.socket, sent: bytes) -> bytes:
+def send_and_receive(client: socket.socket, sent: bytes) -> bytes:
     """Return as many bytes as were sent, or those received before the connection ended."""
     received = b""
     try:
@@ -81,34 +81,34 @@ def test_proxy_without_harm_forwards_all_bytes_and_the_shutdown(proxy: Proxy) ->
 
 def test_cut_ends_only_open_connections(proxy: Proxy) -> None:
     with connect(proxy) as before:
-        assert heard(before, b"here") == b"here"
+        assert send_and_receive(before, b"here") == b"here"
         proxy.harm("cut")
         assert is_over(before)
     with connect(proxy) as after:
-        assert heard(after, b"here") == b"here"
+        assert send_and_receive(after, b"here") == b"here"
 
 
 def test_refuse_closes_new_connections_until_healed(proxy: Proxy) -> None:
     proxy.harm("refuse")
     with connect(proxy) as client:
-        assert heard(client, b"here") == b""
+        assert send_and_receive(client, b"here") == b""
     proxy.heal()
     with connect(proxy) as client:
-        assert heard(client, b"here") == b"here"
+        assert send_and_receive(client, b"here") == b"here"
 
 
 def test_delay_applies_in_both_directions(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        assert heard(client, b"here") == b"here"
+        assert send_and_receive(client, b"here") == b"here"
         proxy.harm("delay", delay_s=0.2)
         began = time.monotonic()
-        assert heard(client, b"late") == b"late"
+        assert send_and_receive(client, b"late") == b"late"
         assert time.monotonic() - began >= 0.4  # The delay applies in both directions.
 
 
 def test_half_open_connection_drops_bytes_and_ends_when_healed(proxy: Proxy) -> None:
     with connect(proxy) as client:
-        assert heard(client, b"here") == b"here"
+        assert send_and_receive(client, b"here") == b"here"
         proxy.harm("half_open")
         client.sendall(b"nobody hears this")
         client.settimeout(0.2)
@@ -122,20 +122,20 @@ def test_half_open_connection_drops_bytes_and_ends_when_healed(proxy: Proxy) -> 
 def test_connections_are_cut_after_a_number_of_bytes(proxy: Proxy) -> None:
     with connect(proxy) as client:
         proxy.harm("cut_after", after_bytes=6)
-        assert heard(client, b"four") in (b"fo", b"")
+        assert send_and_receive(client, b"four") in (b"fo", b"")
         assert is_over(client)
     with connect(proxy) as client:
-        assert heard(client, b"here") == b""
+        assert send_and_receive(client, b"here") == b""
     proxy.heal()
     with connect(proxy) as client:
-        assert heard(client, b"here") == b"here"
+        assert send_and_receive(client, b"here") == b"here"
 
 
 def test_exactly_one_byte_is_corrupted(proxy: Proxy) -> None:
     with connect(proxy) as client:
         proxy.harm("corrupt")
-        assert heard(client, b"here") == b"her" + bytes([ord("e") ^ 0x80])
-        assert heard(client, b"here") == b"here"
+        assert send_and_receive(client, b"here") == b"her" + bytes([ord("e") ^ 0x80])
+        assert send_and_receive(client, b"here") == b"here"
     assert proxy.corrupted == 1
 
 
@@ -155,4 +155,4 @@ def test_every_injected_fault_can_be_removed(proxy: Proxy) -> None:
         proxy.harm(harm)
         proxy.heal()
     with connect(proxy) as client:
-        assert heard(client, b"here") == b"here"
+        assert send_and_receive(client, b"here") == b"here"

@@ -95,7 +95,7 @@ def test_service_that_stops_before_it_is_ready_starts_no_background_work(tmp_pat
 def test_connections_use_tcp_nodelay(tmp_path: Path, host: str) -> None:
     """Without TCP_NODELAY, the second packet of a response would be delayed by 40 ms."""
 
-    async def told() -> int:
+    async def nodelay_of_connection() -> int:
         nodelay: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,4 +112,4 @@ def test_connections_use_tcp_nodelay(tmp_path: Path, host: str) -> None:
             await writer.wait_closed()
         return set_to
 
-    assert asyncio.run(told())
+    assert asyncio.run(nodelay_of_connection())

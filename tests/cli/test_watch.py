@@ -99,7 +99,7 @@ def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
     log = Log(follower, written.append, clock)
     follower.add(Event(*report(7, 1, 0.1)))
 
-    def told(*events: tuple[str, Any], after_s: float = 1.0) -> list[str]:
+    def logged(*events: tuple[str, Any], after_s: float = 1.0) -> list[str]:
         del written[:]
         clock.at += after_s
         for kind, data in events:
@@ -112,17 +112,17 @@ def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
             progress={"trials": {"running": 1}, "budget_used": used, "running_seconds": 1.0, "steps": 1}
         )
 
-    assert told(spend(0.01), share(0.02)) == ["running"]
-    assert told(report(1, 1, 0.5)) == ["best acc 0.5 by trial_00001 at epoch 1"]
-    assert told(report(2, 1, 0.4), report(1, 2, 0.4)) == []
-    assert told(row(1, 1, preemptions=1)) == ["trial_00001 preempted at epoch 1"]
-    assert told(row(2, 2, state="failed", reason="it raised")) == ["trial_00002 failed: it raised"]
-    assert told(share(0.09)) == []
-    (line,) = told(share(0.13))
+    assert logged(spend(0.01), share(0.02)) == ["running"]
+    assert logged(report(1, 1, 0.5)) == ["best acc 0.5 by trial_00001 at epoch 1"]
+    assert logged(report(2, 1, 0.4), report(1, 2, 0.4)) == []
+    assert logged(row(1, 1, preemptions=1)) == ["trial_00001 preempted at epoch 1"]
+    assert logged(row(2, 2, state="failed", reason="it raised")) == ["trial_00002 failed: it raised"]
+    assert logged(share(0.09)) == []
+    (line,) = logged(share(0.13))
     assert line.startswith("$0.01 of $0.50 spent; 1 trial, 1 running; best acc 0.5")
-    assert told(share(0.2)) == []
-    assert len(told(after_s=31)) == 1
-    assert told(after_s=5) == []
+    assert logged(share(0.2)) == []
+    assert len(logged(after_s=31)) == 1
+    assert logged(after_s=5) == []
     follower.on_connection = log.connection
     for is_there in (True, False, False, True):
         if not is_there:

@@ -72,7 +72,7 @@ def seen(*events: EventData, facts: StaticFacts = FACTS) -> JobState:
     return job_state
 
 
-def told(*events: EventData) -> list[str]:
+def messages(*events: EventData) -> list[str]:
     job_state = JobState(FACTS)
     return [happening.text for kind, data in events for happening in job_state.add(kind, data)]
 
@@ -130,7 +130,7 @@ def test_rungs_count_trials_that_reached_and_passed_them() -> None:
 
 
 def test_bests_promotions_preemptions_failures_and_states_are_reported() -> None:
-    assert told(
+    assert messages(
         job("queued"),
         job(),
         report(0, 1, 0.5, 1),

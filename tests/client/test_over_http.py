@@ -29,11 +29,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path.endswith("/events"):
-            self._tell()
+            self._record()
         else:
             self._send_checkpoint()
 
-    def _tell(self) -> None:
+    def _record(self) -> None:
         after = self.headers.get("Last-Event-ID")
         self.server.last_event_ids.append(after)
         left = [event for event in EVENTS if event[2] is None or event[2] > int(after or 0)]

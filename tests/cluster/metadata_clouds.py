@@ -67,7 +67,7 @@ class Aws:
 
     def __init__(self) -> None:
         self._tokens: dict[str, float] = {}
-        self.said: dict[str, str] = {
+        self.texts: dict[str, str] = {
             "/latest/meta-data/instance-id": "i-1234567890abcdef0",
             "/latest/meta-data/instance-life-cycle": "spot",
             "/latest/meta-data/placement/availability-zone": "us-east-2a",
@@ -79,12 +79,12 @@ class Aws:
         }
 
     def interrupt(self, action: str = "terminate", at: str = "2026-04-24T17:11:44Z") -> None:
-        self.said[self.ACTION] = json.dumps({"action": action, "time": at})
-        self.said[self.TIME] = at
+        self.texts[self.ACTION] = json.dumps({"action": action, "time": at})
+        self.texts[self.TIME] = at
 
     def withdraw(self) -> None:
         for path in (self.ACTION, self.TIME):
-            self.said.pop(path, None)
+            self.texts.pop(path, None)
 
     def expire_tokens(self) -> None:
         self._tokens.clear()
@@ -94,10 +94,10 @@ class Aws:
             return self._token(request)
         if time.monotonic() >= self._tokens.get(request.headers.get(self.TOKEN, ""), 0.0):
             return self._page("401 - Unauthorized")
-        if request.path not in self.said:
+        if request.path not in self.texts:
             return self._page("404 - Not Found")
-        kind = "application/json" if self.said[request.path].startswith("{") else "text/plain"
-        return self._reply(200, self.said[request.path], kind)
+        kind = "application/json" if self.texts[request.path].startswith("{") else "text/plain"
+        return self._reply(200, self.texts[request.path], kind)
 
     def close(self) -> None: ...
 

@@ -89,7 +89,7 @@ def no_answer(_: "MetadataServer[Any]", handler: Handler, truth: Callable[[], Re
 
 def hangs(server: "MetadataServer[Any]", handler: Handler, truth: Callable[[], Reply]) -> None:
     """Answer only after the fault is fixed or the server ends, or after HOLD_S seconds."""
-    server.mended.wait(HOLD_S)
+    server.is_fixed.wait(HOLD_S)
     handler.send(truth())
 
 
@@ -97,7 +97,7 @@ def drips(server: "MetadataServer[Any]", handler: Handler, truth: Callable[[], R
     """Send one byte after another, so that no read ever times out. The answer never ends."""
     handler.close_connection = True
     handler.send(Reply(200, b" " * 10_000_000, truth().headers), body=b"")
-    while not server.mended.wait(0.02):
+    while not server.is_fixed.wait(0.02):
         handler.wfile.write(b" ")
         handler.wfile.flush()
 
@@ -105,7 +105,7 @@ def drips(server: "MetadataServer[Any]", handler: Handler, truth: Callable[[], R
 def has_no_end(server: "MetadataServer[Any]", handler: Handler, truth: Callable[[], Reply]) -> None:
     handler.close_connection = True
     handler.send(Reply(200, b" " * 10_000_000, truth().headers), body=b"")
-    while not server.mended.is_set():
+    while not server.is_fixed.is_set():
         handler.wfile.write(b" " * 65536)
 
 
@@ -115,7 +115,7 @@ class MetadataServer(Generic[CloudT]):
     def __init__(self, cloud: CloudT) -> None:
         self.cloud = cloud
         self.requests: list[Request] = []
-        self.mended = threading.Event()
+        self.is_fixed = threading.Event()
         self._failures: dict[str, tuple[Failure, int | None]] = {}
         self._lock = threading.Lock()
         self._listener = Listener(("127.0.0.1", 0), Handler)
@@ -129,7 +129,7 @@ class MetadataServer(Generic[CloudT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.mend()
+        self.fix()
         self.cloud.close()
         self._listener.shutdown()
         self._listener.server_close()
@@ -137,13 +137,13 @@ class MetadataServer(Generic[CloudT]):
     def fail(self, part: str, failure: Failure, *, times: int | None = None) -> None:
         """Fail `times` requests whose path contains `part`. None fails all of them until the fault is fixed."""
         with self._lock:
-            self.mended.clear()
+            self.is_fixed.clear()
             self._failures[part] = (failure, times)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         with self._lock:
             self._failures.clear()
-            self.mended.set()
+            self.is_fixed.set()
 
     def request_count(self, part: str, method: str = "GET") -> int:
         """Return the number of requests of this method whose path contains `part`."""

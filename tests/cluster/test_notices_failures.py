@@ -89,12 +89,12 @@ def test_failing_service_neither_invents_withdraws_nor_hides_notices(cloud: Name
         getattr(server.cloud, give_notice)()
         looks_again(server, part)
         assert recorder.calls == []
-        server.mend()
+        server.fix()
         recorder.waits_for(call)
         server.fail(part, how)
         until(troubled(watcher, name))
         looks_again(server, part)
-        server.mend()
+        server.fix()
         until(lambda: not watcher.state[name])
         looks_again(server, part)
         assert recorder.calls == [call]
@@ -114,7 +114,7 @@ def test_aws_notices_are_not_requested_without_a_valid_token(failure: Failure) -
         with watching(server, "aws", recorder) as watcher:
             until(troubled(watcher, "AWS instance-action"))
             assert server.request_count("instance-action") == 0
-            server.mend()
+            server.fix()
             recorder.waits_for("+aws/instance-action")
 
 
@@ -137,7 +137,7 @@ def test_azure_first_answer_has_a_longer_timeout() -> None:
             until(lambda: server.request_count("scheduledevents") == 1)
             time.sleep(0.7)
             assert not troubled(watcher, "Azure scheduled events")()
-            server.mend()
+            server.fix()
             until(lambda: bool(recorder.calls))
 
 

@@ -1,4 +1,4 @@
-"""Test reading the clouds' answers: whatever the bytes, the result is a notice, no notice, or a complaint."""
+"""Test reading the clouds' answers: for any bytes, the result is a notice, no notice, or an error."""
 
 import json
 from collections.abc import Callable

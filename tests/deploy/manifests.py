@@ -129,8 +129,8 @@ def by_kuberay(manifest: Manifest, version: str) -> None:
     for error in jsonschema.Draft202012Validator(RAY_CLUSTER).iter_errors(manifest):
         raise ValueError(f"{error.json_path}: {error.message}")
     options = manifest["spec"].get("autoscalerOptions", {})
-    beside = {name: value for name, value in options.items() if name not in OF_THE_AUTOSCALER}
-    autoscaler = {"spec": {"containers": [{"name": "autoscaler", **beside}]}}
+    container_options = {name: value for name, value in options.items() if name not in OF_THE_AUTOSCALER}
+    autoscaler = {"spec": {"containers": [{"name": "autoscaler", **container_options}]}}
     for template in (autoscaler, *(group["template"] for group in groups(manifest))):
         made = {
             "apiVersion": "v1",

@@ -114,9 +114,9 @@ class Scratch:
 
     def called(self) -> list[list[str]]:
         """Return the calls since the last time, each as program and arguments."""
-        return [words for words, _ in self.heard()]
+        return [words for words, _ in self.take_calls()]
 
-    def heard(self) -> list[tuple[list[str], str]]:
+    def take_calls(self) -> list[tuple[list[str], str]]:
         """Return the calls since the last time, each with its standard input."""
         text = self.calls.read_text() if self.calls.exists() else ""
         self.calls.unlink(missing_ok=True)

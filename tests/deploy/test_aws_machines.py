@@ -69,7 +69,7 @@ def test_machines_have_their_own_roles_and_workers_require_imds_tokens(machines:
     }
     assert roles == {"head": "tuner-head", "on-demand": "tuner-worker", "spot": "tuner-worker"}
     for name in ("on-demand", "spot"):
-        assert machines[name]["MetadataOptions"]["HttpTokens"] == "required", "for whoever is tuned there"
+        assert machines[name]["MetadataOptions"]["HttpTokens"] == "required", "user code runs there"
 
 
 def test_only_ssh_is_open_to_the_outside(account: Any, machines: Machines) -> None:

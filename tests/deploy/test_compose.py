@@ -156,7 +156,7 @@ def test_every_ray_node_has_token_storage_market_and_price(
         assert its.instance_type_of(labels) != its.LOCAL
         markets[name] = its.market_of(labels)
     assert markets == {"worker": "on_demand", "spot-worker": "spot"}
-    assert "--num-cpus=0" in services["ray-head"]["command"], "no trial beside the drivers"
+    assert "--num-cpus=0" in services["ray-head"]["command"], "no trial runs next to the drivers"
 
 
 def test_images_have_versions_and_postgresql_matches_the_tests(services: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ class Allocation:
             start_new_session=True,
         )
 
-    def heard(self) -> list[str]:
+    def take_calls(self) -> list[str]:
         calls = self.scratch.calls
         return (
             [" ".join(json.loads(line)[0]) for line in calls.read_text().splitlines()]
@@ -100,17 +100,17 @@ def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -
     allocation.start(JOB="deploy/digits.yaml", USD_PER_HOUR="0.40", MARKET="spot")
     assert allocation.process.wait(240) == 3
     until(allocation.is_empty)
-    heard = allocation.heard()
-    (head,) = [call for call in heard if call.startswith("ray start --head")]
-    (worker,) = [call for call in heard if call.startswith("ray start --block --address=")]
-    (watcher,) = [call for call in heard if call.startswith("python -m")]
+    calls = allocation.take_calls()
+    (head,) = [call for call in calls if call.startswith("ray start --head")]
+    (worker,) = [call for call in calls if call.startswith("ray start --block --address=")]
+    (watcher,) = [call for call in calls if call.startswith("python -m")]
     assert "--num-cpus=0" in head
     assert "--num-cpus=4 --num-gpus=0" in worker
     assert worker.endswith("--labels=ray.io/market-type=spot,instance-type=slurm,usd-per-hour=0.40")
     address = worker.split("--address=")[1].split()[0]
     assert f"--address={address}" in watcher
-    assert heard.index("tuner submit --wait deploy/digits.yaml") > max(map(heard.index, (head, worker)))
-    assert heard.index("ended ray start --block") < heard.index("ended ray start --head")
+    assert calls.index("tuner submit --wait deploy/digits.yaml") > max(map(calls.index, (head, worker)))
+    assert calls.index("ended ray start --block") < calls.index("ended ray start --head")
     token = allocation.scratch.home / ".tuner/slurm_token"
     assert token.stat().st_mode & 0o777 == 0o600
     assert token.read_text()
@@ -119,12 +119,12 @@ def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -
 def test_watcher_ends_before_service_and_worker_and_head_ends_last(allocation: Allocation) -> None:
     allocation.start()
     for beginning in ("tuner serve", "python -m", "ray start --block"):
-        until(lambda start=beginning: any(call.startswith(start) for call in allocation.heard()))
+        until(lambda start=beginning: any(call.startswith(start) for call in allocation.take_calls()))
     until(allocation.heeds_sigterm)
     allocation.process.send_signal(signal.SIGTERM)
     assert allocation.process.wait(240) == 0
     until(allocation.is_empty)
-    *_, first, pause, second, third, last = allocation.heard()
+    *_, first, pause, second, third, last = allocation.take_calls()
     assert first == "ended python -m tuner.cluster.notice_watch" or pause.startswith("ended python")
     assert "sleep 60" in (first, pause)
     assert {second, third} == {"ended tuner serve", "ended ray start --block"}

@@ -120,11 +120,11 @@ def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
     missing = (("get secret", 0, "secret/tuner"),) if there else (("get crd", 1, ""),)
     sandbox.stand_in("kubectl-cluster", (*refuses, *missing))
     wrapper = sandbox.folder / "bin/kubectl"
-    heard = sandbox.folder / "bin/kubectl-cluster"
+    kubectl = sandbox.folder / "bin/kubectl-cluster"
     # Only calls that read from `-f -` get standard input.
     wrapper.write_text(
         f'#!/bin/sh\ncase "$*" in\nkustomize*|*"create configmap"*) exec {KUBECTL} "$@" ;;\n'
-        f'*"-f -"*) exec {heard} "$@" ;;\n*) exec {heard} "$@" </dev/null ;;\nesac\n'
+        f'*"-f -"*) exec {kubectl} "$@" ;;\n*) exec {kubectl} "$@" </dev/null ;;\nesac\n'
     )
     wrapper.chmod(0o755)
     return sandbox
@@ -138,10 +138,10 @@ def test_bare_kubernetes_cluster_gets_operator_secrets_and_manifests(overlay: st
     sandbox = kubernetes(tmp_path, there=False)
     url = {} if overlay == "trial" else {"DATABASE_URL": "postgresql://u:p@db.internal/tuner"}
     sandbox.run("deploy/kubernetes/up.sh", overlay, IMAGE, env=url)
-    heard = sandbox.heard()
-    did = [" ".join(words[1:]) for words, _ in heard]
+    calls = sandbox.take_calls()
+    did = [" ".join(words[1:]) for words, _ in calls]
     assert any(command.startswith("create -k github.com/ray-project/kuberay/") for command in did)
-    secrets, tried, config_maps, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    secrets, tried, config_maps, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in calls if stdin)
     assert {document["kind"] for document in secrets} == {"Secret"}
     assert tried == manifests
     assert did.index("-n tuner delete job tuner-migrate bucket --ignore-not-found") < len(did) - 3
@@ -190,9 +190,9 @@ def test_missing_input_is_reported_before_anything_is_created(
 def test_upgrade_does_not_recreate_operator_or_secrets(tmp_path: Path) -> None:
     sandbox = kubernetes(tmp_path, there=True)
     sandbox.run("deploy/kubernetes/up.sh", "trial", IMAGE)
-    heard = sandbox.heard()
-    assert not [words for words, _ in heard if "create" in words]
-    _, config_maps, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in heard if stdin)
+    calls = sandbox.take_calls()
+    assert not [words for words, _ in calls if "create" in words]
+    _, config_maps, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in calls if stdin)
     assert [document["kind"] for document in config_maps] == ["ConfigMap"]
     assert "Secret" not in {manifest["kind"] for manifest in manifests}
 
@@ -205,14 +205,14 @@ def test_failed_build_changes_nothing_in_the_cluster(tmp_path: Path) -> None:
     )
     completed = sandbox.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
     assert "gone.yaml" in completed.stderr
-    assert not [words for words, stdin in sandbox.heard() if stdin]
+    assert not [words for words, stdin in sandbox.take_calls() if stdin]
 
 
 def test_refused_dry_run_changes_nothing_in_the_cluster(tmp_path: Path) -> None:
     """The cluster refuses, for example, fields that its KubeRay does not have yet."""
     sandbox = kubernetes(tmp_path, there=True, refuses=(("apply --dry-run=server", 1, ""),))
     sandbox.run("deploy/kubernetes/up.sh", "trial", IMAGE, status=1)
-    (tried,) = [words for words, stdin in sandbox.heard() if stdin]
+    (tried,) = [words for words, stdin in sandbox.take_calls() if stdin]
     assert tried == ["kubectl-cluster", "apply", "--dry-run=server", "-f", "-"]
 
 

@@ -17,7 +17,7 @@ from tuner.simulator.journal import MemoryJournal, MemoryTx
 AT = Instant(0)
 TRIAL = "trial_00000"
 PLACE = Place(OFFER, OFFER.rate(Resources()))
-DEAR = Offer("m5.24xlarge", Price(1_000_000), cpus=2, gpus=0)
+EXPENSIVE = Offer("m5.24xlarge", Price(1_000_000), cpus=2, gpus=0)
 
 
 class Refuses(MemoryTx):
@@ -81,7 +81,7 @@ def test_worker_that_uses_time_while_it_asks_gets_the_lease_that_it_needs(left_s
 def test_refused_hold_after_sufficient_balance_raises_and_records_nothing() -> None:
     """The transaction is rolled back, and the driver restarts from the recorded state."""
     journal, hold_service, lease = begun()
-    other = Place(DEAR, Rate(DEAR.price))
+    other = Place(EXPENSIVE, Rate(EXPENSIVE.price))
     with pytest.raises(AssertionError, match="read in this transaction"):
         hold_service.extend(Refuses(journal.tables), lease, LeaseRequest(NS, 1, None, AT))
     journal, hold_service, lease = begun()

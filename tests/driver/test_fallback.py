@@ -17,10 +17,10 @@ from tuner.driver.placement import AllowedPlaces, Place, TrialSnapshot
 
 MARKET = "ray.io/market-type"
 SPOT = Offer("m", Price(30_000), 1, 0, "spot", labels=((MARKET, "spot"),))
-DEAR = Offer("l", Price(60_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "l")))
+EXPENSIVE = Offer("l", Price(60_000), 1, 0, "spot", labels=((MARKET, "spot"), ("instance-type", "l")))
 DEMAND = Offer("m", Price(100_000), 1, 0, labels=((MARKET, "!spot"),))
 SPOT_MACHINE = WorkerMachine({MARKET: "spot"}, 1, 0)
-DEAR_MACHINE = WorkerMachine({MARKET: "spot", "instance-type": "l"}, 1, 0)
+EXPENSIVE_MACHINE = WorkerMachine({MARKET: "spot", "instance-type": "l"}, 1, 0)
 DEMAND_MACHINE = WorkerMachine({MARKET: "on-demand"}, 1, 0)
 WAIT_NS = 60 * NS
 
@@ -277,11 +277,11 @@ def test_wasteful_spot_is_avoided_until_its_record_fades() -> None:
 
 
 def test_spot_offer_with_cheapest_progress_comes_first() -> None:
-    cluster = Cluster([SPOT_MACHINE, DEAR_MACHINE, DEMAND_MACHINE], (DEMAND, DEAR, SPOT))
+    cluster = Cluster([SPOT_MACHINE, EXPENSIVE_MACHINE, DEMAND_MACHINE], (DEMAND, EXPENSIVE, SPOT))
     assert cluster.begins() == SPOT
     spot = Place(SPOT, SPOT.rate(Resources()))
     cluster.placement.paid(spot, 3600 * NS, gained_ns=0, now=Instant(0))
-    assert cluster.begins() == DEAR
+    assert cluster.begins() == EXPENSIVE
 
 
 def test_spot_that_does_not_start_counts_as_full_for_a_while() -> None:

@@ -25,7 +25,7 @@ SPACE = Space({"x": Float(0, 1)})
 class Listener(RandomSampler):
     def __init__(self, foretells: Mapping[int, Forecast] | None = None) -> None:
         super().__init__(SPACE, 0)
-        self.heard: list[tuple[int, int, float, int, bool]] = []
+        self.results: list[tuple[int, int, float, int, bool]] = []
         self.foretells = foretells
 
     def forecast(self) -> Mapping[int, Forecast] | None:
@@ -44,7 +44,7 @@ class Listener(RandomSampler):
         at_rung: bool,
         violation: float = 0.0,
     ) -> None:
-        self.heard.append((number, step, score, trained_ns, at_rung))
+        self.results.append((number, step, score, trained_ns, at_rung))
 
 
 def test_report_beyond_a_rung_credits_the_rung_with_proportional_time() -> None:
@@ -61,7 +61,7 @@ def test_report_beyond_a_rung_credits_the_rung_with_proportional_time() -> None:
         record.steps, record.value, record.trained_ns = step, 0.5, seconds * NS
         report = ev.Reported(Instant(0), record.id, step, 0.5, ZERO, True, 0)
         learner.learn(state, report)
-    assert listener.heard == [
+    assert listener.results == [
         (0, rung - 1, 0.5, 30 * NS, False),
         (0, rung, 0.5, 60 * NS * rung // (rung + 1), True),
     ]
@@ -106,4 +106,4 @@ def test_trial_that_failed_before_first_rung_is_reported_once() -> None:
     state.set(record, "failed")
     for _ in range(2):
         learner.learn(state, ev.Failed(Instant(0), record.id, "out of memory"))
-    assert listener.heard == [(0, rung - 1, 0.1, 3 * NS, True)]
+    assert listener.results == [(0, rung - 1, 0.1, 3 * NS, True)]

@@ -1,4 +1,4 @@
-"""Test that whatever user code reports, only values that every database accepts are recorded."""
+"""Test that only values that every database accepts are recorded, for any report of user code."""
 
 import math
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.driver.test_fallback import DEAR, DEMAND, DEMAND_MACHINE, SPOT, SPOT_MACHINE, WAIT_NS, Cluster
+from tests.driver.test_fallback import DEMAND, DEMAND_MACHINE, EXPENSIVE, SPOT, SPOT_MACHINE, WAIT_NS, Cluster
 from tests.simulation.test_simulated_jobs import loop_config, spec
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate
@@ -53,7 +53,7 @@ def test_fallback_placement_is_used_if_both_markets_are_offered() -> None:
         return placement_of(AllowedPlaces(offers, Resources(), list), spot_wait_ns=WAIT_NS)
 
     assert isinstance(of(DEMAND, SPOT), SpotWithFallback)
-    for offers in ((SPOT, DEAR), (DEMAND,)):
+    for offers in ((SPOT, EXPENSIVE), (DEMAND,)):
         assert isinstance(of(*offers), CheapestFree)
 
 

@@ -32,7 +32,7 @@ from tuner.simulator.worker import SimulatedClock
 from tuner.simulator.world import SimulatedRun
 from tuner.tuning.samplers import sampler_for
 
-DEAR = Offer("p5", Price(10**12), 1, 0, "spot")
+EXPENSIVE = Offer("p5", Price(10**12), 1, 0, "spot")
 
 
 def ended(job: Job, attempt: int) -> tuple[str | None, str | None]:
@@ -175,7 +175,7 @@ class Elsewhere(OnlySpot):
     """A placement policy that wants to move every attempt to an offer that the budget cannot pay for."""
 
     def relocation(self, trial: TrialSnapshot) -> Place | None:
-        return Place(DEAR, Rate(DEAR.price))
+        return Place(EXPENSIVE, Rate(EXPENSIVE.price))
 
 
 class Cheaper(OnlySpot):
@@ -185,7 +185,7 @@ class Cheaper(OnlySpot):
         return [Place(SPOT, Rate(SPOT.price))]
 
     def relocation(self, trial: TrialSnapshot) -> Place | None:
-        return Place(DEAR, Rate(Price(1000)))
+        return Place(EXPENSIVE, Rate(Price(1000)))
 
 
 def waiting(placement: OnlySpot, *, wall_clock_ns: int | None = None) -> SimulatedRun:
@@ -216,7 +216,7 @@ class GoesOnce(OnlySpot):
         if self.gone or trial.waited_ns is not None:
             return None
         self.gone = True
-        return Place(DEAR, Rate(Price(1000)))
+        return Place(EXPENSIVE, Rate(Price(1000)))
 
 
 def test_relocated_attempt_is_saved_and_its_trial_resumes_from_checkpoint() -> None:

@@ -166,7 +166,7 @@ class Driver:
             "checkpoints": [],
             **more,
         }
-        return self.pool.heard(worker, message)
+        return self.pool.receive(worker, message)
 
     def turn(self) -> Any:
         return self.pool.turn(self.tune)
@@ -272,9 +272,9 @@ def test_worker_that_starts_without_an_attempt_gets_the_next_or_is_stopped(drive
     assert driver.loop.ended == [("a", 1, "stopped")]
     driver.start(worker)
     assert driver.sent[worker.trial_id] == []
-    assert not driver.pool.heard(worker, None)
+    assert not driver.pool.receive(worker, None)
     driver.begin("b")
-    assert driver.pool.heard(worker, None)
+    assert driver.pool.receive(worker, None)
     assert driver.sent[worker.trial_id] == [("begin", "b", 1)]
 
 
@@ -464,7 +464,7 @@ def test_killed_worker_that_ends_its_attempt_meanwhile_gets_no_other(
     listen(driver, 6)
     driver.loop.next = [assignment("b")]
     assert driver.send(worker, "a"), "Tune would keep it for reuse if it was stopped"
-    assert driver.pool.heard(worker, None)
+    assert driver.pool.receive(worker, None)
     assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
 
 

@@ -164,7 +164,7 @@ def uploaded(life: Life) -> None:
     if "package" not in life.acks:
         life.tell("ack", "package", packages.put(on, plain(), "mine")[0].id)
     assert [row.name for row in packages.page(on, before=None, limit=9)] == ["mine"]
-    life.submit("beside", usd=SMALL)
+    life.submit("another", usd=SMALL)
     life.finish()
 
 

@@ -77,7 +77,7 @@ def _reports(result: CheckResult, messages: dict[str, list[Any]], kept: list[Any
         if there.get((job, trial, step)) != (value, usd):
             result.add(
                 "lost",
-                f"{job} {trial} step {step}: {value}, {usd} was told, kept is {there.get((job, trial, step))}",
+                f"{job} {trial} step {step}: {value}, {usd} was acknowledged, stored is {there.get((job, trial, step))}",
             )
     reported_counts = Counter(tuple(report[:3]) for report in messages["report"])
     for where, times in reported_counts.items():

@@ -68,7 +68,7 @@ def test_job_that_keeps_changing_does_not_block_other_jobs() -> None:
         record.seqs.setdefault(job, 1)
         follower.one_pass()
         assert not follower.is_failing, "a pass goes on as long as a job does"
-        assert job in held.upto, "it is told of in the next pass"
+        assert job in held.upto, "the next pass reports it"
 
 
 def test_lease_is_renewed_during_a_write(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ HOSTILE: dict[str, bytes] = {
     "packed by what there is not": packed_how(plain(), 99),
     "patched data": flagged(plain(), 0x20),
     "a bomb": archive(OK, ("zeros.bin", b"\0" * 20 * MIB)),
-    "a bomb that is told small": lying("zeros.bin", b"\0" * 20 * MIB, says=10),
+    "a bomb that is declared small": lying("zeros.bin", b"\0" * 20 * MIB, says=10),
     "a bomb of many": archive(OK, *((f"z{i}.bin", b"\0" * MIB) for i in range(12))),
     "an archive in it": archive(OK, ("inner.zip", archive(("z", b"\0" * MIB)))),
     "a wheel in it": archive(OK, ("vendor/inner-1.0-py3-none-any.whl", plain())),

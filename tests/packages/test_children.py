@@ -25,9 +25,9 @@ from mine.helper import VALUE
 
 def train(config):
     '''Of the package.'''
-    asked = "import mine.helper; print(mine.helper.VALUE)"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
-    seen = {"value": VALUE, "file": __file__, "other": told.stdout.strip(), "first": sys.path[0]}
+    program = "import mine.helper; print(mine.helper.VALUE)"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    seen = {"value": VALUE, "file": __file__, "other": completed.stdout.strip(), "first": sys.path[0]}
     return {"acc": VALUE, "seen": json.dumps(seen)}
 """
 

@@ -75,7 +75,7 @@ def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
     assert advice.change.then == ("g.small" if slower < tiny / 2 else "g.tiny")
     assert advice.saves is not None
     assert isclose(advice.saves.usd, 8 - 2 * float(best), abs_tol=1e-5)
-    # Half a GPU with all eight processors is no cheaper.
+    # Half a GPU with all eight processors is not cheaper.
     assert [other.setting for other in advice.alternatives] == ["batch_size of the trainable"]
 
 

@@ -53,8 +53,8 @@ def test_code_that_failed_the_self_test_is_refused_on_spot_until_it_changes(
     answer = client.post("/v1/jobs", json=fakes.body(resources=WANTED))
     assert answer.status_code == 422
     assert "it forgets" in answer.text
-    mended = "1" * 64
-    monkeypatch.setattr("tuner.service.submit.code_of", lambda *_: mended)
+    fixed = "1" * 64
+    monkeypatch.setattr("tuner.service.submit.code_of", lambda *_: fixed)
     fakes.submit(client, resources=WANTED)
 
 

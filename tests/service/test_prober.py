@@ -98,7 +98,7 @@ def test_concurrent_requests_share_one_probe_and_failures_are_not_cached(modules
     assert descriptions == [descriptions[0]] * 8
     for _ in range(2):
         assert prober.describe("probed_gone:train").error
-    assert seen.read_text() == "xyy", "what is wrong may be mended any time"
+    assert seen.read_text() == "xyy", "the trainable may be fixed at any time"
 
 
 def test_failure_to_start_the_probe_is_not_cached(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,8 +126,8 @@ class Machine:
     """A server on the loopback that records every attempted connection."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.heard = socket.create_server(("127.0.0.1", 0))
-        self.port = self.heard.getsockname()[1]
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
         self.tried: list[tuple[str, int]] = []
         self.taken = threading.Event()
         connect = socket.create_connection
@@ -145,7 +145,7 @@ class Machine:
     def _serve(self) -> None:
         while True:
             try:
-                connection, _ = self.heard.accept()
+                connection, _ = self.listener.accept()
             except OSError:
                 return
             with connection:
@@ -154,8 +154,8 @@ class Machine:
                     connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
 
     def close(self) -> None:
-        self.heard.shutdown(socket.SHUT_RDWR)
-        self.heard.close()
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
         self.thread.join()
 
 

@@ -13,7 +13,7 @@ from tuner.store import jobs, launches
 from tuner.tuning.samplers import Sampler, sampler_for
 
 
-class Heard(list[Sequence[PastTrial]]):
+class RecordedHistories(list[Sequence[PastTrial]]):
     """A sampler factory that records the history of each call."""
 
     def __call__(self, spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
@@ -45,8 +45,8 @@ def start_driver(main: ModuleType, service: FakeService, job: str) -> None:
 def test_every_driver_of_a_job_passes_the_same_history_to_the_sampler(
     service: FakeService, main: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Heard()
-    monkeypatch.setattr(main, "sampler_for", heard)
+    histories = RecordedHistories()
+    monkeypatch.setattr(main, "sampler_for", histories)
     client = fakes.client_of(service)
     source = fakes.submit(client, budget={"usd": 0.0005})
     run = fakes.simulate(service, source, messages=20)
@@ -54,14 +54,14 @@ def test_every_driver_of_a_job_passes_the_same_history_to_the_sampler(
     start_driver(main, service, job)
     run.run()
     start_driver(main, service, job)
-    assert len(heard) == 2
-    assert heard[0] == heard[1] != []
+    assert len(histories) == 2
+    assert histories[0] == histories[1] != []
 
 
 def test_job_without_warm_start_passes_an_empty_history(
     service: FakeService, main: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Heard()
-    monkeypatch.setattr(main, "sampler_for", heard)
+    histories = RecordedHistories()
+    monkeypatch.setattr(main, "sampler_for", histories)
     start_driver(main, service, fakes.submit(fakes.client_of(service)))
-    assert heard == [[]]
+    assert histories == [[]]

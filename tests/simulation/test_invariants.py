@@ -217,9 +217,9 @@ def test_job_without_faults_passes_for_every_stop_reason() -> None:
 
 
 def test_watchers_are_not_notified_of_a_failed_transaction() -> None:
-    heard: list[Committed] = []
+    commits: list[Committed] = []
     journal = MemoryJournal("job", Budget(usd=Money(100)))
-    journal.watchers.append(lambda tables, committed: heard.append(committed))
+    journal.watchers.append(lambda tables, committed: commits.append(committed))
 
     def fail() -> None:
         with journal.transaction() as tx:
@@ -228,4 +228,4 @@ def test_watchers_are_not_notified_of_a_failed_transaction() -> None:
 
     with pytest.raises(ValueError, match="no"):
         fail()
-    assert heard == []
+    assert commits == []

@@ -96,13 +96,13 @@ def test_budget_of_ten_trainings_completes_ten_equal_trainings(tmp_path: Path) -
 
 
 def test_starting_and_resuming_cost_the_configured_steps(folder: Path) -> None:
-    free, dear = simulated(folder, startup_steps=0), simulated(folder, startup_steps=2)
+    free, slow_start = simulated(folder, startup_steps=0), simulated(folder, startup_steps=2)
     assert free.bill_usd["setup"] == free.bill_usd["restore"] == 0
-    assert dear.steps < free.steps
-    begun = dear.bill_usd["setup"] * 9 / 2
-    assert begun == pytest.approx(dear.trials, abs=1.5)
-    assert dear.resumes > 0
-    assert dear.bill_usd["restore"] * 9 / 2 == pytest.approx(dear.resumes, abs=1.5)
+    assert slow_start.steps < free.steps
+    begun = slow_start.bill_usd["setup"] * 9 / 2
+    assert begun == pytest.approx(slow_start.trials, abs=1.5)
+    assert slow_start.resumes > 0
+    assert slow_start.bill_usd["restore"] * 9 / 2 == pytest.approx(slow_start.resumes, abs=1.5)
 
 
 def test_trained_time_is_the_sum_of_recorded_step_times(folder: Path) -> None:

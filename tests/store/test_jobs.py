@@ -238,7 +238,7 @@ def test_sqlite_writers_of_one_process_begin_one_at_a_time(tmp_path: Path) -> No
     database, begun = Database(f"sqlite:///{tmp_path}/of.db"), list[str]()
 
     @event.listens_for(database.engine, "connect")
-    def told(raw: Any, _: object) -> None:
+    def trace(raw: Any, _: object) -> None:
         raw.set_trace_callback(
             lambda statement: begun.append(statement) if statement.startswith("BEGIN") else None
         )

@@ -178,10 +178,10 @@ def test_reopened_journal_continues_after_the_last_event(journal: SqlJournal, da
     with journal.transaction() as tx:
         tx.hold(hold(1, FREE))
         tx.append(Completed(AT, TRIAL))
-    anew = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
-    assert anew.open_holds() == [hold(1, FREE)]
-    assert list(anew.events()) == [Completed(AT, TRIAL)]
-    with anew.transaction() as tx:
+    reopened = SqlJournal(database, JOB, PROJECT, 1, Instant(4))
+    assert reopened.open_holds() == [hold(1, FREE)]
+    assert list(reopened.events()) == [Completed(AT, TRIAL)]
+    with reopened.transaction() as tx:
         assert tx.append(Completed(AT, TRIAL)) == 2
 
 

@@ -67,7 +67,7 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
         nothing_is_a_notice_but_one(on_spot, job, aws)
         at = now()
         aws.cloud.interrupt(at=rfc3339(Instant(int(at + 120) * 10**9)))
-        aws.mend()
+        aws.fix()
         second, _ = on_spot.trains_on(job, since=at, but=first)
         spot = Gcp()
         spot.say("scheduling/preemptible", "TRUE")

@@ -47,7 +47,7 @@ class SpotCluster:
                 text=True,
             )
         self.names: dict[str, str] = {}
-        self.said: list[str] = []
+        self.changes: list[str] = []
         self._ready = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -64,7 +64,7 @@ class SpotCluster:
         for text in self._process.stdout:
             state = json.loads(text)
             self.names.update({node["node_id"]: node["name"] for node in state["nodes"] if node["node_id"]})
-            self.said += state["said"]
+            self.changes += state["changes"]
             self._ready.set()
 
     def wait(self) -> "SpotCluster":

@@ -113,7 +113,7 @@ class Growing:
             "head_node_type": "ray.head.default",
             "available_node_types": {
                 "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
-                "dear": worker("on-demand", "large", "36"),
+                "large": worker("on-demand", "large", "36"),
                 "cheap": worker("spot", "small", "3.6"),
                 "other": worker("spot", "large", "7.2"),
             },
@@ -187,7 +187,7 @@ def test_autoscaler_adds_and_removes_machines_and_idle_cost_is_reported(
         assert {a.market for a in attempts} == {"spot"}
         books.check(served.client, job.id)
         until("the idle machines have gone", lambda: not growing.workers(alive=True))
-        spend = until("their cost is told", lambda: _idle(served))
+        spend = until("the cost of the idle machines is known", lambda: _idle(served))
         assert spend.total.usd == served.client.job(job.id).spend.usd <= 1
         assert [(kind.instance_type, kind.market) for kind in spend.cluster.kinds] == [("small", "spot")]
         assert 0 < spend.cluster_idle_usd <= spend.cluster.usd

@@ -48,7 +48,7 @@ class Supervisor:
         for reply in replies:
             self._ours.send_bytes(reply_message(stop="stop" in reply, save="save" in reply))
 
-    def heard(self, kind: str | None = None) -> list[dict[str, Any]]:
+    def messages_of(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Return the messages that arrived since the last call, or those of one kind."""
         messages = []
         while self._ours.poll():
@@ -105,7 +105,7 @@ def test_metrics_are_sent_as_plain_values_including_nan_and_infinity(
     with SpotSafe() as run:
         for _ in run.steps():
             run.report(metric=value)
-    (report,) = supervisor.heard("report")
+    (report,) = supervisor.messages_of("report")
     assert report["metrics"] == {"metric": sent}
     assert type(report["metrics"]["metric"]) is type(sent)
     assert report["resumable"]
@@ -132,7 +132,7 @@ def test_metric_that_cannot_be_recorded_is_refused_by_name(
         next(run.steps())
         with pytest.raises(MetricsRefused, match=reason):
             run.report(accuracy=value)
-    assert supervisor.heard("report") == []
+    assert supervisor.messages_of("report") == []
 
 
 def test_artifacts_are_copied_before_the_report_returns(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_artifacts_are_copied_before_the_report_returns(supervisor: Supervisor, 
     with SpotSafe() as run:
         next(run.steps())
         run.report(acc=1.0, artifacts={"plot.png": tmp_path / "plot"})
-    (report,) = supervisor.heard("report")
+    (report,) = supervisor.messages_of("report")
     assert report["artifacts"] == ["plot.png"]
     assert (folder_of(supervisor.staging, 1) / "plot.png").read_bytes() == b"picture"
 
@@ -175,7 +175,7 @@ def test_artifact_beyond_a_limit_is_refused_by_name(
         next(run.steps())
         with pytest.raises(ArtifactRefused, match=reason):
             run.report(acc=1.0, artifacts=artifacts)
-    assert supervisor.heard("report") == []
+    assert supervisor.messages_of("report") == []
 
 
 def test_service_determines_the_number_of_steps(supervisor: Supervisor) -> None:
@@ -231,7 +231,7 @@ def test_missing_metrics_of_serving_are_measured_once_on_the_exported_module(
     torch.manual_seed(7)
     assert drawn == [float(torch.rand(())) for _ in range(2)]
     assert exported == ([] if reported else [({}, 1.0)])
-    first, second = (report["metrics"] for report in supervisor.heard("report"))
+    first, second = (report["metrics"] for report in supervisor.messages_of("report"))
     assert first == second
     assert first["latency_ms"] > 0
     assert first | reported == first
@@ -249,7 +249,7 @@ def test_metrics_of_serving_are_left_out_without_an_export(
     supervisor.begin(max_step=1, serving_metrics=["latency_ms"])
     supervisor.answers("go")
     assert count(SpotSafe(), Count()) == [1]
-    (report,) = supervisor.heard("report")
+    (report,) = supervisor.messages_of("report")
     assert report["metrics"] == {"count": 1.0}
 
 
@@ -259,7 +259,7 @@ def test_latency_that_is_text_is_recorded_unchanged(supervisor: Supervisor) -> N
     with SpotSafe(count=Count()) as run:
         for _ in run.steps():
             run.report(latency_ms="slow")
-    (report,) = supervisor.heard("report")
+    (report,) = supervisor.messages_of("report")
     assert report["metrics"] == {"latency_ms": "slow"}
 
 
@@ -271,13 +271,13 @@ def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor
         next(run.steps())
         for _ in range(10):
             run.checkpoint_if_due()
-        assert len(supervisor.heard("ask")) == 1
+        assert len(supervisor.messages_of("ask")) == 1
         time.sleep(channel.ASK_S)
         run.checkpoint_if_due()
         time.sleep(channel.ASK_S)
         with pytest.raises(StopTraining):
             run.checkpoint_if_due()
-    assert [(saved["step"], saved["part"]) for saved in supervisor.heard("saved")] == [(2, 1), (2, 2)]
+    assert [(saved["step"], saved["part"]) for saved in supervisor.messages_of("saved")] == [(2, 1), (2, 2)]
 
 
 def test_stop_ends_the_attempt_without_an_error_or_a_save(supervisor: Supervisor) -> None:
@@ -296,13 +296,13 @@ def test_stop_with_save_saves_before_it_ends_and_the_next_attempt_resumes(superv
     counter = Count()
     with pytest.raises(StopTraining):
         count(SpotSafe(count=counter), counter)
-    (saved,) = supervisor.heard("saved")
+    (saved,) = supervisor.messages_of("saved")
     assert saved["step"] == 2
     supervisor.begin(max_step=3, restore=saved["path"], first_step=2)
     supervisor.answers("go")
     again = Count()
     assert count(SpotSafe(count=again), again) == [3]
-    assert [report["step"] for report in supervisor.heard("report")] == [3]
+    assert [report["step"] for report in supervisor.messages_of("report")] == [3]
 
 
 def test_requested_save_is_complete_when_the_run_ends(supervisor: Supervisor) -> None:
@@ -310,7 +310,7 @@ def test_requested_save_is_complete_when_the_run_ends(supervisor: Supervisor) ->
     supervisor.answers("go and save", "go")
     counter = Count()
     assert count(SpotSafe(count=counter), counter) == [1, 2]
-    messages = supervisor.heard()
+    messages = supervisor.messages_of()
     (saved,) = (message for message in messages if message["type"] == "saved")
     state = torch.load(Path(saved["path"]) / checkpoint.STATE_FILE, weights_only=True)
     assert state["step"] == state["parts"]["count"]["value"].item() == 1
@@ -329,7 +329,7 @@ def test_run_that_ends_early_saves_its_last_step(supervisor: Supervisor, reply: 
             run.report(count=counter.value)
             if step == 1:
                 break
-    (saved,) = supervisor.heard("saved")
+    (saved,) = supervisor.messages_of("saved")
     assert saved["step"] == 2
     state = torch.load(Path(saved["path"]) / checkpoint.STATE_FILE, weights_only=True)
     assert state["parts"]["count"]["value"].item() == 2
@@ -343,7 +343,7 @@ def test_run_left_in_the_middle_of_a_step_saves_nothing(supervisor: Supervisor) 
             if step == 1:
                 break
             run.report(count=1)
-    assert supervisor.heard("saved") == []
+    assert supervisor.messages_of("saved") == []
 
 
 # PyTorch raises RuntimeError if the disk is full.
@@ -358,7 +358,7 @@ def test_failed_save_is_reported_and_training_continues(
     supervisor.answers("go and save", "go")
     counter = Count()
     assert count(SpotSafe(count=counter), counter) == [1, 2]
-    (failed,) = supervisor.heard("save_failed")
+    (failed,) = supervisor.messages_of("save_failed")
     assert failed["step"] == 1
     assert str(error) in failed["detail"]
     assert list(supervisor.staging.iterdir()) == []

@@ -208,7 +208,7 @@ def test_reports_between_rungs_do_not_change_the_forecast() -> None:
     assert informed.forecast() == quiet.forecast() != {}
 
 
-def dear(config: Config) -> float:
+def cost_factor(config: Config) -> float:
     """Return the duration of a step in seconds, which grows with the width."""
     return float(str(config["width"])) / 8
 
@@ -220,12 +220,12 @@ def test_suggestions_respect_the_affordable_step_time(step_s: float) -> None:
     for number in range(16):
         config = sampler.suggest(number)
         assert config is not None
-        sampler.tell(number, 4, height(config, 4), round(4 * dear(config) * 10**9), at_rung=True)
+        sampler.tell(number, 4, height(config, 4), round(4 * cost_factor(config) * 10**9), at_rung=True)
     free = [c for n in range(16, 56) if (c := sampler.suggest(n))]
     bound = [c for n in range(56, 96) if (c := sampler.suggest(n, step_s))]
     assert len(free) == len(bound) == 40
-    assert max(map(dear, free)) > 3
-    assert max(map(dear, bound)) <= max(1.2 * step_s, 1.2)
+    assert max(map(cost_factor, free)) > 3
+    assert max(map(cost_factor, bound)) <= max(1.2 * step_s, 1.2)
 
 
 def test_sampler_still_suggests_after_all_trials_failed() -> None:

@@ -123,9 +123,9 @@ def test_unaffordable_running_trials_block_the_leader() -> None:
 
 def test_new_trial_may_use_half_of_the_free_money() -> None:
     finished, running = Trial("completed", STEPS, STEPS), Trial("running", 20, STEPS)
-    alone, beside = reserve(finished, left_steps=100), reserve(finished, running, left_steps=100)
+    alone, with_running = reserve(finished, left_steps=100), reserve(finished, running, left_steps=100)
     assert 2 * alone.new_step_s * STEPS == pytest.approx(100 / MARGIN, rel=0.03)
-    assert 2 * beside.new_step_s * STEPS == pytest.approx((100 - 20 * MARGIN) / MARGIN, rel=0.03)
+    assert 2 * with_running.new_step_s * STEPS == pytest.approx((100 - 20 * MARGIN) / MARGIN, rel=0.03)
     assert reserve(finished, running, left_steps=10).new_step_s == 0
 
 

@@ -67,7 +67,7 @@ def test_running_trial_is_considered_only_if_requested() -> None:
 def test_leader_finishes_first_then_best_affordable_forecast() -> None:
     assert foretold(state_of(25, Trial("paused", 20, 20)), None) == 0
     state = state_of(25, Trial("running", 20, 40), Trial("paused", 39, 39), Trial("paused", 38, 38))
-    assert foretold(state, {0: (0.9, 0.0), 1: (0.7, 0.0), 2: (0.8, 0.0)}) == 1, "the other is too dear"
+    assert foretold(state, {0: (0.9, 0.0), 1: (0.7, 0.0), 2: (0.8, 0.0)}) == 1, "the other is too expensive"
     assert foretold(state, {0: (0.9, 0.0), 2: (0.8, 0.0)}) is None
     assert foretold(state, None) is None
 

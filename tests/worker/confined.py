@@ -77,7 +77,7 @@ def eats_as_a_daemon(config: dict[str, Any]) -> None:
 def leaves_files(config: dict[str, Any]) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp())
     (folder / "data").write_text("x")
-    Path(config["told"]).write_text(str(folder))
+    Path(config["marker"]).write_text(str(folder))
     if config["killed"]:
         time.sleep(1000)
     return {"acc": 1.0}

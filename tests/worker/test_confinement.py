@@ -160,8 +160,8 @@ def test_child_above_its_memory_limit_is_killed_with_its_daemons(drive: Any, cas
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, killed: bool) -> None:
-    driver, marker = drive("leaves_files", MODULE), tmp_path / "told"
-    driver.begin(config={"told": str(marker), "killed": killed})
+    driver, marker = drive("leaves_files", MODULE), tmp_path / "marker"
+    driver.begin(config={"marker": str(marker), "killed": killed})
     if killed:
         driver.until(lambda _: marker.exists() and marker.read_text())
         assert Path(marker.read_text()).exists()
@@ -187,23 +187,23 @@ def test_folders_without_permissions_are_removed() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         place = Path(name)
         place.chmod(0o777)
-        beside, left = place / "beside", place / "left"
+        outside, left = place / "outside", place / "left"
         pid = os.fork()
         if pid == 0:
             try:
                 if os.getuid() == 0:
                     os.setuid(65534)
-                beside.mkdir(mode=0o500)
+                outside.mkdir(mode=0o500)
                 (left / "inner").mkdir(parents=True)
                 (left / "inner/file").write_text("x")
-                (left / "link").symlink_to(beside)
+                (left / "link").symlink_to(outside)
                 (left / "inner").chmod(0)
                 scratch.wipe(left)
                 os._exit(int(left.exists()))
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert beside.stat().st_mode & 0o777 == 0o500
+        assert outside.stat().st_mode & 0o777 == 0o500
 
 
 def test_limits_apply_to_processes_started_by_a_process() -> None:

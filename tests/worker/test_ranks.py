@@ -310,17 +310,17 @@ def lost_nodes(monkeypatch: pytest.MonkeyPatch) -> tuple[OtherActors, threading.
 def test_attempt_fails_on_a_node_that_is_lost_or_does_not_end_it(
     lost_nodes: tuple[OtherActors, threading.Event], is_gone: bool
 ) -> None:
-    (others, fails), heard = lost_nodes, list[tuple[str, int, Any]]()
-    others.follow(lambda *news: heard.append(news))
+    (others, fails), received = lost_nodes, list[tuple[str, int, Any]]()
+    others.follow(lambda *news: received.append(news))
     if is_gone:
         fails.set()
         assert until(lambda: others.is_one_lost)
     others.begin({"trial": "trial_1", "attempt": 3})
     if not is_gone:
         others.settle()
-    assert until(lambda: bool(heard))
+    assert until(lambda: bool(received))
     fails.set()
-    ((*attempt, news),) = heard
+    ((*attempt, news),) = received
     assert (attempt, news["state"]) == (["trial_1", 3], "failed")
     assert ("it is gone" if is_gone else "it did not end its attempt") in news["error"]["message"]
 

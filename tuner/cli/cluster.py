@@ -74,7 +74,7 @@ def preempt(
 
 def _as_json(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:
     shown = [{k: v for k, v in dataclasses.asdict(node).items() if k != "session"} for node in nodes]
-    print(json.dumps({"nodes": shown, "said": changes}), flush=True)
+    print(json.dumps({"nodes": shown, "changes": changes}), flush=True)
 
 
 def _as_table(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:

@@ -167,18 +167,18 @@ class ReconnectLimit:
         self._lasts_s = lasts_s
         self._on_connection = on_connection or (lambda _: None)
         self._on_silence = on_silence or (lambda _: None)
-        self._heard_at: float | None = None
-        self.heard_time = datetime.now().astimezone()
+        self._answered_at: float | None = None
+        self.answer_time = datetime.now().astimezone()
         self.answer_s = SILENT_S  #: How long to wait for the next answer.
 
-    def heard(self) -> None:
-        self._heard_at, self.heard_time = time.monotonic(), datetime.now().astimezone()
+    def note_answer(self) -> None:
+        self._answered_at, self.answer_time = time.monotonic(), datetime.now().astimezone()
         self.answer_s = SILENT_S
 
     def report(self, is_there: bool) -> None:
         """Report to the callbacks whether the service answers."""
         if not is_there:
-            self._on_silence(self.heard_time)
+            self._on_silence(self.answer_time)
         self._on_connection(is_there)
 
     def raise_unless_tolerated(self, error: ApiError) -> None:
@@ -190,8 +190,8 @@ class ReconnectLimit:
         if the service has never answered.
         """
         was_slow = isinstance(error.__cause__, httpx2.TimeoutException)
-        if self._heard_at is not None:
-            is_over = time.monotonic() - self._heard_at > self._lasts_s
+        if self._answered_at is not None:
+            is_over = time.monotonic() - self._answered_at > self._lasts_s
         else:
             is_over = not was_slow or self.answer_s >= ANSWER_S_MAX
         if 0 < error.status < 500 or is_over:
@@ -218,10 +218,10 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
                     raise ApiError.of(response)
                 # The limit so far was that of the headers. The transport reads this one when the body begins.
                 response.request.extensions["timeout"]["read"] = SILENT_S
-                limit.heard()
+                limit.note_answer()
                 limit.report(True)
                 async for line in http.lines(response):
-                    limit.heard()
+                    limit.note_answer()
                     event = reader.add_line(line)
                     if event is not None:
                         after = event.id if event.id is not None else after
@@ -254,7 +254,7 @@ async def wait(
     while True:
         try:
             current = await fetch(limit.answer_s)
-            limit.heard()
+            limit.note_answer()
             show(current)
             state = current.state
             if state in until:
@@ -262,7 +262,7 @@ async def wait(
         except ApiError as error:
             limit.raise_unless_tolerated(error)
             if error.status == 0:
-                show.silent(limit.heard_time)
+                show.silent(limit.answer_time)
         if timeout_s is not None and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{job} is still {state} after {timeout_s:g} s")
         await http.sleep(PAUSE_S)

@@ -61,8 +61,8 @@ class LocalHead:
 
         Args:
             home: The directory of the state, log and token files.
-            cpus: Logical CPUs of the head's node. None: those of the machine.
-            gpus: Logical GPUs of the head's node. None: those of the machine.
+            cpus: Logical CPUs of the head's node. None means those of the machine.
+            gpus: Logical GPUs of the head's node. None means those of the machine.
         """
         self._home, self._cpus, self._gpus = home.absolute(), cpus, gpus
         self._cluster = ClusterFile(self._home)

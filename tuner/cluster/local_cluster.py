@@ -37,7 +37,7 @@ class LocalCluster:
             home: The directory of the head and of the cluster's files.
             specs: The nodes.
             metadata: The cloud metadata service of this machine, which all nodes share.
-            replace_after_s: When a lost node is started again. None: never.
+            replace_after_s: When a lost node is started again. None means never.
         """
         self._file = ClusterFile(home)
         self._head = LocalHead(home)

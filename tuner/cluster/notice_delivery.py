@@ -76,15 +76,15 @@ class MachineWatch:
         """Wait for the machine's nodes, and return when the last of them is gone."""
         self.watcher.start()
         try:
-            heard = time.monotonic()
+            answered_at = time.monotonic()
             while True:
                 try:
-                    there = self._refresh_nodes()
-                    heard = time.monotonic()
+                    is_left = self._refresh_nodes()
+                    answered_at = time.monotonic()
                 except TunerError as error:
                     self._note(error.detail)
-                    there = time.monotonic() < heard + self._silent_s
-                if self._nodes and not there:
+                    is_left = time.monotonic() < answered_at + self._silent_s
+                if self._nodes and not is_left:
                     log.info("the nodes of this machine are gone")
                     self._release()
                     return

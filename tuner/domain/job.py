@@ -246,7 +246,7 @@ class JobSpec:
     command: str | None = field(default=None, metadata={"new": True})
     #: A regular expression that finds the program's metrics in its output. None if it writes them to a file.
     metrics_pattern: str | None = field(default=None, metadata={"new": True})
-    #: What the trainable is called with. None: a dictionary with the configuration. "ray_tune": the same, where a parameter or
+    #: What the trainable is called with. None means a dictionary with the configuration. "ray_tune": the same, where a parameter or
     #: constant `model.width` is `config["model"]["width"]`. "optuna": a trial of Optuna.
     kind: TrainableKind | None = field(default=None, metadata={"new": True})
     #: How long checkpoints and artifacts are kept after the job has ended. If it is None, the service's setting applies.

@@ -6,6 +6,6 @@ def storable(text: str, max_characters: int | None = None) -> str:
 
     Args:
         text: Any text.
-        max_characters: The number of characters to keep. None: all of them.
+        max_characters: The number of characters to keep. None means all of them.
     """
     return text[:max_characters].encode("utf-8", "replace").decode().replace("\0", "")

@@ -144,7 +144,7 @@ class Loop:
         Args:
             trial: The trial.
             attempt: The number of its attempt.
-            machine: The machine. None: nothing is known about it yet.
+            machine: The machine. None if nothing is known about it yet.
 
         Returns:
             The length of the attempt's whole lease in nanoseconds, or 0 if the attempt no longer runs.

@@ -257,9 +257,9 @@ def rebuild(
         settings: The settings of the service.
         row: The job.
         heartbeat: The heartbeat thread.
-        died_at: When the previous driver's workers are known to have stopped. None: not known.
+        died_at: When the previous driver's workers are known to have stopped. None if that is not known.
         find: Returns the priced offer that matches a machine.
-        places: The kinds of machines to choose from. None: every machine is as good as any other.
+        places: The kinds of machines to choose from. None if all machines are equally good.
     """
     now = Instant(time.time_ns())
     journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)

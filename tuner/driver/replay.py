@@ -246,7 +246,7 @@ def check(
     Args:
         record: The record of the job.
         spec: The job.
-        sampler: Return a new sampler of the job. None: its history is gone, so its answers are not checked.
+        sampler: Return a new sampler of the job. None if its history is gone. Its answers are then not checked.
         rate: The rate with which the job's decisions estimate costs.
         concurrency: How many trials may run at once until an event sets it. Launches of older releases do not.
         source: Looks up the trials of earlier jobs that this job continued.

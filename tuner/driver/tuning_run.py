@@ -121,7 +121,7 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
 
     @exit_on_error
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        keeps = self._pool.heard(trial, result[MESSAGES][0])
+        keeps = self._pool.receive(trial, result[MESSAGES][0])
         return str(TrialScheduler.CONTINUE if keeps else TrialScheduler.STOP)
 
     @exit_on_error
@@ -180,7 +180,7 @@ def run_tune(
         spec: The job's spec.
         loop: The loop of the job.
         actuator: The loop's world.
-        package: What workers need to load the job's package. None: it has none.
+        package: What workers need to load the job's package. None if it has none.
         display: Shows the job in Ray's dashboard.
         each_turn: Called on every turn of Tune's loop.
     """

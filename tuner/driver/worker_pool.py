@@ -87,12 +87,12 @@ class WorkerPool:
         self._requested.pop(worker.trial_id, None)
         self._assign(worker)
 
-    def heard(self, worker: Trial, message: dict[str, Any] | None) -> bool:
+    def receive(self, worker: Trial, message: dict[str, Any] | None) -> bool:
         """Pass a worker's message to the loop, and give it its next attempt if it is free.
 
         Args:
             worker: The worker.
-            message: The message. None: the worker is idle.
+            message: The message. None if the worker is idle.
 
         Returns:
             False if the worker is idle and no attempt waits for it. Tune may then stop it or keep it.

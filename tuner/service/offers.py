@@ -48,7 +48,7 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
 
 
 def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> list[Offer]:
-    """Return one offer for each kind of machine that Ray can be told to place a trial on, most expensive first.
+    """Return one offer for each kind of machine on which Ray can place a trial, most expensive first.
 
     Ray distinguishes machines by labels. If no node has a market label, there is only one offer, and the most expensive
     suitable node determines its price.

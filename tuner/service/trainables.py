@@ -115,7 +115,7 @@ def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) 
         process.communicate()
         return Described(entry, error=f"importing it takes more than {PROBE_TIMEOUT_S:.0f} s")
     except (ValueError, TypeError):
-        tail = (trouble.strip() or "it said nothing").splitlines()[-1]
+        tail = (trouble.strip() or "it printed nothing").splitlines()[-1]
         return Described(
             entry, error=f"importing it ended the process with status {process.returncode}: {tail}"[:2000]
         )

@@ -159,7 +159,7 @@ class Invariants:
                 if not is_open:
                     tx.settle(hold.id, {"lost": hold.cost}, at=hold.ends_at)
                 if not again or tx.account() != before or tx.committed.entries:
-                    _broken("I7", f"the hold {hold.id}, told again, changes the account")
+                    _broken("I7", f"the hold {hold.id}, placed again, changes the account")
 
     def _check_replay(self, run: SimulatedRun) -> None:
         state = rebuilt(run.loop, run)

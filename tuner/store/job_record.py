@@ -37,7 +37,7 @@ def numbered_events(database: Database, job: str, *, until: int | None = None) -
     They are read page by page, because with SQLite's rollback journal no process can commit during a read.
 
     Args:
-        until: Number of the last event to yield. None: the newest.
+        until: Number of the last event to yield. None means the newest.
     """
     e, last = events.c, 0
     page = select(e.seq, e.body).where(e.job == job).order_by(e.seq).limit(EVENTS_PAGE)

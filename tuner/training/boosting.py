@@ -29,7 +29,7 @@ def tuner_model() -> str | None:
 
 
 def TunerCallback(*metrics: str, every: int = 1, artifacts_dir: str | Path | None = None) -> Any:
-    """Return a callback for `xgboost.train` or `lightgbm.train`, whichever was imported.
+    """Return a callback for `xgboost.train` or `lightgbm.train`, depending on which was imported.
 
     It reports after each step, and saves and stops when the service says so.
 
