@@ -127,7 +127,7 @@ $(VENV)/audit/.installed: constraints.txt pyproject.toml
 	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit cyclonedx-bom
 	@touch $@
 
-# Strict: what pypi.org does not answer for is no pass.
+# Strict: a package for which pypi.org gives no answer counts as a failure.
 audit: $(VENV)/audit/.installed
 	@echo "asks pypi.org for advisories: this needs a network"
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement constraints.txt

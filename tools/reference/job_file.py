@@ -97,7 +97,7 @@ NAMED = {
 def page() -> str:
     parts = [HEAD, "## The whole\n", _table(shapes.JobRequest)]
     parts.append(
-        "`planning`, beside them, is read by [`tuner plan`](../plans.md) and left out by `tuner submit`.\n"
+        "A file may also have a section `planning`. [`tuner plan`](../plans.md) reads it and `tuner submit` ignores it.\n"
     )
     for name, model in SECTIONS:
         description = one_line(doc(model))
