@@ -22,7 +22,7 @@ SPACE = {
     "momentum": {"type": "float", "low": 0.0, "high": 0.9, "when": {"optimizer": ["sgd"]}},
 }
 TRACEBACK = """Traceback (most recent call last):
-  File "/usr/lib/python3.11/site-packages/tuner/worker/child.py", line 128, in train
+  File "/home/ana/tuner/tuner/worker/child.py", line 128, in train
     session.take_output(target(dict(channel.begin.config)))
   File "/home/ana/digits.py", line 14, in train
     data = load(config["path"])
@@ -72,6 +72,9 @@ def test_trials_are_sorted_and_filtered_while_reports_arrive(page: Page, site: S
     expect(page.get_by_text(" of ").filter(has_text="trials").last).to_be_visible()
     head.get_by_role("button").click()
     expect(head).to_have_attribute("aria-sort", "ascending")
+    # Announcements are only for screen readers.
+    announced = page.get_by_text("Trials by width, ascending.", exact=True)
+    expect(announced).to_have_css("clip-path", "inset(50%)")
     assert listed(page) == expected(width, falls=False)
     assert 1 < len(listed(page)) < site.get(f"/jobs/{job}")["progress"]["trials"]["paused"]
     head.get_by_role("button").press("Enter")
@@ -146,6 +149,7 @@ def test_failed_job_page_shows_reason_traceback_and_advice(page: Page, site: Sit
     expect(where).to_contain_text('File "/home/ana/digits.py", line 14, in train')
     expect(where).to_contain_text("A note.")
     expect(where).not_to_contain_text("npyio")
+    expect(where).not_to_contain_text("take_output")
     part.get_by_text("The whole traceback").click()
     expect(part.get_by_role("region", name="The whole traceback")).to_contain_text("npyio")
     expect(part.get_by_role("heading", name="Advice")).to_be_visible()
