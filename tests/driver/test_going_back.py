@@ -7,7 +7,7 @@ import pytest
 from tests.driver.looping import Job
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS, Instant
-from tuner.driver.messages import SavedPart, StepReport, Trouble, WorkerMessage
+from tuner.driver.messages import AttemptFailure, SavedPart, StepReport, WorkerMessage
 
 
 def test_damaged_checkpoint_is_not_restored_again() -> None:
@@ -40,7 +40,7 @@ def test_attempt_refused_by_leaving_worker_restarts_immediately() -> None:
             attempt,
             "paused",
             Meter({"idle": NS}),
-            trouble=Trouble("notice", "", "goes"),
+            failure=AttemptFailure("notice", "", "goes"),
             has_notice=True,
         )
         job.loop.progress(refused)

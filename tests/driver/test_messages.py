@@ -44,8 +44,8 @@ def test_invalid_characters_in_text_are_replaced() -> None:
     error = {"kind": "raised", "type": "OSError", "message": broken, "traceback": broken}
     progress = parse(reports=[{**REPORT, "metrics": {broken: broken}}], error=error)
     assert progress.reports[0].metrics == {"caf?": "caf?"}
-    assert progress.trouble is not None
-    assert (progress.trouble.message, progress.trouble.traceback) == ("caf?", "caf?")
+    assert progress.failure is not None
+    assert (progress.failure.message, progress.failure.traceback) == ("caf?", "caf?")
 
 
 @pytest.mark.parametrize(

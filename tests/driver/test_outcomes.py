@@ -6,14 +6,14 @@ from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptEnd
-from tuner.driver.messages import Trouble, WorkerMessage, WorkerState, cause_of, end_of, event_of
+from tuner.driver.messages import AttemptFailure, WorkerMessage, WorkerState, cause_of, end_of, event_of
 
 AT = Instant(5)
 
 
 def message(state: WorkerState, kind: str = "", *, has_notice: bool = False) -> WorkerMessage:
-    trouble = Trouble(kind, "E", "said") if kind else None
-    return WorkerMessage("t", 1, state, Meter(), trouble=trouble, has_notice=has_notice)
+    failure = AttemptFailure(kind, "E", "said") if kind else None
+    return WorkerMessage("t", 1, state, Meter(), failure=failure, has_notice=has_notice)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_last_message_of_worker_determines_attempt_outcome(progress: WorkerMessa
 
 def test_cause_is_one_of_the_known_causes() -> None:
     assert cause_of(None) == "worker"
-    assert cause_of(Trouble("memory", "", "")) == "memory"
-    assert cause_of(Trouble("of another version", "", "")) == "other"
+    assert cause_of(AttemptFailure("memory", "", "")) == "memory"
+    assert cause_of(AttemptFailure("of another version", "", "")) == "other"
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_finished_job_ends_only_once() -> None:
     job.loop.tick()
 
 
-class Elsewhere(OnlySpot):
+class AnotherMachine(OnlySpot):
     """A placement policy that wants to move every attempt to an offer that the budget cannot pay for."""
 
     def relocation(self, trial: TrialSnapshot) -> Place | None:
@@ -199,7 +199,7 @@ def waiting(placement: OnlySpot, *, wall_clock_ns: int | None = None) -> Simulat
 
 
 def test_waiting_attempt_moves_only_to_an_affordable_offer() -> None:
-    for placement, goes in ((OnlySpot(), False), (Elsewhere(), False), (Cheaper(), True)):
+    for placement, goes in ((OnlySpot(), False), (AnotherMachine(), False), (Cheaper(), True)):
         run = waiting(placement)
         (lease,) = run.loop.leases.values()
         assert run.loop.relocate(lease.trial, lease.attempt) is goes

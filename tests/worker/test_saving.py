@@ -46,9 +46,9 @@ def test_unexpected_storage_error_fails_the_attempt_and_is_named(
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "storage"
     assert "the bucket is gone" in failed["error"]["message"]
-    trouble = WorkerMessage.parse(failed).trouble
-    assert trouble is not None
-    assert trouble.is_storage_failure
+    failure = WorkerMessage.parse(failed).failure
+    assert failure is not None
+    assert failure.is_storage_failure
 
 
 def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,9 +260,9 @@ def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPa
 def test_module_that_kills_its_importer_is_imported_in_the_child(drive: Any) -> None:
     driver = drive("train", "tests.worker.dies_imported", fresh=True)
     driver.begin()
-    trouble = WorkerMessage.parse(driver.until_state("failed")).trouble
-    assert trouble is not None
-    assert trouble.is_storage_failure
+    failure = WorkerMessage.parse(driver.until_state("failed")).failure
+    assert failure is not None
+    assert failure.is_storage_failure
     driver.begin()
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "exited"

@@ -15,7 +15,7 @@ from tuner.client import follow, http
 from tuner.client.bridge import Items, call, series
 from tuner.client.changes import is_made, raised, wants_more
 from tuner.client.follow import progress_of
-from tuner.client.http import ApiError, BestQuery, Elsewhere, Http, quoted, refuse_unknown
+from tuner.client.http import ApiError, BestQuery, Http, MachineOptions, quoted, refuse_unknown
 from tuner.schemas import answers
 from tuner.schemas import best as choices
 from tuner.schemas.access import (
@@ -304,10 +304,10 @@ class Calls(ABC):
         return await self._http.ask(choices.BestOfAll, "GET", "/v1/best", query=query)
 
     @call
-    async def pareto(self, job: AnyJob, **elsewhere: Unpack[Elsewhere]) -> choices.Pareto:
+    async def pareto(self, job: AnyJob, **machine: Unpack[MachineOptions]) -> choices.Pareto:
         """Return the Pareto front of metric against cost, or of both metrics against cost. `best` chooses from the same points."""
-        refuse_unknown(elsewhere, http.ELSEWHERE)
-        return await self._http.ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=elsewhere)
+        refuse_unknown(machine, http.MACHINE_OPTIONS)
+        return await self._http.ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=machine)
 
     @call
     async def bill(self, job: AnyJob) -> answers.Bill:

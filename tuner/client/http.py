@@ -17,7 +17,7 @@ from tuner.schemas.base import Answer, FieldProblem, Problem
 from tuner.settings import Settings
 
 
-class Elsewhere(TypedDict, total=False):
+class MachineOptions(TypedDict, total=False):
     """The machine to compute costs for. If none is given, the recorded costs are returned."""
 
     market: str | None
@@ -25,7 +25,7 @@ class Elsewhere(TypedDict, total=False):
     region: str | None
 
 
-class BestQuery(Elsewhere, total=False):
+class BestQuery(MachineOptions, total=False):
     """Limits on training a configuration."""
 
     max_cost_usd: float | None
@@ -35,7 +35,7 @@ class BestQuery(Elsewhere, total=False):
 
 # The query parameters and fields that each call knows. Other names are refused before a request is sent.
 BEST = frozenset(BestQuery.__annotations__)
-ELSEWHERE = frozenset(Elsewhere.__annotations__)
+MACHINE_OPTIONS = frozenset(MachineOptions.__annotations__)
 PRICES = frozenset({"cloud", "region", "zone", "instance_type", "accelerator", "market"})
 SPEND = frozenset({"since", "until", "timezone"})
 ESTIMATE = frozenset({"run", "choices", "scaling", "compute_optimal", "recurring", "ownership", "serving"})

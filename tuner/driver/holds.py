@@ -18,7 +18,7 @@ from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHo
 from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptCause, AttemptEnd
 from tuner.domain.usage import Usage
-from tuner.driver.messages import Saved, StepReport, Trouble, cause_of
+from tuner.driver.messages import AttemptFailure, Saved, StepReport, cause_of
 from tuner.driver.placement import Place
 from tuner.driver.ports import JournalTx
 from tuner.tuning.guard import fits_deadline, lease_ns
@@ -64,7 +64,7 @@ class AttemptLease:
     #: The place of the machine that it was given and pays for. None if the machine was not checked.
     assigned_place: Place | None = None
     wrong_machine: str = ""  #: Why the attempt may not stay on its machine.
-    trouble: Trouble | None = None  #: The last failure that the worker reported.
+    failure: AttemptFailure | None = None  #: The last failure that the worker reported.
     environment: Environment | None = None
 
     @property
@@ -180,7 +180,7 @@ class AttemptLease:
         if end == "preempted":
             cause = "notice" if self.has_notice else "no_notice"
         elif end in ("lost", "failed"):
-            cause = "machine" if self.wrong_machine else cause_of(self.trouble)
+            cause = "machine" if self.wrong_machine else cause_of(self.failure)
         return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
 
     def unposted(self) -> Money:

@@ -112,10 +112,10 @@ class Loop:
             lease.carried_ns = progress.carried_ns
             if lease.began(turn.tx, progress.node, progress.from_step, progress.environment):
                 self.saved[lease.trial] = lease.from_step
-            lease.has_notice, lease.usage, lease.trouble = (
+            lease.has_notice, lease.usage, lease.failure = (
                 progress.has_notice,
                 progress.usage,
-                progress.trouble,
+                progress.failure,
             )
             for saved in progress.checkpoints:
                 self._on_saved(turn, lease, saved.step)
@@ -411,14 +411,14 @@ class Loop:
         self._record_and_decide(turn, event)
 
     def _on_end(self, turn: LoopTurn, lease: AttemptLease, progress: WorkerMessage) -> None:
-        trial, trouble = lease.trial, progress.trouble
+        trial, failure = lease.trial, progress.failure
         if progress.saved_step:
             self._on_saved(turn, lease, progress.saved_step)
         # The lease ended before the attempt's first step did.
-        starved = trouble is not None and trouble.kind == "lease" and lease.last_step == 0
+        starved = failure is not None and failure.kind == "lease" and lease.last_step == 0
         once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
         self.pace.ended(trial, lease.meter, **once_ns, starved=starved)
-        reason, detail = (trouble.summary, trouble.traceback) if trouble else ("", "")
+        reason, detail = (failure.summary, failure.traceback) if failure else ("", "")
         end = end_of(progress)
         # A hanging trial has failed, even if its worker or machine was lost while it was being stopped.
         if trial in self.stalled and end in ("lost", "preempted"):

@@ -22,7 +22,7 @@ ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "end
 MOST_LOST = 100
 # Limits for listing the metrics that were reported instead of the objective.
 NAMES_KEPT, NAME_CHARS = 30, 60
-TROUBLE = ("kind", "type", "message", "traceback")
+FAILURE_FIELDS = ("kind", "type", "message", "traceback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SavedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class AttemptFailure:
     """Why an attempt ended although the driver did not order it."""
 
     kind: str
@@ -102,7 +102,7 @@ class WorkerMessage:
     checkpoints: tuple[Saved, ...] = ()  #: Checkpoints that became durable since the last message.
     need_ns: int = 0  #: By how many nanoseconds the worker asks to extend its lease.
     saved_step: int | None = None  #: The step of the newest durable checkpoint.
-    trouble: Trouble | None = None
+    failure: AttemptFailure | None = None
     #: The part of the setup time that prepared the worker itself. The worker's next attempt does not need it.
     warming_ns: int = 0
     node: str = ""  #: Ray's id of the worker's node. Empty if it is not known.
@@ -159,7 +159,9 @@ class WorkerMessage:
             retires=result.get("retires", False),
             usage=Usage.parse(result.get("usage")),
             environment=Environment.parse(result.get("environment")),
-            trouble=Trouble(**{name: _text(error.get(name, "")) for name in TROUBLE}) if error else None,
+            failure=AttemptFailure(**{name: _text(error.get(name, "")) for name in FAILURE_FIELDS})
+            if error
+            else None,
         )
 
 
@@ -190,21 +192,21 @@ def end_of(progress: WorkerMessage) -> AttemptEnd:
     Three failures do not count as the trial's: of the storage, of a port that was taken, and of a node that was lost.
     On a machine that is about to be taken away, a failure that its shutdown also causes counts as a preemption.
     """
-    if progress.state == "failed" and progress.trouble is not None:
+    if progress.state == "failed" and progress.failure is not None:
         if progress.has_notice and (
-            progress.trouble.is_storage_failure or progress.trouble.kind in _BY_ITS_MACHINE
+            progress.failure.is_storage_failure or progress.failure.kind in _BY_ITS_MACHINE
         ):
             return "preempted"
-        if progress.trouble.is_storage_failure or progress.trouble.is_of_the_machines:
+        if progress.failure.is_storage_failure or progress.failure.is_of_the_machines:
             return "lost"
     return _ENDS[progress.state]
 
 
-def cause_of(trouble: Trouble | None) -> AttemptCause:
-    """Return why an attempt was lost or failed. `trouble` is None if the worker vanished."""
-    if trouble is None:
+def cause_of(failure: AttemptFailure | None) -> AttemptCause:
+    """Return why an attempt was lost or failed. `failure` is None if the worker vanished."""
+    if failure is None:
         return "worker"
-    return next((cause for cause in CAUSES if cause == trouble.kind), "other")
+    return next((cause for cause in CAUSES if cause == failure.kind), "other")
 
 
 def event_of(

@@ -109,7 +109,7 @@ class WorkerPool:
         if machine is not None:
             self._loop.node_assigned(progress.trial, progress.attempt, machine)
         over = progress.state in ENDED
-        is_lost = progress.retires and progress.trouble is not None and progress.trouble.kind == "worker"
+        is_lost = progress.retires and progress.failure is not None and progress.failure.kind == "worker"
         if is_lost and _is_any_preempted(None, self._nodes_of(worker)):
             progress = replace(progress, state="preempted")
         if over:

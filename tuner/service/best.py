@@ -192,10 +192,10 @@ def pareto(
         there = pricing(db, service, row, query)
         if there is None:
             return row.spec.second, [PricedPoint(point) for point in fronts.pareto(db, job)], None
-        return row.spec.second, _Elsewhere(db, row, there).front(), there
+        return row.spec.second, _PointsOnOtherMachine(db, row, there).front(), there
 
 
-class _Elsewhere:
+class _PointsOnOtherMachine:
     """The points of a job, each with its cost on another machine."""
 
     def __init__(self, db: Connection, row: JobRow, there: MachinePricing) -> None:
@@ -242,12 +242,12 @@ class _Elsewhere:
 
 def _best(db: Connection, row: JobRow, limits: CostLimits, there: MachinePricing | None) -> BestView | None:
     if there is not None:
-        elsewhere = _Elsewhere(db, row, there)
-        point_and_loss = elsewhere.best(limits)
+        points = _PointsOnOtherMachine(db, row, there)
+        point_and_loss = points.best(limits)
         return (
             None
             if point_and_loss is None
-            else BestView(row, point_and_loss[0], elsewhere.cheapest(better_than=point_and_loss[1]), there)
+            else BestView(row, point_and_loss[0], points.cheapest(better_than=point_and_loss[1]), there)
         )
     point = fronts.best(db, row.id, limits)
     if point is None:
@@ -260,7 +260,7 @@ def _best(db: Connection, row: JobRow, limits: CostLimits, there: MachinePricing
 def _cheapest(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> PricedPoint | None:
     there = pricing(db, service, row, query)
     if there is not None:
-        return _Elsewhere(db, row, there).cheapest()
+        return _PointsOnOtherMachine(db, row, there).cheapest()
     point = fronts.cheapest(db, row.id)
     return None if point is None else PricedPoint(point)
 

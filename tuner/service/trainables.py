@@ -108,14 +108,14 @@ def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) 
     )
     limits.hold(process.pid)
     try:
-        output, trouble = process.communicate(timeout=PROBE_TIMEOUT_S + CLEARS_S)
+        output, errors = process.communicate(timeout=PROBE_TIMEOUT_S + CLEARS_S)
         return Described(entry, **json.loads(output))
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         return Described(entry, error=f"importing it takes more than {PROBE_TIMEOUT_S:.0f} s")
     except (ValueError, TypeError):
-        tail = (trouble.strip() or "it printed nothing").splitlines()[-1]
+        tail = (errors.strip() or "it printed nothing").splitlines()[-1]
         return Described(
             entry, error=f"importing it ended the process with status {process.returncode}: {tail}"[:2000]
         )

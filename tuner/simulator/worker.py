@@ -11,7 +11,7 @@ from tuner.domain.cost import CostKind, Meter
 from tuner.domain.preemption_policy import MARGIN_NS, in_time
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
-from tuner.driver.messages import Saved, StepReport, Trouble, WorkerMessage, WorkerState
+from tuner.driver.messages import AttemptFailure, Saved, StepReport, WorkerMessage, WorkerState
 from tuner.driver.ports import Assignment
 from tuner.worker.saves import Saves
 
@@ -210,7 +210,7 @@ class SimulatedAttempt:
         if self.lease_ns > self._used_ns():  # the lease was extended after this call was scheduled
             self._later(rest_ns, act)
             return
-        self._end("paused", Trouble("lease", "", "the lease ended before the step did"))
+        self._end("paused", AttemptFailure("lease", "", "the lease ended before the step did"))
 
     def _restore(self) -> None:
         self._switch("restore")
@@ -345,18 +345,18 @@ class SimulatedAttempt:
         if self.pending and not self.waiting:
             self._say("running")
 
-    def _end(self, state: WorkerState, trouble: Trouble | None = None) -> None:
+    def _end(self, state: WorkerState, failure: AttemptFailure | None = None) -> None:
         if self.over:
             return
         meter = self.meter()
         self.over = True
-        self._say(state, trouble=trouble, meter=meter)
+        self._say(state, failure=failure, meter=meter)
 
     def _say(
         self,
         state: WorkerState,
         *,
-        trouble: Trouble | None = None,
+        failure: AttemptFailure | None = None,
         meter: Meter | None = None,
     ) -> None:
         reports, self.pending = tuple(self.pending), []
@@ -372,7 +372,7 @@ class SimulatedAttempt:
             checkpoints,
             self.need_ns if state == "waiting" else 0,
             self.saved or None,
-            trouble,
+            failure,
             self.warming_ns,
             has_notice=self.has_notice,
         )

@@ -14,15 +14,15 @@ from tuner.worker.server_handle import ForkServer
 
 STATUS_S, LAST_WORDS_S = 10.0, 1.0
 
-Trouble = dict[str, str]
+FailureFields = dict[str, str]
 
 
-def trouble(kind: str, message: str, *, error: str = "", traceback: str = "") -> Trouble:
+def failure(kind: str, message: str, *, error: str = "", traceback: str = "") -> FailureFields:
     """Return the description of an end that the driver gets. `error` is the name of the exception's class, if there was one."""
     return {"kind": kind, "type": error, "message": message, "traceback": traceback}
 
 
-def exited(code: int | None, server_code: int | None, log: str) -> Trouble:
+def exited(code: int | None, server_code: int | None, log: str) -> FailureFields:
     """Describe the end of a child that exited without a message about why.
 
     Args:
@@ -41,7 +41,7 @@ def exited(code: int | None, server_code: int | None, log: str) -> Trouble:
         message = f"user code's process was killed by {_signal_name(code)}{_memory(code)}"
     killed = server_code is not None if code is None else code < 0
     tail = f"the end of what it printed:\n{log}" if log else "it printed nothing"
-    return trouble("killed" if killed else "exited", message, traceback=tail)
+    return failure("killed" if killed else "exited", message, traceback=tail)
 
 
 def _signal_name(code: int) -> str:
@@ -52,39 +52,39 @@ def _memory(code: int) -> str:
     return ", perhaps by the kernel because memory ran out" if code == -signal.SIGKILL else ""
 
 
-def node_lost(number: int, why: str) -> Trouble:
+def node_lost(number: int, why: str) -> FailureFields:
     """Describe the loss of a node of an attempt on several nodes. The driver finds out why it was lost."""
-    return trouble("worker", f"node {number} of the trial was lost: {why}")
+    return failure("worker", f"node {number} of the trial was lost: {why}")
 
 
-def of_rank(rank: int, trouble: Trouble) -> Trouble:
+def of_rank(rank: int, failure: FailureFields) -> FailureFields:
     """Name the rank in a description."""
-    return {**trouble, "message": f"rank {rank}: {trouble['message']}"}
+    return {**failure, "message": f"rank {rank}: {failure['message']}"}
 
 
-def protocol_broken(what: str) -> Trouble:
+def protocol_broken(what: str) -> FailureFields:
     """Describe a child that was killed because it sent an invalid message.
 
     `what` completes "the trial's process ...".
     """
     message = f"the trial's process {what}; report with tuner.training or ray.tune.report, from one thread"
-    return trouble("protocol", message, error="InvalidMessage")
+    return failure("protocol", message, error="InvalidMessage")
 
 
-def artifacts_refused(why: str) -> Trouble:
+def artifacts_refused(why: str) -> FailureFields:
     message = f"an artifact was refused: {why}"
-    return trouble("protocol", message, error="ArtifactRefused")
+    return failure("protocol", message, error="ArtifactRefused")
 
 
-def lease_ended() -> Trouble:
-    return trouble("lease", "the time that was paid for ended before the step did")
+def lease_ended() -> FailureFields:
+    return failure("lease", "the time that was paid for ended before the step did")
 
 
-def machine_leaves(notice: str) -> Trouble:
-    return trouble("notice", notice or "its machine had a notice")
+def machine_leaves(notice: str) -> FailureFields:
+    return failure("notice", notice or "its machine had a notice")
 
 
-def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -> Trouble | None:
+def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -> FailureFields | None:
     """Describe the limit that the processes of a fork server exceed. Return None if they are within their limits.
 
     Args:
@@ -94,36 +94,36 @@ def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -
     """
     match excess(pid, processes=limits.processes, memory_bytes=memory_bytes):
         case "processes", words:
-            return trouble("processes", words, error="ProcessLimit")
+            return failure("processes", words, error="ProcessLimit")
         case "memory", words:
             message = f"{words}; use a smaller batch or model, or ask for more CPUs a trial"
-            return trouble("memory", message, error="MemoryLimit")
+            return failure("memory", message, error="MemoryLimit")
         case _:
             return None
 
 
-def not_stored(step: int, problem: str) -> Trouble:
-    return trouble(
+def not_stored(step: int, problem: str) -> FailureFields:
+    return failure(
         "storage", f"the checkpoint of step {step} could not be stored: {problem}", error="StorageFailed"
     )
 
 
-def not_begun(error: Exception) -> Trouble:
+def not_begun(error: Exception) -> FailureFields:
     """Describe an attempt that could not begin: its checkpoint or package could not be read, or no child could be forked.
 
     `BadFile` means that the package differs from the uploaded one. A retry cannot fix that, so the kind is `import`, not `storage`.
     """
     kind = "import" if isinstance(error, BadFile) else "storage"
-    return trouble(kind, f"the attempt could not begin: {error}", error="StartFailed")
+    return failure(kind, f"the attempt could not begin: {error}", error="StartFailed")
 
 
-def user_code_raised(message: FailedMessage) -> Trouble:
-    return trouble(message.kind, message.message, error=message.error, traceback=message.traceback)
+def user_code_raised(message: FailedMessage) -> FailureFields:
+    return failure(message.kind, message.message, error=message.error, traceback=message.traceback)
 
 
-def not_written(detail: str) -> Trouble:
+def not_written(detail: str) -> FailureFields:
     """Describe a checkpoint that the child could not write to the staging directory."""
-    return trouble("saving", detail, error="SaveFailed")
+    return failure("saving", detail, error="SaveFailed")
 
 
 def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:

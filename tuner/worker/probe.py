@@ -126,12 +126,12 @@ class ImportWatch:
     answer: bytearray = field(default_factory=bytearray)
     printed: bytearray = field(default_factory=bytearray)  # the end of what the child printed
     closed: list[int] = field(default_factory=list)  # pipes that are no longer read
-    trouble: str | None = None  # why the child was abandoned
+    failure: str | None = None  # why the child was abandoned
 
     def follow(self, pid: int, request: ProbeRequest, answer: int, output: int) -> int | None:
         """Wait for the child and return its exit status, or None if it exceeded a limit. The caller must then kill it."""
         until, looked = time.monotonic() + request.limit_s, time.monotonic()
-        while self.trouble is None:
+        while self.failure is None:
             self._receive(answer, output)
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -141,10 +141,10 @@ class ImportWatch:
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if now > until:
-                self.trouble = f"importing it takes more than {request.limit_s:.0f} s"
+                self.failure = f"importing it takes more than {request.limit_s:.0f} s"
             elif now - looked > LOOK_S:
                 looked = now
-                self.trouble = _beyond(request)
+                self.failure = _beyond(request)
         return None
 
     def _receive(self, answer: int, output: int) -> None:
@@ -189,8 +189,8 @@ def answered(request: ProbeRequest) -> dict[str, Any]:
     watch = ImportWatch()
     status = watch.follow(pid, request, answer, output)
     kill_own_descendants()
-    if watch.trouble is not None:
-        return {"error": watch.trouble}
+    if watch.failure is not None:
+        return {"error": watch.failure}
     try:
         return dict(json.loads(watch.answer))
     except (TypeError, ValueError):

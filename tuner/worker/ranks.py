@@ -96,7 +96,7 @@ class RankEnd:
 
     rank: int
     at_ns: int  #: When it ended, on the monotonic clock of this node.
-    trouble: dict[str, str]
+    failure: dict[str, str]
     code: int | None = None  #: The exit status, if it exited without a message.
 
     @classmethod
@@ -105,12 +105,12 @@ class RankEnd:
 
     def message(self, now_ns: int) -> dict[str, Any]:
         """Return what another node is sent. Nodes have different clocks, so it has the age."""
-        return {"rank": self.rank, "ago_ns": now_ns - self.at_ns, "trouble": self.trouble, "code": self.code}
+        return {"rank": self.rank, "ago_ns": now_ns - self.at_ns, "trouble": self.failure, "code": self.code}
 
     @property
     def order(self) -> tuple[bool, int]:
         """Sorts the cause first: ranks raise exceptions because they lose the connection to another one that was killed."""
-        return self.trouble["kind"] == "raised", self.at_ns
+        return self.failure["kind"] == "raised", self.at_ns
 
 
 class OtherNodes:

@@ -393,25 +393,25 @@ class Supervisor:
             case EndedMessage():
                 peer.ended = True
             case FailedMessage():
-                trouble = endings.user_code_raised(message)
-                self._rank_failed(attempt, peer.rank, endings.of_rank(peer.rank, trouble))
+                failure = endings.user_code_raised(message)
+                self._rank_failed(attempt, peer.rank, endings.of_rank(peer.rank, failure))
             case PhaseMessage() | SavedMessage() | SaveFailedMessage():
                 pass
 
-    def _rank_failed(self, attempt: RunningAttempt, rank: int, trouble: endings.Trouble) -> None:
+    def _rank_failed(self, attempt: RunningAttempt, rank: int, failure: endings.FailureFields) -> None:
         """Fail the attempt because user code raised an exception. Call it under the lock.
 
         If a rank is killed, the others fail because they lose the connection to it. So the end of another rank, which is reported from
         another thread, comes first.
         """
         if attempt.nodes > 1:
-            self._rank_ended(attempt, RankEnd(rank, time.monotonic_ns(), trouble))
+            self._rank_ended(attempt, RankEnd(rank, time.monotonic_ns(), failure))
             return
         if self._peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
         # otherwise its last checkpoint is being stored
         if not (self._peers and attempt.closed_by(attempt.saved_at)):
-            attempt.end("failed", trouble)
+            attempt.end("failed", failure)
 
     def _rank_ended(self, attempt: RunningAttempt, end: RankEnd) -> None:
         """Note the end of a rank of an attempt on several nodes. Node 0 then fails the attempt. Call it under the lock."""
@@ -437,7 +437,7 @@ class Supervisor:
                 lambda: attempt.state is not None or self._others.have_answered(since_s), NODES_ANSWER_S
             )
             if not attempt.closed_by(attempt.saved_at):
-                self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).trouble)
+                self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
         """Act on what another node reports of an attempt: ends of its ranks, or the early end of the attempt there.
@@ -504,13 +504,13 @@ class Supervisor:
             log = self._pump.last() if self._pump else ""
             self._fail(attempt, endings.exited(self._exits.get(pids[0]), self.server.exit_code, log))
 
-    def _fail(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
+    def _fail(self, attempt: RunningAttempt, failure: endings.FailureFields) -> None:
         """Fail the attempt and kill its child. Call it under the lock.
 
         Do nothing if the attempt has ended, because the current child may belong to a later attempt.
         """
         if attempt.state is None:
-            attempt.end("failed", trouble)
+            attempt.end("failed", failure)
             self.kill()
             self._changed.notify_all()
 
@@ -542,11 +542,11 @@ class Supervisor:
             # otherwise its last checkpoint is being stored and will end it
             if not attempt.closed_by(attempt.saved_at):
                 log, code = self._pump.last() if self._pump else "", self._exits.get(self._pid)
-                trouble = endings.exited(code, self.server.exit_code, log)
+                failure = endings.exited(code, self.server.exit_code, log)
                 if attempt.nodes > 1:
-                    self._rank_ended(attempt, RankEnd(0, time.monotonic_ns(), trouble))
+                    self._rank_ended(attempt, RankEnd(0, time.monotonic_ns(), failure))
                 else:
-                    attempt.end("failed", trouble)
+                    attempt.end("failed", failure)
             self._changed.notify_all()
 
     def _on_peer_silence(self, attempt: RunningAttempt, peer: Peer, last_words: int = 0) -> None:
@@ -560,11 +560,11 @@ class Supervisor:
             is_stopped = attempt.closing and (code == 0 or attempt.closed_by(attempt.saved_at))
             if not peer.ended and not is_stopped:
                 log = self._pump.last() if self._pump else ""
-                trouble = endings.of_rank(peer.rank, endings.exited(code, self.server.exit_code, log))
+                failure = endings.of_rank(peer.rank, endings.exited(code, self.server.exit_code, log))
                 if attempt.nodes > 1:
-                    self._rank_ended(attempt, RankEnd(peer.rank, time.monotonic_ns(), trouble, code))
+                    self._rank_ended(attempt, RankEnd(peer.rank, time.monotonic_ns(), failure, code))
                 else:
-                    self._fail(attempt, trouble)
+                    self._fail(attempt, failure)
 
     def _await_last_words(self, attempt: RunningAttempt, channel: ChannelEnd | None, times: int) -> None:
         """Wait up to `times` times `EXIT_GRACE_S` for messages that a process sent before it exited. Call it under the lock."""
@@ -607,7 +607,7 @@ class Supervisor:
                     attempt.close()
             self._changed.notify_all()
 
-    def _close_unsaved(self, attempt: RunningAttempt, trouble: endings.Trouble) -> None:
+    def _close_unsaved(self, attempt: RunningAttempt, failure: endings.FailureFields) -> None:
         """End an attempt whose last checkpoint could not be stored.
 
         The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
@@ -615,7 +615,7 @@ class Supervisor:
         if attempt.last_command == "stop":
             attempt.close()
         else:
-            attempt.end("failed", trouble)
+            attempt.end("failed", failure)
 
     @property
     def server(self) -> ForkServer:

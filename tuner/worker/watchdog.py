@@ -97,11 +97,11 @@ class Watchdog:
         Before the attempt has a child, this applies to the user code that the fork server imports, and the server is killed.
         """
         server = self._supervisor.server
-        trouble = endings.limit_exceeded(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
-        if trouble is None:
+        failure = endings.limit_exceeded(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
+        if failure is None:
             return
         with self._changed:
-            self._end(attempt, "failed", trouble)
+            self._end(attempt, "failed", failure)
             if not self._supervisor.pids:
                 server.kill()
 
@@ -118,7 +118,7 @@ class Watchdog:
                 self._supervisor.kill()
             self._changed.notify_all()
 
-    def _end(self, attempt: RunningAttempt, state: str, error: endings.Trouble) -> None:
+    def _end(self, attempt: RunningAttempt, state: str, error: endings.FailureFields) -> None:
         if attempt.state is None:
             attempt.end(state, error)
             self._supervisor.kill()

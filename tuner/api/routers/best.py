@@ -29,18 +29,18 @@ def _limits(
     )
 
 
-def _elsewhere(market: Name = None, instance_type: Name = None, region: Name = None) -> MachineQuery:
+def _other_machine(market: Name = None, instance_type: Name = None, region: Name = None) -> MachineQuery:
     """Read the machine to calculate costs for. `market` is `on_demand` or `spot`. Without `region`, the cheapest region is used."""
     return MachineQuery(market, instance_type, region)
 
 
 Within = Annotated[CostLimits, Depends(_limits)]
-Elsewhere = Annotated[MachineQuery, Depends(_elsewhere)]
+OtherMachine = Annotated[MachineQuery, Depends(_other_machine)]
 
 
 @router.get("/jobs/{job}/best", response_model=show.BestAnswer)
 def get_best(
-    job: str, request: Request, service: Svc, limits: Within, query: Elsewhere, forecast: bool = True
+    job: str, request: Request, service: Svc, limits: Within, query: OtherMachine, forecast: bool = True
 ) -> Response | show.BestAnswer:
     """Return the best configuration that can be trained within the limits.
 
@@ -66,7 +66,7 @@ def get_best(
 
 
 @router.get("/jobs/{job}/pareto", response_model=show.Pareto)
-def get_pareto(job: str, request: Request, service: Svc, query: Elsewhere) -> Response | show.Pareto:
+def get_pareto(job: str, request: Request, service: Svc, query: OtherMachine) -> Response | show.Pareto:
     """Return the Pareto front of metric against cost. For each point, no other point is better in both.
 
     If the job has two objectives, no other point is better in both metrics and the cost.
@@ -85,7 +85,7 @@ def get_pareto(job: str, request: Request, service: Svc, query: Elsewhere) -> Re
 
 @router.get("/best")
 def get_best_of_all(
-    service: Svc, trainable: str, metric: str, limits: Within, query: Elsewhere
+    service: Svc, trainable: str, metric: str, limits: Within, query: OtherMachine
 ) -> show.BestOfAll:
     """Return the best configuration that any job found for this trainable and metric within the limits."""
     view = best.best_of_all(service, trainable, metric, limits, query)
