@@ -172,15 +172,16 @@ def test_estimator_that_is_promoted_twice_equals_an_uninterrupted_one(
     assert [report["metrics"] for report in parts.reports] == [report["metrics"] for report in whole.reports]
 
 
-def test_estimator_with_a_notice_saves_its_step(drive: Any, node_board: NodeBoard) -> None:
+def test_estimator_with_a_notice_is_saved_and_continues(drive: Any, node_board: NodeBoard) -> None:
     driver = drive("train", SKLEARN)
-    driver.begin(until=None, max_step=None, config=NETWORK)
-    driver.reported(2)
+    driver.run_to(2, config=NETWORK)  # its steps are too short for a notice to come in the middle of one
     node_board.announce(NODE, Notice("gone", Instant(time.time_ns() + 1000 * SECOND), "goes"))
     try:
-        assert driver.until_state("preempted")["saved_step"] == driver.reports[-1]["step"]
+        assert driver.until_state("preempted")["saved_step"] == 2
     finally:
         node_board.withdraw(NODE, "gone")
+    driver.run_to(3, config=NETWORK, restore=2)
+    assert [report["step"] for report in driver.reports] == [1, 2, 3]
 
 
 def test_returned_number_is_recorded_as_the_objectives_metric(drive: Any) -> None:
