@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.driving import NODE, SECOND, Driver
+from tests.worker.driving import NODE, SECOND
 from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
