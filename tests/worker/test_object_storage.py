@@ -69,7 +69,7 @@ def test_temporary_storage_faults_only_delay_a_trial(
 
 
 LASTING: list[tuple[Any, int, str]] = [
-    ("answer", 500, "trouble of its own"),
+    ("answer", 500, "out of order"),
     ("answer", 403, "credentials"),
     ("answer", 507, "make room"),
     ("reset", 0, "network"),

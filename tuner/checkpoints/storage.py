@@ -334,7 +334,7 @@ NOWHERE = "there is no such place: create the bucket or folder that TUNER_STORAG
 SILENT = (
     "it does not answer: check that the workers reach it over the network, and the address they have of it"
 )
-BUSY = "it has trouble of its own: when that is over, resume the job, or let TUNER_STORAGE name another place"
+BUSY = "it is overloaded or out of order: resume the job when it works again, or set TUNER_STORAGE to another place"
 
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_WORDS = ("quota", "insufficientstorage", "insufficientcapacity", "storagefull", "no space left")

@@ -70,7 +70,7 @@ class MachineWatch:
         self._delivering = threading.Lock()
         self._nodes: dict[str, RayNode] = {}
         self._current: dict[str, Notice] = {}
-        self._trouble = ""
+        self._error_text = ""
 
     def run(self) -> None:
         """Wait for the machine's nodes, and return when the last of them is gone."""
@@ -168,8 +168,8 @@ class MachineWatch:
             if self.watcher.release(notice):
                 log.info("notice %s: the cloud may take the machine now", notice.id)
 
-    def _note(self, trouble: str) -> None:
+    def _note(self, error_text: str) -> None:
         """Log a problem once, even if it is found repeatedly."""
-        if trouble and trouble != self._trouble:
-            log.info("waiting: %s", trouble)
-        self._trouble = trouble
+        if error_text and error_text != self._error_text:
+            log.info("waiting: %s", error_text)
+        self._error_text = error_text

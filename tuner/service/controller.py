@@ -19,7 +19,7 @@ from tuner.domain.fair_share import Waiting
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path
-from tuner.service.exports import ExportKeeper
+from tuner.service.exports import ExportSupervisor
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
 from tuner.service.periodic import PeriodicService
@@ -48,7 +48,7 @@ class Controller(PeriodicService):
     def __init__(self, service: Service) -> None:
         super().__init__("controller", every_s=PASS_S, health=service.health, failures="controller_failures")
         self._service = service
-        self._exports = ExportKeeper(service)
+        self._exports = ExportSupervisor(service)
         self._asked_at: dict[str, float] = {}
         self._watch = SilenceWatch()
         # Rows and windows of launched and waiting jobs. They are kept because a job's needs never change.

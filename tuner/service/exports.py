@@ -268,7 +268,7 @@ def _serving(
     return sorted(servings, key=lambda serving: serving.price.micro_usd_per_hour)
 
 
-class ExportKeeper:
+class ExportSupervisor:
     """The part of the controller that supervises exports."""
 
     def __init__(self, service: Service) -> None:

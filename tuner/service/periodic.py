@@ -80,7 +80,7 @@ class PeriodicService(threading.Thread, ABC):
         self._over = threading.Event()
         self._every_s, self._first_s = every_s, first_s
         self._health, self._failures = health, failures
-        self._trouble = ""
+        self._error_text = ""
         self._log = logging.getLogger(f"tuner.{name}")
 
     @abstractmethod
@@ -93,16 +93,16 @@ class PeriodicService(threading.Thread, ABC):
             wait_s = self._every_s
             try:
                 self.one_pass()
-                self._trouble = ""
+                self._error_text = ""
                 self.ready.set()
             except Fenced as fenced:
                 self._log.warning("a pass ended early, because another service leads now: %s", fenced.detail)
             except TunerError as error:
                 self._count_failure()
-                trouble = f"{error.title()}: {error.detail}"
-                if trouble != self._trouble:
-                    self._log.warning("%s", trouble)
-                self._trouble = trouble
+                error_text = f"{error.title()}: {error.detail}"
+                if error_text != self._error_text:
+                    self._log.warning("%s", error_text)
+                self._error_text = error_text
             except Exception:
                 self._count_failure()
                 self._log.exception("a pass failed; the next one starts from the beginning")

@@ -212,30 +212,30 @@ class Servers:
         self._constants = constants
         self._entry, self._package, self._on_exit = entry, package, on_exit
         self._limits, self._home = limits, home
-        self._trouble: Exception | None = None
+        self._error: Exception | None = None
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
         """Return the fork server, and start a new one if it is dead. Raise the error of a package that cannot be unpacked."""
-        if self._trouble is not None:
+        if self._error is not None:
             self.current.close()
             self.current = self._new(self._entry)
         elif not self.current.alive:
             # A server that died before it was ready may have been killed by the imports of user code. The new server does not preload
             # the trainable, so that the child imports it and reports the error.
             self.current = self._new(self._entry if self.current.ready else "")
-        if self._trouble is not None:
-            raise self._trouble
+        if self._error is not None:
+            raise self._error
         return self.current
 
     def _new(self, entry: str) -> ForkServer:
         """Start a fork server. If the package cannot be unpacked, start it without the trainable. `living` then raises the error."""
-        package, self._trouble = "", None
+        package, self._error = "", None
         if self._package is not None:
             try:
                 package = str(unpack(self._package, self._home / "package"))
             except Exception as error:  # each kind of storage has errors of its own
-                self._trouble, entry = error, ""
+                self._error, entry = error, ""
         tmp = new_directory(self._home / "tmp")
         server = ForkServer(
             entry, self._on_exit, self._limits, tmp, package=package, constants=self._constants

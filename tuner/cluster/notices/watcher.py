@@ -17,7 +17,7 @@ from tuner.domain.time import Instant, seconds_ns
 STOP_TIMEOUT_S = 10.0
 # Limit of the doublings. With more, the number would finally exceed the range of a float.
 DOUBLINGS_MAX = 16
-TROUBLE_MAX = 300
+ERROR_TEXT_MAX = 300
 log = logging.getLogger("tuner.notices")
 
 
@@ -43,7 +43,7 @@ class Watcher:
         # Unlike a lock, `SimpleQueue.put` is reentrant, so a signal handler may call it. None ends the thread.
         self._announced: SimpleQueue[Notice | None] = SimpleQueue()
         self._feeds: list[Feed] = []
-        self._troubles: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
         self._calling = threading.Lock()
         self._over = threading.Event()
         self._random = Random()
@@ -90,7 +90,7 @@ class Watcher:
     @property
     def state(self) -> Mapping[str, str]:
         """The problem with each feed's last answer, by the feed's name. An empty text means no problem."""
-        return {feed.name: self._troubles[feed.name] for feed in tuple(self._feeds)}
+        return {feed.name: self._errors[feed.name] for feed in tuple(self._feeds)}
 
     def _pass_on_announced(self) -> None:
         passed_on: dict[str, Notice] = {}
@@ -107,7 +107,7 @@ class Watcher:
     def _watch_cloud(self) -> None:
         http = metadata_client()
         for feed in feeds(http, self._sources, self._over):
-            self._troubles[feed.name] = ""
+            self._errors[feed.name] = ""
             self._feeds.append(feed)
             threading.Thread(target=self._follow, args=(feed,), name="notices", daemon=True).start()
 
@@ -126,8 +126,8 @@ class Watcher:
         try:
             current = feed.poll(wait=wait)
         except Exception as error:  # the watch continues after any error of a metadata service
-            trouble = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            self._note(feed, trouble[:TROUBLE_MAX])
+            error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            self._note(feed, error_text[:ERROR_TEXT_MAX])
             return False
         self._note(feed, current.doubt)
         # Pass on new notices first, so that a machine whose notice is replaced never appears to have none.
@@ -145,12 +145,12 @@ class Watcher:
                 well = False
         return well
 
-    def _note(self, feed: Feed, trouble: str) -> None:
+    def _note(self, feed: Feed, error_text: str) -> None:
         """Store the problem with the last answer. Log when it begins and ends, so that a long outage writes two lines."""
-        before, self._troubles[feed.name] = self._troubles[feed.name], trouble
-        if trouble and not before and not self._over.is_set():
-            log.warning("%s: %s; retrying", feed.name, trouble)
-        elif before and not trouble:
+        before, self._errors[feed.name] = self._errors[feed.name], error_text
+        if error_text and not before and not self._over.is_set():
+            log.warning("%s: %s; retrying", feed.name, error_text)
+        elif before and not error_text:
             log.info("%s: answers again", feed.name)
 
     def _call(self, listener: Callable[[Notice], None], notice: Notice) -> bool:
