@@ -27,8 +27,8 @@ from tuner.database.database import Database
 
 pytest_plugins = ["tests.clusters", "tests.postgres"]
 TESTS = Path(__file__).parent
-# Files that share a Ray cluster of tests/clusters.py, or a fork server and an S3 server of tests/worker/conftest.py, and so run on the
-# same worker.
+# Files that share a Ray cluster of tests/clusters.py, a browser, or a fork server and an S3 server of tests/worker/conftest.py, and so
+# run on the same worker.
 GROUPS = {
     "steady cluster": (
         "system/test_main_job.py",
@@ -44,6 +44,13 @@ GROUPS = {
     ),
     "breakable cluster": ("system/test_kills.py", "system/test_checkpoints.py", "system/test_restore.py"),
     "spot cluster": ("system/test_preempted.py", "system/test_spot_gate.py", "cluster/test_telling.py"),
+    "browser": (
+        "browser/test_actions.py",
+        "browser/test_dashboards.py",
+        "browser/test_page.py",
+        "browser/test_trial.py",
+        "browser/test_trials.py",
+    ),
     "fork server": (
         "worker/test_artifacts.py",
         "worker/test_attempt_logs.py",
@@ -64,10 +71,12 @@ GROUPS = {
 }
 # All tests of a file with this line are system or browser tests.
 WHOLE_FILE = re.compile(r"^pytestmark = \[?pytest\.mark\.(system|browser)\b", re.MULTILINE)
+# The gate runs no test of a file with this line.
+ALL_EXTENDED = re.compile(r"^pytestmark = .*pytest\.mark\.extended\b", re.MULTILINE)
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 # Files that take longest. They start first, so that all workers end at about the same time.
 FIRST = (
-    *GROUP_OF,
+    *(file for file, group in GROUP_OF.items() if group != "browser"),
     "system/test_tutorial.py",
     "system/test_whole_cluster.py",
     "system/test_upgrade.py",
@@ -143,17 +152,29 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip files without a system or browser test when only those tests run, and files with no other tests when
-    those do not run, because each worker imports all files that are left.
+    """Skip files without a test that the run selects, because each worker imports all files that are left, and folders in which no
+    file is left, because their `conftest.py` is imported, too.
     """
-    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     marks = config.getoption("markexpr")
-    if not is_test or marks not in ("system or browser", "not system and not browser"):
+    if marks not in ("system or browser", "not system and not browser"):
         return None
-    text = collection_path.read_text()
+    files = [collection_path] if collection_path.is_file() else [*collection_path.rglob("test_*.py")]
+    tests = [file for file in files if file.name.startswith("test_") and file.suffix == ".py"]
+    is_all = config.getoption("--all")
+    return True if tests and not any(_may_run(file.read_text(), marks, is_all) for file in tests) else None
+
+
+def _may_run(text: str, marks: str, is_all: bool) -> bool:
+    """Return whether a run may select a test of the file with this text.
+
+    It selects none in a file without a system or browser test if only those tests run, in a file with no other tests if those do not
+    run, and in a file with extended tests only, unless they run.
+    """
+    if ALL_EXTENDED.search(text) and not is_all:
+        return False
     if marks == "system or browser":
-        return None if "mark.system" in text or "mark.browser" in text else True
-    return True if WHOLE_FILE.search(text) else None
+        return "mark.system" in text or "mark.browser" in text
+    return WHOLE_FILE.search(text) is None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
