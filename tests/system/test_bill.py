@@ -74,7 +74,7 @@ def test_bill_equals_worker_time_times_price(served: Served) -> None:
     watch.start()
     job = served.submit(
         "steady:train",
-        fidelity={"min": 1, "max": 60},
+        fidelity={"min": 1, "max": 40},
         algorithm={"scheduler": "none"},
         budget={"usd": 1, "trials": 1},
         constants={"step_s": 1.0},
