@@ -55,19 +55,19 @@ def lightning(config: dict[str, Any]) -> None:
 def xgboost(config: dict[str, Any]) -> None:
     from xgboost.callback import TrainingCallback
 
-    from tests.frameworks import with_boosting
+    from tests.frameworks import with_xgboost
 
     class Happens(TrainingCallback):
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
             happens(config, model.num_boosted_rounds())
             return False
 
-    with_boosting.xgboost(config, "valid-logloss", 18, Happens())
+    with_xgboost.train(config, "valid-logloss", 18, Happens())
 
 
 def lightgbm(config: dict[str, Any]) -> None:
-    from tests.frameworks import with_boosting
+    from tests.frameworks import with_lightgbm
 
-    with_boosting.lightgbm(
+    with_lightgbm.train(
         config, "valid-binary_logloss", lambda env: happens(config, env.model.current_iteration())
     )

@@ -17,14 +17,16 @@ METRICS = {
     ("with_transformers", "train_by_steps"): "eval_loss",
     ("with_lightning", "train"): "val_loss",
     ("with_lightning", "train_until_plateau"): "val_loss",
-    ("with_boosting", "xgboost"): "valid-logloss",
-    ("with_boosting", "lightgbm"): "valid-binary_logloss",
+    ("with_xgboost", "train"): "valid-logloss",
+    ("with_lightgbm", "train"): "valid-binary_logloss",
+    ("with_xgboost", "train_with_lightgbm"): "valid-binary_logloss",
 }
 
 
 # Importing transformers or Lightning takes 15 s of processor time.
 CASES = [
-    pytest.param(*case, marks=[] if case[0] == "with_boosting" else pytest.mark.extended) for case in METRICS
+    pytest.param(*case, marks=[] if case[0] in ("with_xgboost", "with_lightgbm") else pytest.mark.extended)
+    for case in METRICS
 ]
 
 
@@ -42,7 +44,7 @@ def test_training_that_is_promoted_twice_equals_an_uninterrupted_one(
     expected = [report["metrics"][metric] for report in whole.reports]
     assert expected[5] < expected[0]
     # LightGBM adds up the restored trees in another order.
-    tolerance = 1e-12 if case == "lightgbm" else 0
+    tolerance = 1e-12 if "lightgbm" in f"{module}.{case}" else 0
     assert [report["metrics"][metric] for report in parts.reports] == pytest.approx(
         expected, rel=tolerance, abs=0
     )
@@ -51,7 +53,7 @@ def test_training_that_is_promoted_twice_equals_an_uninterrupted_one(
 def test_callback_stores_the_files_of_its_directory_for_artifacts(drive: Any, tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "trees.txt").write_text("two")
-    driver = drive("xgboost", "tests.frameworks.with_boosting")
+    driver = drive("train", "tests.frameworks.with_xgboost")
     driver.save_at(2, config={"artifacts_dir": str(tmp_path / "figures")})
     stored = TrialArtifacts(str(driver.storage), "default", "job_1", "trial_00000").list()
     assert {name: (artifact.step, artifact.size_bytes) for name, artifact in stored.items()} == {
@@ -128,10 +130,10 @@ def test_training_that_runs_out_of_memory_fails_for_that_reason(drive: Any, case
             "logged metrics are val_loss",
             marks=pytest.mark.extended,
         ),
-        ("with_boosting", "xgboost_with_wrong_metric", "evaluated metrics are valid-logloss"),
+        ("with_xgboost", "train_with_wrong_metric", "evaluated metrics are valid-logloss"),
         pytest.param(
-            "with_boosting",
-            "lightgbm_with_wrong_metric",
+            "with_lightgbm",
+            "train_with_wrong_metric",
             "evaluated metrics are valid-binary_logloss",
             marks=pytest.mark.extended,
         ),
@@ -146,7 +148,7 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
 
 
 def test_training_that_ends_by_itself_saves_its_last_step(drive: Any) -> None:
-    driver = drive("xgboost_ends_early", "tests.frameworks.with_boosting")
+    driver = drive("train_briefly", "tests.frameworks.with_xgboost")
     driver.begin(until=9, config={})
     assert driver.until_state("ended")["saved_step"] == 2
 

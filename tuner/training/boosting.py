@@ -90,6 +90,16 @@ class _LightGBMCallback:
             self._run.save(lambda place: model.save_model(str(place / file)))
 
 
+class _NeverStops:
+    """The `before_iteration` of a callback, which XGBoost calls and LightGBM reads as a flag."""
+
+    def __call__(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
+        return False
+
+    def __bool__(self) -> bool:
+        return False
+
+
 def _callback_of_both() -> type:
     """Return a class of callbacks for XGBoost. They work with LightGBM too, for code that imports both libraries."""
     from xgboost.callback import TrainingCallback
@@ -98,6 +108,9 @@ def _callback_of_both() -> type:
         def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
             TrainingCallback.__init__(self)
             _LightGBMCallback.__init__(self, metrics, every, artifacts_dir)
+
+        # LightGBM would call a callback before each round, and not after it, if this attribute were true.
+        before_iteration = _NeverStops()
 
         def before_training(self, model: Any) -> Any:
             if self._run.restored is not None:

@@ -1,0 +1,38 @@
+"""Gradient boosting with LightGBM, in a process that has not imported XGBoost: the callback is a different one then.
+
+It is imported at the top, so that the fork server does that once. Each attempt would take a second of processor time for it.
+"""
+
+import sys
+from typing import Any
+
+import lightgbm
+import numpy
+
+from tuner.training.boosting import TunerCallback, tuner_model
+
+# The fork server imports PyTorch in advance for a file that contains its name.
+PYTORCH = "tor" + "ch"
+
+
+def data(count: int, seed: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+    inputs = numpy.random.default_rng(seed).normal(size=(count, 4))
+    return inputs, (inputs.sum(1) > 0).astype(int)
+
+
+def train(config: dict[str, Any], metric: str = "valid-binary_logloss", *further: Any) -> None:
+    training, valid = (lightgbm.Dataset(*data(count, count)) for count in (200, 100))
+    lightgbm.train(
+        {"objective": "binary", "num_leaves": 4, "num_threads": 1, "verbosity": -1},
+        training,
+        num_boost_round=18,
+        valid_sets=[valid],
+        valid_names=["valid"],
+        callbacks=[*further, TunerCallback(metric, every=2)],
+        init_model=tuner_model(),
+    )
+    assert PYTORCH not in sys.modules
+
+
+def train_with_wrong_metric(config: dict[str, Any]) -> None:
+    train(config, metric="valid-auc")

@@ -1,0 +1,48 @@
+"""Gradient boosting with XGBoost.
+
+It is imported at the top, so that the fork server does that once. Each attempt would take a second of processor time for it.
+"""
+
+import sys
+from typing import Any
+
+import numpy
+import xgboost
+
+from tuner.training.boosting import TunerCallback
+
+# The fork server imports PyTorch in advance for a file that contains its name.
+PYTORCH = "tor" + "ch"
+
+
+def data(count: int, seed: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+    inputs = numpy.random.default_rng(seed).normal(size=(count, 4))
+    return inputs, (inputs.sum(1) > 0).astype(int)
+
+
+def train(config: dict[str, Any], metric: str = "valid-logloss", rounds: int = 18, *further: Any) -> None:
+    training, valid = xgboost.DMatrix(*data(200, 1)), xgboost.DMatrix(*data(100, 2))
+    xgboost.train(
+        {"objective": "binary:logistic", "max_depth": 2, "eta": 0.3, "nthread": 1},
+        training,
+        num_boost_round=rounds,
+        evals=[(valid, "valid")],
+        verbose_eval=False,
+        callbacks=[*further, TunerCallback(metric, every=2, artifacts_dir=config.get("artifacts_dir"))],
+    )
+    assert PYTORCH not in sys.modules
+
+
+def train_with_wrong_metric(config: dict[str, Any]) -> None:
+    train(config, metric="valid-auc")
+
+
+def train_briefly(config: dict[str, Any]) -> None:
+    train(config, rounds=4)
+
+
+def train_with_lightgbm(config: dict[str, Any]) -> None:
+    """Train with LightGBM in a process that has imported XGBoost, too."""
+    from tests.frameworks import with_lightgbm
+
+    with_lightgbm.train(config)
