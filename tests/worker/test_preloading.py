@@ -12,8 +12,12 @@ from tuner.driver.messages import WorkerMessage
 
 @pytest.mark.parametrize(
     ("source", "torch"),
-    [("", False), ("def later():\n    from tuner.training import SpotSafe\n", True)],
-    ids=["without", "with"],
+    [
+        ("", False),
+        ("def later():\n    from tuner.training import dataset, prepare\n", False),
+        ("def later():\n    from tuner.training import prepare, SpotSafe\n", True),
+    ],
+    ids=["without", "with names that do not need it", "with"],
 )
 def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     source: str, torch: bool, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

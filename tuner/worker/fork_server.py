@@ -34,9 +34,13 @@ from tuner.worker.dynamo import end_stand_in, stand_in
 from tuner.worker.limits import HUGE_PAGES, TUNABLES, give_up_privileges
 from tuner.worker.process_tree import become_subreaper, kill_own_descendants, signal_at_parents_death
 
+# Names of `tuner.training` that can be used without torch.
+_LIGHT = r"(?:DatasetRefused|MetricsRefused|StopTraining|dataset|prepare)"
 # User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
 # dictionary. The import takes two seconds of processor time, once for all attempts, and is skipped if the code does not match.
-USES_TORCH = re.compile(r"torch|tuner\.training(?!\.boosting)|save_checkpoint")
+USES_TORCH = re.compile(
+    rf"torch|save_checkpoint|tuner\.training(?!\.boosting| import {_LIGHT}(?:, {_LIGHT})*[ ]*$)", re.MULTILINE
+)
 # Trainables for Ray Tune often import Ray inside the function. Importing it here saves half a second per attempt.
 IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
 # Modules that a server imports again after it restarts itself, if it had imported them. All of them together take seven seconds of
