@@ -196,6 +196,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     session.config.stash[COLLECTED] = frozenset(sys.modules)
     gc.collect()
     gc.freeze()
+    # Tests leave little garbage. Looking for it after every 700 new objects took 3 % of the processor time.
+    gc.set_threshold(20_000)
     gc.enable()
 
 
