@@ -251,4 +251,5 @@ def test_training_with_too_many_steps_is_refused(client: TestClient) -> None:
         client, {"step_seconds": 1}, algorithm={"scheduler": "asha", "sampler": "random"}, **size
     )
     assert "too large to plan; set fidelity.min to 500 or more" in faults["/fidelity/max"]
+    size["budget"] = {"usd": 10, "trials": 10}
     plan(client, {"step_seconds": 1}, algorithm={"scheduler": "auto", "sampler": "random"}, **size)
