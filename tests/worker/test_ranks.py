@@ -292,7 +292,7 @@ def test_end_on_the_first_node_kills_user_code_that_the_second_one_imports(tmp_p
 
 
 @pytest.fixture
-def lost_nodes(monkeypatch: pytest.MonkeyPatch) -> tuple[OtherActors, threading.Event]:
+def lost_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[OtherActors, threading.Event]]:
     """Return another node, and an event that lets its calls fail. A node without Ray."""
     fails = threading.Event()
 
@@ -303,7 +303,12 @@ def lost_nodes(monkeypatch: pytest.MonkeyPatch) -> tuple[OtherActors, threading.
     monkeypatch.setattr(actor.ray, "get", get)
     monkeypatch.setattr(actor.ray, "kill", lambda _: None)
     monkeypatch.setattr(actor, "ENDS_WITHIN_S", 0.0)
-    return OtherActors([MagicMock()]), fails
+    before = {*threading.enumerate()}
+    yield OtherActors([MagicMock()]), fails
+    # A thread that follows the node would later call the real `ray.kill`, which starts a Ray cluster.
+    fails.set()
+    for thread in {*threading.enumerate()} - before:
+        thread.join()
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
