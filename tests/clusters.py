@@ -103,9 +103,16 @@ def on_spot(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     return RUNNING.enter_context(_on_spot_in(tmp_path_factory.mktemp("spot"), spot))
 
 
+@pytest.fixture
+def on_spot_with_gpus(tmp_path: Path) -> Iterator[OnSpot]:
+    """A service on one on-demand node and three spot nodes, each of which has a logical GPU."""
+    with _on_spot_in(tmp_path / "spot", 3, gpus=1) as service:
+        yield service
+
+
 @contextmanager
-def _on_spot_in(home: Path, spot: int) -> Iterator[OnSpot]:
-    cluster = SpotCluster(home, spot=spot, replace_after="1s")
+def _on_spot_in(home: Path, spot: int, gpus: int = 0) -> Iterator[OnSpot]:
+    cluster = SpotCluster(home, spot=spot, gpus=gpus, replace_after="1s")
     service = OnSpot(cluster, TUNER_SPOT_WAIT="8")
     try:
         cluster.wait()

@@ -20,10 +20,12 @@ from tuner.schemas.answers import Attempt
 
 class SpotCluster:
     """A cluster whose home is also the home of the service. `replace_after` is the value of the option of that
-    name.
+    name. Each node has `gpus` logical GPUs.
     """
 
-    def __init__(self, home: Path, *, spot: int = 2, on_demand: int = 1, replace_after: str = "2s") -> None:
+    def __init__(
+        self, home: Path, *, spot: int = 2, on_demand: int = 1, gpus: int = 0, replace_after: str = "2s"
+    ) -> None:
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         settings = {"TUNER_HOME": str(home), "TUNER_CLOUD": "none", "PYTHONPATH": self._import_path()}
@@ -37,6 +39,8 @@ class SpotCluster:
                     spot,
                     "--on-demand",
                     on_demand,
+                    "--gpus-per-node",
+                    gpus,
                     "--replace-after",
                     replace_after,
                 ),

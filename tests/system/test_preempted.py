@@ -147,19 +147,21 @@ def test_node_is_preempted_once_despite_repeated_notices(on_spot: OnSpot) -> Non
 
 @pytest.mark.extended
 def test_trial_on_two_nodes_fails_and_is_preempted_and_billed_as_a_whole(
-    on_spot: OnSpot, tmp_path: Path
+    on_spot_with_gpus: OnSpot, tmp_path: Path
 ) -> None:
+    """Each node has a logical GPU, which the trial reserves. Without a real one, its two ranks train on the CPU with gloo."""
+    on_spot = on_spot_with_gpus
     on_spot.cluster.alive("spot-1", "spot-2", "spot-3")
     speed_up(on_spot).unlink(missing_ok=True)
-    step_s, usd_per_hour = 0.5, 2 * 0.0162
+    step_s, usd_per_hour = 0.5, 2 * 0.378  # of the cheapest spot machine with a GPU
     job = on_spot.submit(
         "steady:distributed",
-        budget={"usd": 0.05, "trials": 2},
+        budget={"usd": 1, "trials": 2},
         fidelity={"min": 400, "max": 400},
         algorithm={"scheduler": "none", "sampler": "random", "seed": 7},
         constants={"step_s": step_s, "speed_up": str(speed_up(on_spot)), "pids": str(tmp_path)},
         checkpoint={"interval": "2s", "keep": 2},
-        resources={"market": "spot", "nodes": 2, "max_concurrent_trials": 1},
+        resources={"market": "spot", "nodes": 2, "gpus": 1, "max_concurrent_trials": 1},
     ).id
     node, _ = on_spot.trains_on(job)
     os.kill(pid_of_rank(1, tmp_path), signal.SIGKILL)

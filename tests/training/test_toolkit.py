@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from tuner.training import (
+    Batches,
     SpotSafe,
     accumulate,
     distillation_loss,
@@ -273,6 +274,72 @@ def test_measuring_changes_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen + batches_of(second, epochs=2) == whole
     facts = measured.measurements()["facts"]
     assert (facts["loader_workers"], facts["prefetch_factor"]) == (1, 2)
+
+
+def rows_of(loader: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def loader_of_rank(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int, size: int = 40) -> Any:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    return efficient_loader(torch.arange(size), 4, seed=3)
+
+
+@pytest.mark.parametrize("size", [40, 37, 45])
+def test_ranks_take_the_batches_in_turns(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    whole = rows_of(loader_of_rank(monkeypatch, 0, 1, size))
+    first, second = (rows_of(loader_of_rank(monkeypatch, rank, 2, size)) for rank in (0, 1))
+    assert len(first) == len(second)
+    in_turns = [batch for pair in zip(first, second, strict=True) for batch in pair]
+    assert in_turns == (whole + whole)[: len(in_turns)], (
+        "the last rank repeats a batch if their number is odd"
+    )
+
+
+def test_state_of_the_loader_fits_another_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows_of(loader_of_rank(monkeypatch, 0, 1))
+    loader = loader_of_rank(monkeypatch, 0, 2)
+    for _ in zip(loader, range(3), strict=False):
+        pass
+    state = loader.state_dict()
+    continued = loader_of_rank(monkeypatch, 0, 1)
+    continued.load_state_dict(state)
+    assert rows_of(continued) == whole[state["next"] :]
+
+
+@pytest.mark.parametrize("make", [efficient_loader, lambda data, size: Batches(len(data), size)])
+def test_loop_left_at_the_last_batch_does_not_make_the_next_one_empty(make: Any) -> None:
+    loader = make(torch.arange(8), 4)
+    for seen, _ in enumerate(loader, start=1):
+        if seen == 2:
+            break
+    state = loader.state_dict()
+    assert len(rows_of(loader)) == 2
+    restored = make(torch.arange(8), 4)
+    restored.load_state_dict(state)
+    assert [len(rows_of(restored)) for _ in range(2)] == [0, 2], (
+        "the code after the interrupted loop runs first"
+    )
+
+
+def test_arguments_of_the_loader_are_kept_or_refused() -> None:
+    loader = efficient_loader(Augmented(), 4, num_workers=0)
+    assert len(batches_of(loader)) == 10
+    assert loader.arguments["num_workers"] == 0
+    with pytest.raises(TypeError, match="does not take drop_last, sampler"):
+        efficient_loader(Augmented(), 4, drop_last=True, sampler=[1])
+    with pytest.raises(TypeError, match="either workers or num_workers"):
+        efficient_loader(Augmented(), 4, workers=1, num_workers=1)
+    assert len(rows_of(efficient_loader(torch.arange(8), 4, seed=2**60))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"), [({"collate_fn": noisy}, TensorDataset), ({}, type("Slow", (TensorDataset,), {}))]
+)
+def test_rows_that_may_take_time_are_not_in_memory(options: dict[str, Any], kind: Any) -> None:
+    loader = efficient_loader(kind(torch.arange(8.0)), 4, **options)
+    assert loader._searching
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.extended)])

@@ -1,6 +1,7 @@
 """Batches in an order that survives a restart."""
 
 import math
+import os
 import random
 import sys
 import time
@@ -19,32 +20,67 @@ class Batches:
     """Index batches over `size` examples, by default shuffled in a new order each epoch.
 
     The position is part of a checkpoint. Each epoch has its own random generator, so an interrupted epoch resumes with the same batches.
+    All ranks get the same batches, unless each passes its `rank` of `ranks`: then they take the batches in turns. If their number
+    does not divide that of the batches, the last ranks repeat the first batches, so that all ranks train equally many. A state
+    fits any number of ranks.
     """
 
-    def __init__(self, size: int, batch_size: int, *, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
         self._size, self._batch, self._seed = size, max(1, min(batch_size, size)), seed
         self._shuffle = shuffle
-        self._epoch = self._next = 0
+        self._rank, self._ranks = rank, ranks
+        self._epoch = self._next = 0  # the batches that all ranks have used count
+        self._is_restored = False
+
+    @property
+    def total(self) -> int:
+        """The number of batches of an epoch, of all ranks together."""
+        return -(-self._size // self._batch)
 
     def __len__(self) -> int:
-        return -(-self._size // self._batch)
+        return -(-self.total // self._ranks)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         """Yield the remaining batches of this epoch, then move to the next epoch."""
         note(batch_size=self._batch)
+        self.begin_loop()
         for batch in self.rest():
             self.advance()
             yield batch
         self.end_epoch()
 
+    def begin_loop(self) -> None:
+        """Move to the next epoch if the last loop was left at its last batch.
+
+        After a restore the epoch is not changed: its loop is empty, and the code after the loop has yet to run.
+        """
+        if not self.left and not self._is_restored:
+            self.end_epoch()
+        self._is_restored = False
+
     def rest(self) -> Sequence[torch.Tensor]:
-        """Return the remaining batches of this epoch."""
+        """Return the remaining batches of this rank and epoch."""
         if self._shuffle:
-            generator = torch.Generator().manual_seed(self.seed_of_epoch)
+            generator = torch.Generator().manual_seed(self.seed_of_epoch % 2**63)
             order = torch.randperm(self._size, generator=generator)
         else:
             order = torch.arange(self._size)
-        return torch.split(order, self._batch)[self._next :]
+        batches = torch.split(order, self._batch)
+        return [batches[number] for number in self.numbers()]
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the remaining batches of this rank, counted from 0 in the epoch."""
+        first = self._next + self._rank
+        return [number % self.total for number in range(first, first + self.left * self._ranks, self._ranks)]
 
     @property
     def seed_of_epoch(self) -> int:
@@ -52,12 +88,12 @@ class Batches:
 
     @property
     def left(self) -> int:
-        """The number of remaining batches of this epoch."""
-        return len(self) - self._next
+        """The number of remaining batches of this rank and epoch."""
+        return max(0, -(-(self.total - self._next) // self._ranks))
 
     def advance(self) -> None:
-        """Count one more batch of this epoch as used."""
-        self._next += 1
+        """Count one more batch of this epoch as used, on each rank."""
+        self._next += self._ranks
 
     def end_epoch(self) -> None:
         self._epoch, self._next = self._epoch + 1, 0
@@ -67,6 +103,7 @@ class Batches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._epoch, self._next = int(state["epoch"]), int(state["next"])
+        self._is_restored = True
 
 
 class ResumableLoader:
@@ -84,6 +121,7 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the remaining batches of this epoch, then move to the next epoch."""
+        self._order.begin_loop()
         while self._order.left:
             yield from self._timed_batches()
         self._order.end_epoch()
@@ -154,6 +192,7 @@ TIMED = 5  # batches by which loading in this process is measured
 TIMED_WITH_WORKERS = 40  # batches by which a prefetch factor is measured
 PREFETCH_FACTORS = (2, 4, 8)  # batches that each worker loads in advance
 WORTH = 0.05  # least share of the time that a change saves, if it is useful
+CHOOSES_EXAMPLES = {"batch_sampler", "drop_last", "generator", "sampler"}  # arguments of `DataLoader`
 
 ArgumentSearch = Generator[dict[str, Any], tuple[float, float], dict[str, Any]]
 
@@ -220,8 +259,8 @@ class _Rest(Sampler[list[int]]):
         return len(self._order)
 
     def __iter__(self) -> Iterator[list[int]]:
-        seed = self._order.seed_of_epoch * len(self._order)
-        for number, rows in enumerate(self._order.rest(), start=len(self._order) - self._order.left):
+        seed = self._order.seed_of_epoch * self._order.total
+        for number, rows in zip(self._order.numbers(), self._order.rest(), strict=True):
             yield [seed + number, *rows.tolist()]
 
 
@@ -237,6 +276,13 @@ class _SeededBatches:
             if callable(several := getattr(self._dataset, "__getitems__", None)):
                 return self._collate(several(rows))
             return self._collate([self._dataset[row] for row in rows])
+
+
+def _rank() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks, also before they have joined."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -276,27 +322,39 @@ def efficient_loader(
     Its first batches measure what suits the training: how many workers, whether memory is pinned, and how many batches each worker
     loads in advance. Workers stay alive between epochs. A loop that is left early continues there the next time, too. Each batch seeds
     the generators of Python, NumPy and PyTorch while it is loaded, so random augmentations are the same with any number of workers,
-    and after an interruption. Do not use it with Lightning, which does not take a loader to the end of its last epoch, and would find
-    the next one empty.
+    and after an interruption. The ranks of a trial take the batches in turns, so each example is used once in an epoch. Do not use it
+    with Lightning, which does not take a loader to the end of its last epoch, and would find the next one empty.
 
     Args:
         dataset: A dataset of PyTorch with a length, or any sequence of examples.
-        batch_size: Examples per batch.
+        batch_size: Examples per batch of one rank.
         seed: Of the order of the examples, and of random augmentations. Each epoch has an order of its own.
         shuffle: Whether the examples are shuffled.
         workers: The processes that load examples. None measures: as many as keep up with training, at most one less than the trial's
-            CPUs, and none if loading takes less than 5 % of the time, or if the examples are tensors in memory. If a number is given,
-            nothing is measured.
+            CPUs, and none if loading takes less than 5 % of the time. A `TensorDataset`, tensor, list or tuple without `collate_fn`
+            is in memory and gets no workers. If a number is given, nothing is measured.
         collate_fn: Makes a batch of a list of examples. None stacks tensors, as PyTorch's `DataLoader` does.
         more: Further arguments of `DataLoader`, which are then not measured. `pin_memory` is False without a GPU; with one, it is
             measured with and without. `prefetch_factor` is 2, or 4 or 8 if training otherwise waits for batches, and each saves at
-            least 5 % of the time.
+            least 5 % of the time. `num_workers` is another name of `workers`.
+
+    Raises:
+        TypeError: An argument of `DataLoader` that chooses the examples of a batch, such as `drop_last` or `sampler`.
     """
+    if refused := sorted(CHOOSES_EXAMPLES & more.keys()):
+        raise TypeError(
+            f"efficient_loader does not take {', '.join(refused)}: it chooses the examples of a batch itself, so that it can continue"
+        )
+    if "num_workers" in more:
+        if workers is not None:
+            raise TypeError("give either workers or num_workers")
+        workers = more.pop("num_workers")
     gpu = torch.cuda.is_available()
-    in_memory = isinstance(dataset, TensorDataset | torch.Tensor | list | tuple)
     note(batch_size=batch_size)
-    # Seeding takes a tenth of a millisecond. Rows of these types draw nothing. A subclass or `collate_fn` may.
-    plain = collate_fn is None and type(dataset) in (TensorDataset, torch.Tensor, list, tuple)
-    batches = _SeededBatches(dataset, collate_fn or default_collate, draws=bool(workers) or not plain)
-    order = Batches(len(dataset), batch_size, seed=seed, shuffle=shuffle)
+    # These types neither take time to load an example nor draw random numbers. A subclass or `collate_fn` may.
+    in_memory = collate_fn is None and type(dataset) in (TensorDataset, torch.Tensor, list, tuple)
+    # Seeding takes a tenth of a millisecond.
+    batches = _SeededBatches(dataset, collate_fn or default_collate, draws=bool(workers) or not in_memory)
+    rank, ranks = _rank()
+    order = Batches(len(dataset), batch_size, seed=seed, shuffle=shuffle, rank=rank, ranks=ranks)
     return ResumableLoader(batches, order, fastest_arguments(workers, more, in_memory=in_memory, gpu=gpu))
