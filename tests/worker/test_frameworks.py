@@ -186,6 +186,13 @@ def test_estimator_with_a_notice_is_saved_and_continues(drive: Any, node_board: 
     assert [report["step"] for report in driver.reports] == [1, 2, 3]
 
 
+@pytest.mark.extended
+def test_estimator_that_runs_out_of_memory_fails_for_that_reason(drive: Any) -> None:
+    driver = drive("train", SKLEARN)
+    driver.begin(until=3, config={**NETWORK, "width": 5_000_000}, memory_limit_bytes=1000 << 20)
+    assert driver.until_state("failed")["error"]["kind"] == "memory"
+
+
 def test_returned_number_is_recorded_as_the_objectives_metric(drive: Any) -> None:
     driver = drive("fit", SKLEARN)
     driver.begin(until=9, config={"smoothing": 1e-9}, metric="accuracy", mode="max")

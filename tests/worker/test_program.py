@@ -232,6 +232,13 @@ def test_failed_program_says_why(program: Driver, bash: Any, script: str, says: 
     assert "Traceback" not in error["traceback"]
 
 
+def test_program_that_runs_out_of_memory_fails_for_that_reason(program: Driver, bash: Any) -> None:
+    fills = "python3 -c 'kept = []\nwhile True: kept.append(bytearray(1 << 24))'"
+    program.begin(until=9, config=bash(f"i=1; {step_of()}; {fills}"), memory_limit_bytes=500 << 20)
+    error = program.until_state("failed")["error"]
+    assert error["kind"] == "memory", error
+
+
 def test_output_that_matches_nothing_fails_and_shows_the_pattern(program: Driver, bash: Any) -> None:
     program.begin(until=9, config=bash("echo loss=0.5", r"val_loss=(?P<val_loss>\S+)"))
     message = program.until_state("failed")["error"]["message"]
