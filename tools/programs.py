@@ -51,6 +51,7 @@ PROGRAMS = {
     program.name: program
     for program in (
         Program("chromium", CHROMIUM[0], (CHROMIUM,)),
+        Program("curl", "curl", (("curl",),)),
         Program("prometheus", "prometheus", (("prometheus",), ("promtool",)), ("prometheus.service",)),
         Program("systemd-analyze", "systemd", (("systemd-analyze",),)),
         Program(

@@ -100,6 +100,7 @@ def run_program(block: Block, served: Served, folder: Path) -> None:
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.needs("curl")
 def test_commands_and_program_of_the_readme_run(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ def test_commands_and_program_of_the_readme_run(
     assert replaced == QUARTERS.keys()
 
 
+@pytest.mark.needs("curl")
 @pytest.mark.extended
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_programs_of_a_page_run(
