@@ -55,7 +55,7 @@ demo: install
 serve: install
 	@$(BIN)/tuner serve
 
-# Chromium, curl, Prometheus, systemd-analyze and PostgreSQL: installed from Debian if this user may do that.
+# Chromium, curl, libgomp, Prometheus, systemd-analyze and PostgreSQL: installed from Debian if this user may do that.
 programs: install-dev
 	@$(BIN)/python -m tools.programs
 

@@ -23,7 +23,7 @@ FORBID_STARTS = "#!/bin/sh\nexit 101\n"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An external program that tests need."""
+    """An external program, or a library of the system, that tests need."""
 
     name: str  #: As in `@pytest.mark.needs("…")`.
     package: str  #: Debian's package that contains it.
@@ -52,6 +52,8 @@ PROGRAMS = {
     for program in (
         Program("chromium", CHROMIUM[0], (CHROMIUM,)),
         Program("curl", "curl", (("curl",),)),
+        # LightGBM's package lacks this library. Other packages contain it.
+        Program("libgomp", "libgomp1", (("/usr/lib*/*/libgomp.so.1", "/usr/lib*/libgomp.so.1"),)),
         Program("prometheus", "prometheus", (("prometheus",), ("promtool",)), ("prometheus.service",)),
         Program("systemd-analyze", "systemd", (("systemd-analyze",),)),
         Program(

@@ -23,6 +23,8 @@ from deploy.processes.probes import Answers, Succeeds
 from tests.deploy.files import ROOT
 from tuner.cluster.processes import MARK
 
+# The deployment runs them, and is refused without them.
+pytestmark = [pytest.mark.needs("postgresql"), pytest.mark.needs("prometheus")]
 NETWORK = "127.91.7"
 SECRETS = {
     "TUNER_API_KEY": "tk_1",

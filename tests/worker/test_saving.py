@@ -144,8 +144,8 @@ TAKES_NO_MORE = [
     (errno.ENOSPC, "make room", 4),
     (errno.EDQUOT, "make room", 4),
     (errno.EACCES, "credentials", 4),
-    (errno.EIO, "trouble", 7),
-    (errno.ESTALE, "trouble", 7),
+    (errno.EIO, "out of order", 7),
+    (errno.ESTALE, "out of order", 7),
 ]
 
 
