@@ -121,7 +121,7 @@ class RunningAttempt:
     environment: Environment | None = None  # to be sent with the next result
     teacher: dict[str, Any] | None = None  # what the child is given of the job's teacher
     described: bool = False  # the environment was sent, or is about to be
-    rank_ends: list[RankEnd] = field(default_factory=list)  # on several nodes; the others send them to node 0
+    rank_ends: list[RankEnd] = field(default_factory=list)  # the other nodes send theirs to node 0
 
     def __post_init__(self) -> None:
         """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""

@@ -98,6 +98,7 @@ class FailedMessage:
     error: str  #: Name of the exception's class.
     message: str
     traceback: str
+    at: int  #: When it was sent, in nanoseconds of the monotonic clock.
 
 
 ChildMessage = (
@@ -149,6 +150,7 @@ def parse(data: bytes, *, now_ns: int) -> ChildMessage:
                 _text(message, "error", MAX_TEXT_CHARS),
                 _text(message, "message", MAX_TEXT_CHARS),
                 _text(message, "traceback", MAX_TEXT_CHARS),
+                at,
             )
         case unknown:
             raise InvalidMessage(f"sent a message of the unknown type {_shown(unknown)}")

@@ -367,7 +367,7 @@ class Supervisor:
             case EndedMessage():
                 attempt.end("ended")
             case FailedMessage():
-                self._rank_failed(attempt, 0, endings.user_code_raised(message))
+                self._rank_failed(attempt, 0, endings.user_code_raised(message), message.at)
 
     def _read_peer(self, attempt: RunningAttempt, peer: Peer) -> None:
         try:
@@ -394,24 +394,28 @@ class Supervisor:
                 peer.ended = True
             case FailedMessage():
                 failure = endings.user_code_raised(message)
-                self._rank_failed(attempt, peer.rank, endings.of_rank(peer.rank, failure))
+                self._rank_failed(attempt, peer.rank, endings.of_rank(peer.rank, failure), message.at)
             case PhaseMessage() | SavedMessage() | SaveFailedMessage():
                 pass
 
-    def _rank_failed(self, attempt: RunningAttempt, rank: int, failure: endings.FailureFields) -> None:
+    def _rank_failed(
+        self, attempt: RunningAttempt, rank: int, failure: endings.FailureFields, at_ns: int
+    ) -> None:
         """Fail the attempt because user code raised an exception. Call it under the lock.
 
-        If a rank is killed, the others fail because they lose the connection to it. So the end of another rank, which is reported from
-        another thread, comes first.
+        If a rank is killed or raises an exception, the others fail because they lose the connection to it. So the end of a process,
+        which is reported from another thread, comes first, and then the exception that was sent first. The threads that receive
+        the exceptions may run in any order.
         """
         if attempt.nodes > 1:
-            self._rank_ended(attempt, RankEnd(rank, time.monotonic_ns(), failure))
+            self._rank_ended(attempt, RankEnd(rank, at_ns, failure))
             return
+        attempt.rank_ends.append(RankEnd(rank, at_ns, failure))
         if self._peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
         # otherwise its last checkpoint is being stored
         if not (self._peers and attempt.closed_by(attempt.saved_at)):
-            attempt.end("failed", failure)
+            attempt.end("failed", min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def _rank_ended(self, attempt: RunningAttempt, end: RankEnd) -> None:
         """Note the end of a rank of an attempt on several nodes. Node 0 then fails the attempt. Call it under the lock."""
