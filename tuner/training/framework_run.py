@@ -63,6 +63,8 @@ class FrameworkRun:
         self._reply = Reply(stop=False, save=False)
         self._part, self._parts = 0, 0
         self._kept: tuple[int, Path, float] | None = None
+        # The last step whose checkpoint the service got, or could not be written. 0 if there is none.
+        self._last_saved = 0
 
     def begin(self) -> None:
         """Start the time that is billed as training. What was before is setup and restore.
@@ -96,7 +98,7 @@ class FrameworkRun:
         reply = self._home.report(self.step, metrics, self._artifacts.changed() if self._artifacts else {})
         if reply.flush:
             self._announce_kept()
-        save = reply.save or (last and self._ended_early())
+        save = reply.save or (last and self.ends_unsaved())
         return self._must_save(Reply(stop=reply.stop, save=save, keep=reply.keep))
 
     def is_save_due(self) -> bool:
@@ -140,23 +142,28 @@ class FrameworkRun:
             raise StopTraining(0)
         self._home.phase("train")
 
-    def end(self, write: Callable[[Path], object]) -> None:
-        """Save the last step, if training ended by itself and the service did not ask for it. Otherwise do nothing."""
-        if not self._ended_early() or self._reply.save:
+    def end(self, write: Callable[[Path], object], *, by_first: bool = False) -> None:
+        """Save the last step, if training ended by itself and this step is not saved yet. Otherwise do nothing.
+
+        What was trained after the last reported step is part of that checkpoint. The arguments are those of `save`.
+        """
+        if not self.ends_unsaved():
             return
         self._part = 0
         if self._kept is not None and self._kept[0] == self.step:
             self._announce_kept()
         else:
-            self._write(write, announce=True)
+            self._write(write, announce=True, by_first=by_first)
 
-    def _ended_early(self) -> bool:
-        """Return whether this attempt has reported a step, and not the service's last one."""
-        return self._is_supervised and self._home.first_step < self.step != self._home.max_step
+    def ends_unsaved(self) -> bool:
+        """Return whether `end` would save. It does if this attempt has reported a step that is not saved, and not the service's last one."""
+        is_early = self._home.first_step < self.step != self._home.max_step
+        return self._is_supervised and is_early and self._last_saved != self.step
 
     def _announce_kept(self) -> None:
         if self._kept is not None:
             (step, place, seconds), self._kept = self._kept, None
+            self._last_saved = step
             self._home.saved(step, place, seconds)
 
     def _write(self, write: Callable[[Path], object], *, announce: bool, by_first: bool = False) -> None:
@@ -164,6 +171,8 @@ class FrameworkRun:
         began, place = time.monotonic(), self._home.place(self.step, self._part)
         error = self._home.joint_error(self._write_error(write, place, by_first=by_first))
         seconds = time.monotonic() - began
+        if announce and not self._part:
+            self._last_saved = self.step
         if error is not None:
             self._home.failed(self.step, error)
         elif announce:
