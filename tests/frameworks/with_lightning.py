@@ -4,7 +4,7 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -37,17 +37,29 @@ class Classifier(lightning.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)]
 
 
+class LogsAtEpochEnd(Classifier):
+    """A classifier that logs a metric at the end of its epochs. The metric stays the same."""
+
+    def on_train_epoch_end(self) -> None:
+        self.log("train_accuracy", 0.5)
+
+
 def data(count: int, seed: int) -> TensorDataset:
     inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())
 
 
 def train(
-    config: dict[str, Any], metric: str = "val_loss", *further: Callback, plateau: bool = False
+    config: dict[str, Any],
+    metric: str = "val_loss",
+    *further: Callback,
+    model: Classifier | None = None,
+    max_steps: int = -1,
 ) -> None:
     trainer = lightning.Trainer(
         max_epochs=9,
-        callbacks=[*further, TunerCallback(metric)],
+        max_steps=max_steps,
+        callbacks=[TunerCallback(metric), *further],
         enable_checkpointing=False,
         enable_progress_bar=False,
         logger=False,
@@ -55,7 +67,7 @@ def train(
     )
     loader = DataLoader(data(64, 1), batch_size=8, shuffle=True)
     trainer.fit(
-        Classifier(plateau=plateau),
+        model or Classifier(plateau=False),
         loader,
         DataLoader(data(32, 2), batch_size=16),
         ckpt_path=tuner_checkpoint(),
@@ -63,7 +75,22 @@ def train(
 
 
 def train_until_plateau(config: dict[str, Any]) -> None:
-    train(config, plateau=True)
+    train(config, model=Classifier(plateau=True))
+
+
+def train_until_stopped(config: dict[str, Any]) -> None:
+    """Stop after the fifth epoch, because the metric has not improved for four."""
+    train(
+        config,
+        "train_accuracy",
+        EarlyStopping("train_accuracy", patience=4),
+        model=LogsAtEpochEnd(plateau=False),
+    )
+
+
+def train_briefly(config: dict[str, Any]) -> None:
+    """Train two epochs of eight batches."""
+    train(config, max_steps=16)
 
 
 def train_with_wrong_metric(config: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.fabric.utilities.types import _Stateful
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from tuner.training.checkpoint import random_states, set_random_states
@@ -54,25 +54,36 @@ class TunerCallback(Callback):
         self._batches = 0
         # The restored state, if it is of the middle of an epoch.
         self._interrupted: dict[str, Any] | None = None
+        self._epoch_end = _EpochEnd(self)
+        # Whether the training stops after the epoch whose checkpoint is being written or was restored.
+        self._stops = False
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"random": random_states()}
         if self._batches:
             state |= {"batches": self._batches, "epoch_start": self._epoch_start}
+        if self._stops:
+            state["stops"] = True
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._interrupted = state_dict if "batches" in state_dict else None
         self._epoch_start = state_dict.get("epoch_start", state_dict["random"])
+        self._stops = state_dict.get("stops", False)
         # Not later: Lightning creates the iterator of the first epoch, which draws a number, before it calls `on_train_start`.
         set_random_states(self._epoch_start)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # A save after a batch must hold what other callbacks do after it, such as averaging weights. The list is replaced, because
-        # Lightning iterates over it. `Trainer` does not declare it.
-        lightning: Any = trainer
-        lightning.callbacks = [*(callback for callback in lightning.callbacks if callback is not self), self]
+        # A save after a batch must hold what other callbacks do after it, such as averaging weights.
+        _set_callbacks(trainer, [*self._others(trainer), self, self._epoch_end])
         _use_own_copies(trainer.strategy)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # Lightning would look for the best checkpoint of `trainer.test(ckpt_path="best")` in it.
+        _set_callbacks(trainer, [*self._others(trainer), self])
+
+    def _others(self, trainer: Any) -> list[Callback]:
+        return [callback for callback in trainer.callbacks if callback not in (self, self._epoch_end)]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._epoch_start is None:
@@ -89,6 +100,8 @@ class TunerCallback(Callback):
             _skip(trainer, self._interrupted["batches"])
             set_random_states(self._interrupted["random"])
             self._interrupted = None
+        if self._stops:  # the trial was paused after its last epoch
+            trainer.should_stop, self._stops = True, False
         self._run.begin()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -103,7 +116,8 @@ class TunerCallback(Callback):
             self._run.save(lambda place: _write(trainer, place, "step"))
             self._batches = 0
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def end_epoch(self, trainer: Trainer) -> None:
+        """Report the epoch, and save it if the service wants that. All other hooks for the end of an epoch have run."""
         logged = dict(trainer.callback_metrics)
         missing = [name for name in self._names if name not in logged]
         if missing:
@@ -111,10 +125,32 @@ class TunerCallback(Callback):
             raise ValueError(
                 f"{', '.join(missing)}: not logged by the end of epoch {trainer.current_epoch}; the logged metrics are {names}"
             )
-        reported = {name: logged[name] for name in self._names or logged}
-        ends = trainer.max_epochs is not None and trainer.current_epoch + 1 >= trainer.max_epochs
-        if self._run.report(reported, last=ends or trainer.should_stop):
+        if self._run.report({name: logged[name] for name in self._names or logged}):
+            self._stops = trainer.should_stop
             self._run.save(lambda place: _write(trainer, place, "epoch"))
+            self._stops = False
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._run.end(lambda place: trainer.save_checkpoint(place / FILE))
+
+
+class _EpochEnd(Checkpoint):
+    """Calls `end_epoch` of the `TunerCallback` after each epoch.
+
+    Lightning calls the callbacks for checkpoints only after the module's `on_train_epoch_end`, which may log metrics, and after callbacks that
+    may stop the training. A `TunerCallback` cannot be such a callback, because `Trainer(enable_checkpointing=False)` would refuse it.
+    """
+
+    def __init__(self, callback: TunerCallback) -> None:
+        self._callback = callback
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._callback.end_epoch(trainer)
+
+
+def _set_callbacks(trainer: Any, callbacks: list[Callback]) -> None:
+    """Replace the list, because Lightning may be iterating over it. `Trainer` does not declare it."""
+    trainer.callbacks = callbacks
 
 
 def _use_own_copies(strategy: Any) -> None:
@@ -159,7 +195,8 @@ def _is_between_steps(trainer: Trainer) -> bool:
     """
     loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
     assert fetcher is not None
-    return not (loop._should_accumulate() or loop._is_training_done or loop._should_check_val_fx(fetcher))
+    ends = loop._is_training_done or (trainer.should_stop and trainer.fit_loop._can_stop_early)
+    return not (ends or loop._should_accumulate() or loop._should_check_val_fx(fetcher))
 
 
 def _skip(trainer: Trainer, batches: int) -> None:
