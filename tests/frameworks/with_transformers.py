@@ -3,7 +3,14 @@
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from tuner.training.transformers import TunerCallback, tuner_checkpoint
 
@@ -22,7 +29,7 @@ class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
-def train(config: dict[str, Any], every: int | None = None, *further: TrainerCallback) -> None:
+def train(config: dict[str, Any], every: int | None = None, *further: TrainerCallback, **more: Any) -> None:
     shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 8}
     model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
     arguments = TrainingArguments(
@@ -34,13 +41,14 @@ def train(config: dict[str, Any], every: int | None = None, *further: TrainerCal
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
+        **more,
     )
     trainer = Trainer(
         model,
         arguments,
         train_dataset=Texts(48, 1),
         eval_dataset=Texts(16, 2),
-        callbacks=[*further, TunerCallback(every)],
+        callbacks=[*further[:1], TunerCallback(every), *further[1:]],
     )
     trainer.train(resume_from_checkpoint=tuner_checkpoint())
 
@@ -48,3 +56,18 @@ def train(config: dict[str, Any], every: int | None = None, *further: TrainerCal
 def train_by_steps(config: dict[str, Any]) -> None:
     """A step of the job is four optimizer steps, so steps end within epochs of six."""
     train(config, every=4)
+
+
+def train_until_stopped(config: dict[str, Any]) -> None:
+    """Stop after the fifth evaluation, because none but the first counts as an improvement.
+
+    The callback that stops comes before or after the one that reports.
+    """
+    stops = EarlyStoppingCallback(early_stopping_patience=4, early_stopping_threshold=1e9)
+    order = [stops] if config["stops"] == "first" else [TrainerCallback(), stops]
+    train(config, config.get("every"), *order, metric_for_best_model="eval_loss", eval_strategy="epoch")
+
+
+def train_briefly(config: dict[str, Any]) -> None:
+    """Train ten optimizer steps. A step of the job is four of them."""
+    train(config, every=4, max_steps=10)

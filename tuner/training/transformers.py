@@ -7,11 +7,13 @@ A step of the job is an epoch, or `every` optimizer steps. The trainer's checkpo
 the states of the random generators, so an interrupted training has the same result as an uninterrupted one.
 """
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from tuner.training.framework_run import FrameworkRun, restored_directory
@@ -26,8 +28,9 @@ def tuner_checkpoint() -> str | None:
 class TunerCallback(TrainerCallback):
     """Evaluate and report after each step of the job, and save and stop when the service says so.
 
-    Evaluations happen only then, and saves also in the middle of a step if the machine is about to be taken away: `eval_strategy` and `save_strategy` of the arguments have no effect. Set `num_train_epochs` to
-    the largest number of epochs that a trial may have, because the learning-rate schedule is made for it.
+    Evaluations happen only then, and saves also in the middle of a step if the machine is about to be taken away: `eval_strategy` and
+    `save_strategy` of the arguments have no effect. Set `num_train_epochs` to the largest number of epochs that a trial may have, because the
+    learning-rate schedule is made for it.
 
     Args:
         every: The number of optimizer steps that are one step of the job. None means that an epoch is one step.
@@ -42,6 +45,17 @@ class TunerCallback(TrainerCallback):
         self._every = every
         self._run = FrameworkRun(artifacts_dir)
         self._due = self._saving = False
+        # Whether a checkpoint is saved now if the training ends by itself.
+        self._may_end = False
+        # Whether the trial was paused after the step with which its training ends.
+        self._has_ended = False
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._run.restored is not None:
+            # Otherwise the patience of `EarlyStoppingCallback` would begin again.
+            args.restore_callback_states_from_checkpoint = True
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -53,15 +67,28 @@ class TunerCallback(TrainerCallback):
         if args.save_strategy == SaveStrategy.BEST:
             # With this strategy the trainer saves after each best evaluation, even if a callback forbids it.
             args.save_strategy = SaveStrategy.NO
+        if self._run.restored is not None and _has_ended(self._run.restored):
+            # The trainer trains an optimizer step before it considers this. That step is neither evaluated nor saved.
+            control.should_training_stop = self._has_ended = True
         self._run.begin()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        if self._may_end:
+            self._may_end = False
+            control = TrainerControl(**control.state()["args"])
+        return control
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        self._due = self._every is not None and state.global_step % self._every == 0
+        is_end = self._every is not None and state.global_step % self._every == 0
+        self._due = is_end and not self._has_ended
         control = self._only_what_is_due(control)
         # If the checkpoint was saved after the last batch of an epoch, the trainer does not repeat the end of that epoch.
-        if not self._due and not control.should_epoch_stop and not self._ends_epoch(state):
+        ends = control.should_epoch_stop or control.should_training_stop or self._ends_epoch(state)
+        if not self._due and not ends:
             control.should_save = self._saving = self._run.is_save_due()
         return control
 
@@ -71,8 +98,10 @@ class TunerCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        self._due = self._every is None
-        return self._only_what_is_due(control)
+        self._due = self._every is None and not self._has_ended
+        control = self._only_what_is_due(control)
+        # The training may end in the middle of a step of the job.
+        return control if self._due else self._save_if_ended(control)
 
     def _only_what_is_due(self, control: TrainerControl) -> TrainerControl:
         control.should_evaluate, control.should_save = self._due, False
@@ -85,19 +114,55 @@ class TunerCallback(TrainerCallback):
             self._due = False
             losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
             reported = {**kwargs["metrics"], "loss": losses[-1] if losses else None}
-            control.should_save = self._saving = self._run.report(
-                reported, last=state.global_step >= state.max_steps
-            )
+            last = control.should_training_stop or state.global_step >= state.max_steps
+            control.should_save = self._saving = self._run.report(reported, last=last)
+            if not self._saving:
+                return self._save_if_ended(control)
         return control
+
+    def _save_if_ended(self, control: TrainerControl) -> TrainerControl:
+        """Return a control with which the trainer saves now if the training ends, also if a later callback ends it."""
+        self._may_end = self._run.ends_unsaved()
+        if not self._may_end:
+            return control
+        saving = _SaveIfEnded(**control.state()["args"])
+        saving.should_save = saving.should_training_stop
+        return saving
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
+        written = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        # All ranks write to the same directory.
         if self._saving:
             self._saving = False
-            written = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            # All ranks write to the same directory.
             self._run.save(lambda place: _move(written, place), by_first=True)
+        elif self._may_end and control.should_training_stop:
+            self._run.end(lambda place: _move(written, place), by_first=True)
+
+
+class _SaveIfEnded(TrainerControl):
+    """A control with which the trainer also saves if a callback ends the training.
+
+    The trainer can save only right after an evaluation or at the end of an epoch, and callbacks that come after `TunerCallback` may end the
+    training there.
+    """
+
+    def __setattr__(self, name: str, value: bool) -> None:
+        super().__setattr__(name, value)
+        if name == "should_training_stop" and value:
+            self.should_save = True
+
+
+# The trainer saves the state of its control under the name of its class.
+_SaveIfEnded.__name__ = TrainerControl.__name__
+
+
+def _has_ended(checkpoint: Path) -> bool:
+    """Return whether the training had ended by itself when it was saved, before its largest number of steps."""
+    state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+    control = state["stateful_callbacks"]["TrainerControl"]["args"]
+    return bool(control["should_training_stop"]) and state["global_step"] < state["max_steps"]
 
 
 def _move(written: Path, place: Path) -> None:
