@@ -18,7 +18,7 @@ def transformers_on_two(config: dict[str, Any]) -> None:
     data: Any = [{"input_ids": torch.arange(8) + i % 5, "labels": i % 2} for i in range(32)]
     arguments = TrainingArguments(
         output_dir="out",
-        num_train_epochs=9,
+        num_train_epochs=config.get("epochs", 9),
         per_device_train_batch_size=4,
         use_cpu=True,
         ddp_backend="gloo",
@@ -26,8 +26,9 @@ def transformers_on_two(config: dict[str, Any]) -> None:
         learning_rate=0.01,
         disable_tqdm=True,
     )
+    callback = TunerCallback(config.get("every"))
     trainer = Trainer(
-        model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=[TunerCallback()]
+        model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=[callback]
     )
     trainer.train(resume_from_checkpoint=tuner_checkpoint())
 
@@ -71,7 +72,7 @@ def lightning_on_two(config: dict[str, Any]) -> None:
     inputs = torch.rand(32, 4, generator=torch.Generator().manual_seed(1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs), batch_size=4, shuffle=True)
     trainer = lightning.Trainer(
-        max_epochs=9,
+        max_epochs=config.get("epochs", 9),
         accelerator="cpu",
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),

@@ -147,10 +147,57 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
     assert message in driver.until_state("failed")["error"]["message"]
 
 
-def test_training_that_ends_by_itself_saves_its_last_step(drive: Any) -> None:
-    driver = drive("train_briefly", "tests.frameworks.with_xgboost")
+@pytest.mark.parametrize(
+    "module",
+    [
+        "with_xgboost",
+        pytest.param("with_lightning", marks=pytest.mark.extended),
+        pytest.param("with_transformers", marks=pytest.mark.extended),
+    ],
+)
+def test_training_that_ends_by_itself_saves_its_last_step(drive: Any, module: str) -> None:
+    driver = drive("train_briefly", f"tests.frameworks.{module}")
     driver.begin(until=9, config={})
     assert driver.until_state("ended")["saved_step"] == 2
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("module", "config"),
+    [
+        ("with_lightning", {}),
+        ("with_transformers", {"stops": "first"}),
+        ("with_transformers", {"stops": "last"}),
+        ("with_transformers", {"stops": "last", "every": 4}),
+    ],
+)
+def test_early_stopping_ends_a_paused_training_at_the_same_step(
+    drive: Any, module: str, config: dict[str, Any]
+) -> None:
+    entry = f"tests.frameworks.{module}"
+    whole = drive("train_until_stopped", entry)
+    whole.begin(until=9, config=config)
+    assert whole.until_state("ended")["saved_step"] == 5
+    # The last pause is at the step after which the training ends.
+    for pauses in ((2, 4), (5,)):
+        parts = drive("train_until_stopped", entry, storage=f"{whole.storage}-{pauses[0]}")
+        restore = None
+        for step in pauses:
+            parts.run_to(step, config=config, restore=restore)
+            assert parts.end("pause")["saved_step"] == step
+            restore = step
+        parts.begin(until=9, config=config, restore=restore)
+        assert parts.until_state("ended")["saved_step"] == 5
+        assert _losses(parts.reports) == _losses(whole.reports)
+
+
+def _losses(reports: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    return [
+        (report["step"], value)
+        for report in reports
+        for name, value in report["metrics"].items()
+        if name in ("eval_loss", "train_accuracy")
+    ]
 
 
 SKLEARN = "tests.frameworks.with_sklearn"

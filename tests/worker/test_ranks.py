@@ -461,6 +461,23 @@ def test_training_of_a_framework_on_two_ranks_continues_exactly(
     assert losses(parts) == losses(whole)
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("case", "config"),
+    [
+        ("lightning_on_two", {"epochs": 2}),
+        ("transformers_on_two", {"epochs": 2, "every": 3}),  # ends two optimizer steps after the last report
+    ],
+)
+def test_training_on_two_ranks_that_ends_by_itself_saves_its_last_step(
+    drive: Any, case: str, config: dict[str, Any]
+) -> None:
+    driver = drive("trains", CASES)
+    driver.entry = f"tests.worker.rank_frameworks:{case}"
+    driver.begin(until=9, config=config, **TWO)
+    assert driver.until_state("ended")["saved_step"] == 2
+
+
 def test_trainer_of_ray_train_is_refused_with_the_lines_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = type("TorchTrainer", (), {"__module__": "ray.train.torch.torch_trainer"})()
     monkeypatch.setattr("tests.frameworks.with_ddp.trainer", trainer, raising=False)
