@@ -4,12 +4,13 @@ It is imported at the top, so that the fork server does that once. Each attempt 
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import lightgbm
 import numpy
 
-from tuner.training.boosting import TunerCallback, tuner_model
+from tuner.training.boosting import EVALUATIONS_FILE, TunerCallback, tuner_model
 
 # The fork server imports PyTorch in advance for a file that contains its name.
 PYTORCH = "tor" + "ch"
@@ -20,15 +21,28 @@ def data(count: int, seed: int) -> tuple[numpy.ndarray, numpy.ndarray]:
     return inputs, (inputs.sum(1) > 0).astype(int)
 
 
-def train(config: dict[str, Any], metric: str = "valid-binary_logloss", *further: Any) -> None:
+def train(
+    config: dict[str, Any],
+    metric: str = "valid-binary_logloss",
+    *further: Any,
+    continuing: tuple[Any, ...] = (),
+    rounds: int = 18,
+    learning_rate: float = 0.1,
+) -> None:
     training, valid = (lightgbm.Dataset(*data(count, count)) for count in (200, 100))
     lightgbm.train(
-        {"objective": "binary", "num_leaves": 4, "num_threads": 1, "verbosity": -1},
+        {
+            "objective": "binary",
+            "num_leaves": 4,
+            "num_threads": 1,
+            "verbosity": -1,
+            "learning_rate": learning_rate,
+        },
         training,
-        num_boost_round=18,
+        num_boost_round=rounds,
         valid_sets=[valid],
         valid_names=["valid"],
-        callbacks=[*further, TunerCallback(metric, every=2)],
+        callbacks=[*further, *TunerCallback(metric, every=2).continuing(*continuing)],
         init_model=tuner_model(),
     )
     assert PYTORCH not in sys.modules
@@ -36,3 +50,30 @@ def train(config: dict[str, Any], metric: str = "valid-binary_logloss", *further
 
 def train_with_wrong_metric(config: dict[str, Any]) -> None:
     train(config, metric="valid-auc")
+
+
+def train_briefly(config: dict[str, Any]) -> None:
+    train(config, rounds=8)
+
+
+def train_with_schedule(config: dict[str, Any]) -> None:
+    train(
+        config,
+        continuing=(lightgbm.reset_parameter(learning_rate=[0.3 * 0.9**count for count in range(18)]),),
+    )
+
+
+def train_until_plateau(config: dict[str, Any]) -> None:
+    train(
+        config,
+        continuing=(lightgbm.early_stopping(7, min_delta=0.11, verbose=False),),
+        learning_rate=1.0,
+    )
+
+
+def train_with_old_checkpoint(config: dict[str, Any]) -> None:
+    """Continue from a checkpoint of a version that did not record the evaluations."""
+    model = tuner_model()
+    if model is not None:
+        Path(model).with_name(EVALUATIONS_FILE).unlink(missing_ok=True)
+    train(config)

@@ -4,12 +4,13 @@ It is imported at the top, so that the fork server does that once. Each attempt 
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy
 import xgboost
 
-from tuner.training.boosting import TunerCallback
+from tuner.training.boosting import EVALUATIONS_FILE, TunerCallback, tuner_model
 
 # The fork server imports PyTorch in advance for a file that contains its name.
 PYTORCH = "tor" + "ch"
@@ -20,10 +21,12 @@ def data(count: int, seed: int) -> tuple[numpy.ndarray, numpy.ndarray]:
     return inputs, (inputs.sum(1) > 0).astype(int)
 
 
-def train(config: dict[str, Any], metric: str = "valid-logloss", rounds: int = 18, *further: Any) -> None:
+def train(
+    config: dict[str, Any], metric: str = "valid-logloss", rounds: int = 18, *further: Any, eta: float = 0.3
+) -> None:
     training, valid = xgboost.DMatrix(*data(200, 1)), xgboost.DMatrix(*data(100, 2))
     xgboost.train(
-        {"objective": "binary:logistic", "max_depth": 2, "eta": 0.3, "nthread": 1},
+        {"objective": "binary:logistic", "max_depth": 2, "eta": eta, "nthread": 1},
         training,
         num_boost_round=rounds,
         evals=[(valid, "valid")],
@@ -38,7 +41,15 @@ def train_with_wrong_metric(config: dict[str, Any]) -> None:
 
 
 def train_briefly(config: dict[str, Any]) -> None:
-    train(config, rounds=4)
+    train(config, rounds=8)
+
+
+def train_with_schedule(config: dict[str, Any]) -> None:
+    train(config, "valid-logloss", 18, xgboost.callback.LearningRateScheduler(lambda epoch: 0.3 * 0.9**epoch))
+
+
+def train_until_plateau(config: dict[str, Any]) -> None:
+    train(config, "valid-logloss", 18, xgboost.callback.EarlyStopping(rounds=8, min_delta=0.15), eta=2.0)
 
 
 def train_with_lightgbm(config: dict[str, Any]) -> None:
@@ -46,3 +57,11 @@ def train_with_lightgbm(config: dict[str, Any]) -> None:
     from tests.frameworks import with_lightgbm
 
     with_lightgbm.train(config)
+
+
+def train_with_old_checkpoint(config: dict[str, Any]) -> None:
+    """Continue from a checkpoint of a version that did not record the evaluations."""
+    model = tuner_model()
+    if model is not None:
+        Path(model).with_name(EVALUATIONS_FILE).unlink(missing_ok=True)
+    train(config)

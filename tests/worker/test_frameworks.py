@@ -20,6 +20,10 @@ METRICS = {
     ("with_xgboost", "train"): "valid-logloss",
     ("with_lightgbm", "train"): "valid-binary_logloss",
     ("with_xgboost", "train_with_lightgbm"): "valid-binary_logloss",
+    ("with_xgboost", "train_with_schedule"): "valid-logloss",
+    ("with_xgboost", "train_with_old_checkpoint"): "valid-logloss",
+    ("with_lightgbm", "train_with_schedule"): "valid-binary_logloss",
+    ("with_lightgbm", "train_with_old_checkpoint"): "valid-binary_logloss",
 }
 
 
@@ -147,18 +151,40 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
     assert message in driver.until_state("failed")["error"]["message"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "module",
-    [
-        "with_xgboost",
-        pytest.param("with_lightning", marks=pytest.mark.extended),
-        pytest.param("with_transformers", marks=pytest.mark.extended),
-    ],
+    ["with_lightning", "with_transformers"],
 )
 def test_training_that_ends_by_itself_saves_its_last_step(drive: Any, module: str) -> None:
     driver = drive("train_briefly", f"tests.frameworks.{module}")
     driver.begin(until=9, config={})
     assert driver.until_state("ended")["saved_step"] == 2
+
+
+@pytest.mark.parametrize("case", ["train_briefly", "train_until_plateau"])
+@pytest.mark.parametrize("module", ["with_xgboost", "with_lightgbm"])
+def test_training_that_ends_by_itself_ends_at_the_same_step_after_pauses(
+    drive: Any, module: str, case: str
+) -> None:
+    """A training ends because of its number of rounds or because of early stopping, and its last step is saved."""
+    whole = drive(case, f"tests.frameworks.{module}")
+    whole.begin(until=9, config={})
+    ended = whole.until_state("ended")
+    assert 3 < ended["saved_step"] == whole.reports[-1]["step"] < 9
+    parts = drive(case, f"tests.frameworks.{module}", storage=f"{whole.storage}-parts")
+    parts.save_at(1, config={})
+    parts.run_to(3, restore=1, config={})
+    parts.end("pause")
+    parts.begin(until=9, restore=3, config={})
+    assert parts.until_state("ended")["saved_step"] == ended["saved_step"]
+    assert [report["step"] for report in parts.reports] == [report["step"] for report in whole.reports]
+    metric = METRICS[module, "train"]
+    assert [report["metrics"][metric] for report in parts.reports] == pytest.approx(
+        [report["metrics"][metric] for report in whole.reports],
+        rel=1e-12 if module == "with_lightgbm" else 0,
+        abs=0,
+    )
 
 
 @pytest.mark.extended

@@ -4,15 +4,21 @@
 
     lightgbm.train(
         params, train, num_boost_round=rounds, valid_sets=[valid], valid_names=["valid"],
-        callbacks=[TunerCallback("valid-binary_logloss")], init_model=tuner_model(),
+        callbacks=TunerCallback("valid-binary_logloss").continuing(lightgbm.early_stopping(50)), init_model=tuner_model(),
     )
 
 A step of the job is a boosting round, or `every` rounds. XGBoost's callback restores the model itself. For LightGBM pass `init_model`.
 The number of rounds in the call is the largest number that a trial may have.
+
+Callbacks that count rounds or compare scores, such as early stopping, keep their state in memory. After a restore they get the earlier rounds
+again, with the scores that the checkpoint recorded, and so continue as if there had been no interruption. XGBoost's callbacks need nothing
+for that. LightGBM's must be passed to `continuing`.
 """
 
+import dataclasses
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ from tuner.training.framework_run import FrameworkRun, restored_directory
 
 XGBOOST_FILE = "model.ubj"
 LIGHTGBM_FILE = "model.txt"
+EVALUATIONS_FILE = "evaluations.json"
 
 
 def tuner_model() -> str | None:
@@ -49,35 +56,90 @@ def TunerCallback(*metrics: str, every: int = 1, artifacts_dir: str | Path | Non
 
 
 class _LightGBMCallback:
-    order = 30  # after those of LightGBM that print and record
-
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         if every < 1:
             raise ValueError(f"every is {every}; name at least one boosting round")
+        # After those of LightGBM that print and record, and before its early stopping, so that the last step is reported.
+        # LightGBM ignores an attribute of the class.
+        self.order = 25
         self._names, self._every = metrics, every
         self._run = FrameworkRun(artifacts_dir)
-        self._restored_rounds = self._run.step * every
+        self._rounds = self._run.step * every
+        #: What was evaluated in the earlier rounds. None if there were none, or if an older version wrote the checkpoint.
+        self._earlier: Any = None
+        if self._run.restored is not None and (self._run.restored / EVALUATIONS_FILE).exists():
+            recorded = json.loads((self._run.restored / EVALUATIONS_FILE).read_text())
+            # A training that ended in the middle of a step was saved with more rounds than its steps have.
+            self._rounds, self._earlier = recorded["rounds"], recorded["evaluations"]
+        self._is_recorded = self._run.restored is None or self._earlier is not None
+        self._evaluations: list[list[list[Any]]] = []  # of LightGBM, by round
+        self._continuing: list[Any] = []
         self._began = False
 
+    def continuing(self, *callbacks: Any) -> list[Any]:
+        """Return a list of this callback and LightGBM's given ones, which count the rounds of all attempts.
+
+        After a restore, a callback that LightGBM calls after each round first gets the earlier rounds again, with their scores.
+
+        Raises:
+            TypeError: A callback cannot be called, such as those of XGBoost, which need no `continuing`.
+        """
+        for callback in callbacks:
+            if not callable(callback):
+                raise TypeError(f"{callback!r} is not a callback of LightGBM; others need no `continuing`")
+        before = [callback for callback in callbacks if getattr(callback, "before_iteration", False)]
+        after = [callback for callback in callbacks if callback not in before]
+        # LightGBM, too, calls those without an order first, as they were passed.
+        self._continuing += sorted(after, key=lambda callback: getattr(callback, "order", -1))
+        return [*(_BeforeRound(callback) for callback in before), self]
+
     def __call__(self, env: Any) -> None:
+        from lightgbm.callback import EarlyStopException
+
         if not self._began:
-            self._began = True
-            if env.begin_iteration != self._restored_rounds:
-                raise RuntimeError(
-                    "training does not continue from its checkpoint; call lightgbm.train(..., init_model=tuner_model())"
-                )
-            self._run.begin()
+            self._begin(env)
+        self._evaluations.append([list(evaluation) for evaluation in env.evaluation_result_list])
+        env = _counted_from(env, env.begin_iteration if self._earlier is None else 0)
         scores = {f"{data}-{name}": value for data, name, value, *_ in env.evaluation_result_list}
         # After a restore LightGBM would train as many rounds again as the call names.
-        last = env.iteration + 1 >= env.end_iteration - env.begin_iteration
-        self._report(env.iteration + 1, scores, env.model, LIGHTGBM_FILE, last=last)
-        if last:
-            from lightgbm.callback import EarlyStopException
+        stop = None
+        if env.iteration + 1 >= env.end_iteration:
+            stop = EarlyStopException(env.iteration, env.evaluation_result_list)
+        try:
+            self._call_continuing(env)
+        except EarlyStopException as stopped:
+            stop = stopped
+        self._report(env.iteration + 1, scores, env.model, LIGHTGBM_FILE, self._evaluations, last=bool(stop))
+        if stop:
+            self._end(env.model, LIGHTGBM_FILE, self._evaluations)
+            raise stop
 
-            raise EarlyStopException(env.iteration, env.evaluation_result_list)
+    def _begin(self, env: Any) -> None:
+        self._began = True
+        if env.begin_iteration != self._rounds:
+            raise RuntimeError(
+                "training does not continue from its checkpoint; call lightgbm.train(..., init_model=tuner_model())"
+            )
+        self._run.begin()
+        self._evaluations = list(self._earlier or [])
+        for count, evaluations in enumerate(self._evaluations):
+            # Since version 4.7 an evaluation is a named tuple.
+            results = [
+                type(newest)(*values) if hasattr(newest, "_fields") else tuple(values)
+                for newest, values in zip(env.evaluation_result_list, evaluations, strict=True)
+            ]
+            earlier = dataclasses.replace(env, iteration=count, evaluation_result_list=results)
+            self._call_continuing(_counted_from(earlier, 0))
 
-    def _report(self, rounds: int, scores: Mapping[str, float], model: Any, file: str, *, last: bool) -> None:
+    def _call_continuing(self, env: Any) -> None:
+        for callback in self._continuing:
+            callback(env)
+
+    def _report(
+        self, rounds: int, scores: Mapping[str, float], model: Any, file: str, evaluations: Any, *, last: bool
+    ) -> None:
         """Report and save, if the number of rounds so far is a multiple of those of a step."""
+        self._rounds = rounds
         if rounds % self._every:
             return
         missing = [name for name in self._names if name not in scores]
@@ -87,7 +149,44 @@ class _LightGBMCallback:
             )
         reported = {name: scores[name] for name in self._names or scores}
         if self._run.report(reported, last=last):
-            self._run.save(lambda place: model.save_model(str(place / file)))
+            self._run.save(self._writer(model, file, evaluations))
+
+    def _end(self, model: Any, file: str, evaluations: Any) -> None:
+        self._run.end(self._writer(model, file, evaluations))
+
+    def _writer(self, model: Any, file: str, evaluations: Any) -> Callable[[Path], None]:
+        """Return a function that writes a checkpoint after the last round into a directory."""
+
+        def write(place: Path) -> None:
+            model.save_model(str(place / file))
+            if self._is_recorded:
+                recorded = {"rounds": self._rounds, "evaluations": evaluations}
+                (place / EVALUATIONS_FILE).write_text(json.dumps(recorded, default=float))
+
+        return write
+
+
+class _BeforeRound:
+    """A callback that LightGBM calls before each round, such as a schedule, and that counts the rounds of all attempts."""
+
+    before_iteration = True
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+        self.order = getattr(callback, "order", -1)
+
+    def __call__(self, env: Any) -> None:
+        self._callback(_counted_from(env, 0))
+
+
+def _counted_from(env: Any, begin: int) -> Any:
+    """Return the environment of a round in a training that began with round `begin`.
+
+    Its end is the number of rounds in the call, to which LightGBM adds those of the restored model.
+    """
+    return dataclasses.replace(
+        env, begin_iteration=begin, end_iteration=env.end_iteration - env.begin_iteration
+    )
 
 
 class _NeverStops:
@@ -100,37 +199,101 @@ class _NeverStops:
         return False
 
 
+class _EarlierRounds:
+    """The rounds of earlier attempts, which XGBoost's loop passes without training.
+
+    XGBoost counts the rounds of each training from 0, also if it continues a model. While this object replaces two methods of the model, the
+    loop and all callbacks get the earlier rounds again, with their recorded scores. The model is the restored one from the first of them on.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        rounds: int,
+        evaluations: Mapping[str, Mapping[str, list[float]]],
+        load: Callable[[], None],
+    ) -> None:
+        self._model, self._rounds, self._evaluations, self._load = model, rounds, evaluations, load
+        model.update, model.eval_set = self._update, self._eval_set
+
+    def end(self) -> None:
+        """Let the model train."""
+        for method in ("update", "eval_set"):
+            vars(self._model).pop(method, None)
+
+    def _update(self, dtrain: Any, iteration: int, fobj: Any = None) -> None:
+        # Not before the first round: the other callbacks note the number of rounds of the model with which training begins.
+        if iteration == 0:
+            self._load()
+        if iteration >= self._rounds:
+            self.end()
+            self._model.update(dtrain, iteration, fobj)
+
+    def _eval_set(self, evals: Any, iteration: int = 0, *_: Any) -> str:
+        """Return the scores of a round in the format of XGBoost."""
+        scores = [
+            f"{data}-{name}:{values[iteration]!r}"
+            for data, metrics in self._evaluations.items()
+            for name, values in metrics.items()
+        ]
+        return "\t".join([f"[{iteration}]", *scores])
+
+
+class _XGBoostCallback(_LightGBMCallback):
+    def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
+        super().__init__(metrics, every, artifacts_dir)
+        self._passed_rounds = self._rounds if self._earlier is not None else 0  # XGBoost counts them again
+        self._uncounted_rounds = self._rounds - self._passed_rounds
+        self._earlier_rounds: _EarlierRounds | None = None
+        self._history: Mapping[str, Mapping[str, list[Any]]] = {}
+
+    # LightGBM would call a callback before each round, and not after it, if this attribute were true.
+    before_iteration = _NeverStops()
+
+    def before_training(self, model: Any) -> Any:
+        if self._passed_rounds:
+            self._earlier_rounds = _EarlierRounds(
+                model, self._passed_rounds, self._earlier, lambda: self._restore(model)
+            )
+        else:
+            self._restore(model)
+        return model
+
+    def _restore(self, model: Any) -> None:
+        if self._run.restored is not None:
+            settings = model.save_config()
+            model.load_model(self._run.restored / XGBOOST_FILE)
+            model.load_config(settings)
+        self._run.begin()
+
+    def after_iteration(
+        self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, list[Any]]]
+    ) -> bool:
+        self._history = evals_log
+        if epoch >= self._passed_rounds:
+            scores = {
+                f"{data}-{name}": seen[-1] for data, of in evals_log.items() for name, seen in of.items()
+            }
+            rounds = self._uncounted_rounds + epoch + 1
+            self._report(rounds, scores, model, XGBOOST_FILE, evals_log, last=False)
+        return False
+
+    def after_training(self, model: Any) -> Any:
+        if self._earlier_rounds is not None:
+            self._earlier_rounds.end()
+        # If another callback ends the training, XGBoost does not call those after it for that round.
+        evaluated = max((len(seen) for of in self._history.values() for seen in of.values()), default=0)
+        if self._uncounted_rounds + evaluated > self._rounds:
+            self.after_iteration(model, evaluated - 1, self._history)
+        self._end(model, XGBOOST_FILE, self._history)
+        return model
+
+
 def _callback_of_both() -> type:
     """Return a class of callbacks for XGBoost. They work with LightGBM too, for code that imports both libraries."""
     from xgboost.callback import TrainingCallback
 
-    class Callback(TrainingCallback, _LightGBMCallback):
-        def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
-            TrainingCallback.__init__(self)
-            _LightGBMCallback.__init__(self, metrics, every, artifacts_dir)
-
-        # LightGBM would call a callback before each round, and not after it, if this attribute were true.
-        before_iteration = _NeverStops()
-
-        def before_training(self, model: Any) -> Any:
-            if self._run.restored is not None:
-                settings = model.save_config()
-                model.load_model(self._run.restored / XGBOOST_FILE)
-                model.load_config(settings)
-            self._run.begin()
-            return model
-
-        def after_iteration(
-            self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, list[Any]]]
-        ) -> bool:
-            scores = {
-                f"{data}-{name}": seen[-1] for data, of in evals_log.items() for name, seen in of.items()
-            }
-            self._report(self._restored_rounds + epoch + 1, scores, model, XGBOOST_FILE, last=False)
-            return False
-
-        def after_training(self, model: Any) -> Any:
-            self._run.end(lambda place: model.save_model(str(place / XGBOOST_FILE)))
-            return model
+    class Callback(_XGBoostCallback, TrainingCallback):
+        pass
 
     return Callback
