@@ -12,6 +12,7 @@ from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.time import Instant
 
+pytestmark = pytest.mark.needs("libgomp")  # for LightGBM
 METRICS = {
     ("with_transformers", "train"): "eval_loss",
     ("with_transformers", "train_by_steps"): "eval_loss",
