@@ -35,10 +35,9 @@ def test_csv_holds_every_cell_and_no_other_text(rows: list[list[str]]) -> None:
     assert csv_rows[0] == head
     assert len(csv_rows) == len(rows)
     for printed_row, row in zip(csv_rows[1:], rest, strict=True):
-        assert [a or "-" for a in printed_row] == [
-            tables.AMOUNT.sub(r"\1\2", cell) or "-" if tables.AMOUNT.fullmatch(cell) else cell or "-"
-            for cell in row
-        ]
+        for printed, cell in zip(printed_row, row, strict=True):
+            plain = tables.AMOUNT.sub(r"\1\2", cell) if tables.AMOUNT.fullmatch(cell) else cell
+            assert (printed or "-") in (plain or "-", f"'{plain}")  # with a quote if it could be a formula
 
 
 @given(ROWS)
@@ -64,6 +63,22 @@ def test_numbers_are_right_aligned_and_text_is_left_aligned() -> None:
     assert shown == "before\nwhat    cost\na      $1.00\nb     $10.50\nc          -\nafter\n"
     marked = tables.text(made([["what", "cost"], ["a", "$1.00"]]), Style.MARKDOWN)
     assert "| --- | ---: |" in marked
+
+
+@pytest.mark.parametrize(
+    ("cell", "printed"),
+    [
+        ("=1+1", "'=1+1"),
+        ("@x", "'@x"),
+        ("+x", "'+x"),
+        ("-x", "'-x"),
+        ("-0.5", "-0.5"),
+        ("+3", "+3"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_text_that_a_spreadsheet_would_run_is_escaped_in_csv(cell: str, printed: str) -> None:
+    assert tables.text(made([["name"], [cell]]), Style.CSV) == f"name\n{printed}\n"
 
 
 def test_bill_is_printed_as_markdown_and_csv(tuner: Tuner, rest: TestClient, done: str) -> None:

@@ -164,5 +164,15 @@ def _csv(part: RenderableType) -> str:
 
 def _values(row: Sequence[str]) -> list[str]:
     return [
-        "" if cell == "-" else AMOUNT.sub(r"\1\2", cell) if AMOUNT.fullmatch(cell) else cell for cell in row
+        "" if cell == "-" else AMOUNT.sub(r"\1\2", cell) if AMOUNT.fullmatch(cell) else _escaped(cell)
+        for cell in row
     ]
+
+
+def _escaped(cell: str) -> str:
+    """Escape text that a spreadsheet would run as a formula, such as a job's name that begins with `=`."""
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+    return cell
