@@ -1,5 +1,6 @@
 """Exporting a trained module to files: every format, what is measured of it, and each error."""
 
+import re
 import subprocess
 import sys
 import time
@@ -177,12 +178,47 @@ def test_a_module_that_cannot_be_traced_is_named_with_its_line(tmp_path: Path) -
         (object(), "invalid_export", "returned a object"),
         (Exported(nn.Linear(1, 1), (), lambda predict: 0.0), "invalid_export", "tuple of tensors"),
         (linear(evaluate=lambda predict: predict(torch.rand(1, 3))), "evaluate_failed", "shapes"),
+        (linear(evaluate=lambda predict: float("nan")), "evaluate_failed", "returned nan"),
     ],
 )
 def test_an_unusable_export_is_refused(exported: Any, code: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(ExportFailed, match=text) as refused:
         exporter(exported, tmp_path)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("forward", "returned"),
+    [(lambda x: {"logits": x}, "a dict"), (lambda x: (x, None), r"\(float32\[.*\], None\)")],
+)
+def test_a_module_whose_outputs_are_not_tensors_is_refused(
+    forward: Any, returned: str, tmp_path: Path
+) -> None:
+    variant = exporter(linear(forward, evaluate=lambda predict: 0.0), tmp_path).variant("torch")
+    assert variant.code == "invalid_export"
+    assert re.match(f"the module returns {returned}; export a module that", variant.detail or "")
+
+
+@pytest.mark.parametrize(
+    ("calibration", "code"),
+    [
+        ([(torch.rand(3, 4, requires_grad=True),)], None),
+        (iter([(torch.rand(3, 4),)]), None),
+        (iter([]), "no_calibration"),
+        ([torch.rand(3, 4)], "invalid_calibration"),
+        ([(torch.rand(3, 4),), (torch.rand(3, 5),)], "invalid_calibration"),
+        ([(torch.ones(3, 4, dtype=torch.int64),)], "invalid_calibration"),
+        ([(torch.rand(3, 4), torch.rand(3, 4))], "invalid_calibration"),
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_unusable_calibration_fails_only_its_variant(
+    calibration: Any, code: str | None, tmp_path: Path
+) -> None:
+    exported = Exported(nn.Linear(4, 2), (torch.rand(2, 4),), lambda predict: 1.0, calibration=calibration)
+    made = exporter(exported, tmp_path)
+    assert made.variant("int8-static").code == code
+    assert made.variant("onnx").code is None
 
 
 def test_a_module_without_export_is_named() -> None:

@@ -9,6 +9,7 @@ All variants but `torch` are ONNX files. They run with ONNX Runtime, which needs
 
 import copy
 import importlib
+import math
 import shutil
 import time
 import traceback
@@ -146,18 +147,35 @@ class Exporter:
             case "int8-dynamic":
                 _quantize_dynamic(self._prepared, path)
             case "int8-static":
-                if not self._exported.calibration:
+                calibration = list(self._exported.calibration or ())
+                if not calibration:
                     raise ExportFailed(
                         "no_calibration",
                         "int8-static needs typical inputs to find the ranges of activations: return "
                         "Exported(..., calibration=[(inputs,), ...]), or leave this format out",
                     )
-                _quantize_static(self._prepared, path, self._exported.calibration)
+                self._check_calibration(calibration)
+                _quantize_static(self._prepared, path, calibration)
             case "int4-weight":
                 _quantize_int4(self._prepared, path)
             case "pruned" | "pruned-unstructured":
                 _write_onnx(_trace(self._pruned(format), self._example), path)
         return path
+
+    def _check_calibration(self, calibration: Sequence[object]) -> None:
+        wanted = [(example_input.shape[1:], example_input.dtype) for example_input in self._example]
+        for number, inputs in enumerate(calibration):
+            tensors = (
+                [each for each in inputs if isinstance(each, torch.Tensor)]
+                if isinstance(inputs, tuple)
+                else []
+            )
+            if [(tensor.shape[1:], tensor.dtype) for tensor in tensors] != wanted:
+                raise ExportFailed(
+                    "invalid_calibration",
+                    f"calibration[{number}] is {_shape_of(inputs)}, and not a tuple of tensors like example_inputs, "
+                    f"which are {_shape_of(self._example)}; they may differ in the number of rows only",
+                )
 
     def _pruned(self, format: Format) -> nn.Module:
         """Return a pruned copy of the module."""
@@ -230,8 +248,22 @@ class Exporter:
 
     @cached_property
     def _outputs(self) -> list[torch.Tensor]:
+        """The outputs of the module for the example inputs.
+
+        Raises:
+            ExportFailed: They are not tensors (`invalid_export`).
+        """
         with torch.inference_mode():
-            return _flat(self._module(*self._example))
+            outputs = self._module(*self._example)
+        if not isinstance(outputs, torch.Tensor) and not (
+            isinstance(outputs, tuple | list) and all(isinstance(each, torch.Tensor) for each in outputs)
+        ):
+            raise ExportFailed(
+                "invalid_export",
+                f"the module returns {_shape_of(outputs)}; export a module that returns a tensor or a tuple of tensors, such as one that "
+                "calls yours and takes the tensors out",
+            )
+        return _flat(outputs)
 
     def _difference(self, loaded: "_TorchFile | _OnnxFile") -> float:
         with torch.inference_mode():
@@ -250,12 +282,17 @@ class Exporter:
     def _evaluate(self, predict: Predict) -> float:
         try:
             with torch.inference_mode():
-                return float(self._exported.evaluate(predict))
+                metric = float(self._exported.evaluate(predict))
         except Exception as error:
             raise ExportFailed(
                 "evaluate_failed",
                 f"evaluate(predict) of the exported model failed; predict takes and returns tensors in main memory: {_shown(error)}",
             ) from error
+        if not math.isfinite(metric):
+            raise ExportFailed(
+                "evaluate_failed", f"evaluate(predict) returned {metric}; it must return a finite number"
+            )
+        return metric
 
 
 @contextmanager
@@ -376,7 +413,12 @@ def _quantize_static(source: Path, path: Path, calibration: Sequence[tuple[torch
 
     opened = onnxruntime.InferenceSession(str(source), providers=["CPUExecutionProvider"])
     names = [model_input.name for model_input in opened.get_inputs()]
-    feeds = iter([{n: tensor.numpy() for n, tensor in zip(names, each, strict=True)} for each in calibration])
+    feeds = iter(
+        [
+            {n: tensor.detach().cpu().numpy() for n, tensor in zip(names, each, strict=True)}
+            for each in calibration
+        ]
+    )
 
     class Reader:  # the interface of CalibrationDataReader, whose base class only checks for this method
         def get_next(self) -> dict[str, Any] | None:
@@ -499,6 +541,19 @@ def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASUR
             return _latency(call, 1, seconds, most=1_000_000).p50_ms
     finally:
         module.train(was_training)
+
+
+def _shape_of(value: object) -> str:
+    """Describe tensors by their types and shapes, and anything else by its class."""
+    match value:
+        case torch.Tensor():
+            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        case tuple():
+            return f"({', '.join(map(_shape_of, value))})"
+        case None:
+            return "None"
+        case _:
+            return f"a {type(value).__name__}"
 
 
 def _flat(outputs: Any) -> list[torch.Tensor]:
