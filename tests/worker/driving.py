@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tuner.tuning.checkpointing import SaveTimes
 from tuner.worker.supervisor import Supervisor
 
 SECOND = 1_000_000_000
@@ -122,6 +123,14 @@ class Driver:
         assert self.supervisor.attempt is not None
         with self.supervisor._changed:
             self.supervisor.attempt.step_ns.append(round(step_s * SECOND))
+
+    def saves_take(self, durable_s: float) -> None:
+        """Make the supervisor believe that a checkpoint is durable `durable_s` seconds after its save was ordered."""
+        assert self.supervisor.attempt is not None
+        with self.supervisor._changed:
+            self.supervisor.attempt.saves.saving = SaveTimes(
+                stall_ns=SECOND // 10, durable_ns=round(durable_s * SECOND)
+            )
 
     def lease_ends_in(self, left_s: float) -> int:
         """Shorten the lease so that `left_s` seconds are left. Return the whole lease in nanoseconds."""

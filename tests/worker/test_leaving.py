@@ -294,13 +294,14 @@ def test_training_continues_in_the_middle_of_a_long_step(drive: Any, node: Node,
     assert paused["part"]["step"] == 2
     begin(34, 2, 2)
     driver.reported(3)
-    driver.lease_ends_in(1.0)
-    waiting = driver.until_state("waiting", "paused")
-    assert waiting["state"] == "paused" or waiting["need_ns"] > 0
-    ended = waiting if waiting["state"] == "paused" else driver.until_state("paused")
+    # A save seems to take long, so that the child really has long for it, however busy the machine is.
+    driver.saves_take(20.0)
+    driver.lease_ends_in(30.0)
+    assert driver.until_state("waiting")["need_ns"] > 0, "it waits for a longer lease first"
+    driver.lease_ends_in(15.0)
+    ended = driver.until_state("paused")
     assert ended["part"]["step"] == 3
-    # On a busy machine, the process may still run when the lease ends, and is killed. What it has saved counts all the same.
-    assert ended["error"] is None or ended["error"]["kind"] == "lease"
+    assert ended["error"] is None
     gate.touch()
     begin(99, 3, 3)
     driver.until_state("waiting")
