@@ -133,14 +133,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the tier's Hypothesis profile and choose the first fresh seed. xdist passes the options to its
-    workers, so that all use the same seeds.
-    """
+    """Load the tier's Hypothesis profile and choose the first fresh seed, or take the one that xdist passes to its workers."""
     settings.load_profile(
         config.getoption("--hypothesis-profile") or ("full" if config.option.all else "gate")
     )
     if config.option.fresh_seed is None:
-        config.option.fresh_seed = 10**6 + secrets.randbelow(10**9)
+        passed: dict[str, int] = getattr(config, "workerinput", {})
+        config.option.fresh_seed = passed.get("fresh_seed", 10**6 + secrets.randbelow(10**9))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Pass the first fresh seed to a worker of xdist, because all workers must collect the same tests."""
+    node.workerinput["fresh_seed"] = node.config.option.fresh_seed
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
