@@ -40,7 +40,7 @@ def test_job_runs_on_an_existing_cluster_that_is_not_stopped(theirs: LocalHead, 
         job = joined.submit("steady:train", budget={"usd": 1, "trials": 3}, constants={"step_s": 0.01}).id
         ended = joined.finished(job)
         assert ended.stop_reason == "trials", ended.detail
-        assert ended.links.ray_dashboard == "/ray/"
+        assert ended.links.ray_dashboard == f"/ray/#/jobs/{job}-1"
         assert shown(joined, "/ray/").text.startswith("<!doctype html>")
         until(
             "Ray's dashboard shows that the driver has ended", lambda: drivers(joined, job) == ["SUCCEEDED"]

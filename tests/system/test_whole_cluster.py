@@ -138,7 +138,7 @@ class Watcher:
 def test_job_survives_the_loss_of_its_spot_worker_and_its_replica(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    took = re.search(r"all is up after ([\d.]+) s", "\n".join(whole.output))
+    took = re.search(r"all parts are up after ([\d.]+) s", "\n".join(whole.output))
     assert took
     print(f"the whole deployment is up after {took[1]} s")
     key = Path(whole.line_of("key")).read_text().strip()
