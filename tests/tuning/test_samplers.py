@@ -128,6 +128,24 @@ def test_tpe_learns_from_paused_trials() -> None:
     assert sum(distance[50:]) / 30 < 0.6
 
 
+def test_tpe_remembers_the_best_of_many_trials() -> None:
+    """The best 30 trials are followed by more than TPE learns from. Its suggestions are near the best ones, and the same after a
+    restart.
+    """
+    random, restarted, tpe = Random(0), build("tpe"), build("tpe")
+    for number in range(1_500):
+        low, high = (-2.1, -1.9) if number < 30 else (-1.0, 0.0)
+        config: Config = {"lr": 10 ** random.uniform(low, high), "width": 8, "optimizer": "adamw"}
+        for sampler in (tpe, restarted):
+            sampler.adopt(number, {**config, "dropout": 0.0, "batch": 16})
+            sampler.tell(number, 1, score(config), 0, at_rung=True)
+            if number < 40:
+                sampler.finish(number, failed=number >= 30)
+    suggested = [tpe.suggest(number) for number in range(1_500, 1_510)]
+    assert [restarted.suggest(number) for number in range(1_500, 1_510)] == suggested
+    assert statistics.median(-score(config) for config in suggested if config is not None) < 0.2
+
+
 @pytest.mark.parametrize("name", ["auto", "tpe", "gp"])
 def test_sampler_learns_from_earlier_jobs(name: SamplerName) -> None:
     """The sampler uses them from the first suggestion on, and suggests the same after a restart."""
