@@ -20,6 +20,7 @@ PASS_S = 1.0
 SWEEP_S = 60.0
 WATCHED_MAX = 5000
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+LONGEST_REST_S = 10.0
 
 
 class WriteTurn(Protocol):
@@ -44,14 +45,14 @@ class MirrorThread(threading.Thread):
         results: ResultSource,
         turn: WriteTurn,
         *,
-        rest: float = 1.0,
+        rest: float = 9.0,
     ) -> None:
         """Create the thread.
 
         Args:
             open_mirror: Opens the mirror, at first and after each failure. It may raise any exception.
-            rest: After each batch the thread pauses for `rest` times the duration of the batch, at most 1 s, so that other work
-                gets processor time.
+            rest: After each batch the thread pauses for `rest` times the duration of the batch, at most 10 s. So a mirror that is
+                behind takes a tenth of a processor, because training may run on the same machine.
         """
         super().__init__(name=f"mirror-{name}", daemon=True)
         self.mirror_name = name
@@ -152,7 +153,7 @@ class MirrorThread(threading.Thread):
             self._put_off[job] = (failures, time.monotonic() + 2 * _retry_s(failures))
             raise
         self._put_off.pop(job, None)
-        self._over.wait(min(1.0, self._rest * (time.monotonic() - began)))
+        self._over.wait(min(LONGEST_REST_S, self._rest * (time.monotonic() - began)))
         return True
 
     def _close(self) -> None:
