@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import time
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
 KILL_S = 8.0  # shorter than the supervisor's wait for its fork server to clean up
+LOOK_AGAIN_S = 0.01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG = 1
@@ -109,8 +111,25 @@ def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
         if living and time.monotonic() > until:
             return False
         if living:
-            time.sleep(0.01)
+            _wait_for_end(living[0])
     return True
+
+
+def _wait_for_end(pid: int) -> None:
+    """Wait until a killed process has ended, at most `LOOK_AGAIN_S`."""
+    try:
+        ends = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # this kernel has no pidfd_open(2), or too many files are open
+        time.sleep(LOOK_AGAIN_S)
+        return
+    try:
+        waiting = select.poll()
+        waiting.register(ends, select.POLLIN)
+        waiting.poll(LOOK_AGAIN_S * 1000)
+    finally:
+        os.close(ends)
 
 
 def kill_own_descendants(*, without: int = 0) -> None:
