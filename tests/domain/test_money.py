@@ -1,10 +1,13 @@
 """Test that money never drifts, and is never rounded against the budget."""
 
+from collections import Counter
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.domain.cost import KINDS, Meter, slice_costs, total
+from tuner.domain.cost import KINDS, CostKind, Meter, slice_costs, total
 from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price, Rate, trial_rate
 
 prices = st.integers(0, 10**9).map(Price)
@@ -27,6 +30,21 @@ def test_slice_costs_add_up_to_exactly_the_total(rate: Rate, slices: list[dict[s
         assert all(cost.usd >= Money(0) and cost.gpu_ms >= 0 for cost in costs.values())
         paid, elapsed = paid + total(costs), elapsed + sum(added.values())
     assert paid == rate.cost(elapsed)
+
+
+def test_kinds_of_many_short_attempts_cost_their_shares_of_the_whole() -> None:
+    """Each attempt costs two or three micro-dollars. Its setup would cost a quarter of one, and its wait a seventh."""
+    rate, random, times, costs = Rate(Price(50_400)), Random(0), Counter[str](), Counter[str]()
+    for _ in range(2_000):
+        added: dict[CostKind, int] = {
+            "setup": random.randint(15_000_000, 20_000_000),
+            "train": random.randint(100_000_000, 150_000_000),
+            "idle": random.randint(5_000_000, 15_000_000),
+        }
+        times.update(added)
+        costs.update({kind: cost.usd.micro_usd for kind, cost in slice_costs(rate, 0, added).items()})
+    for kind in times:
+        assert costs[kind] / costs.total() == pytest.approx(times[kind] / times.total(), abs=0.01)
 
 
 @given(rates, st.builds(Cost, st.integers(0, 10**12).map(Money), st.integers(0, 10**12)))

@@ -1,12 +1,15 @@
 """Convert an attempt's time by kind into costs, rounded so that the costs of its parts add up to the cost of the whole."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.money import Cost, Money, Rate
 
 CostKind = Literal["setup", "restore", "train", "checkpoint", "lost", "idle", "export"]
+# Multiplied with a length and divided by another, it leaves remainders that look random (Knuth, The Art of Computer Programming 6.4).
+SCATTERS = 2_654_435_761
 KINDS: tuple[CostKind, ...] = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
 
@@ -47,16 +50,29 @@ class Meter:
 def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> dict[CostKind, Cost]:
     """Return the cost of the `added` nanoseconds, by kind. `elapsed_ns` is the attempt's time that was already paid for.
 
-    The kinds are charged one after the other. Each costs the difference between two cumulative costs, that of the
-    attempt's time including this kind and that of its time before, both rounded up. So the parts add up exactly to the
-    cost of the whole time, and none is negative.
+    The whole costs the difference between the cumulative costs of the attempt's time with and without it, both rounded up. The parts
+    add up exactly to the whole, and none is negative. A part costs its share of the whole, rounded up or down such that it is not
+    larger or smaller on average: a short setup would otherwise cost a micro-dollar in each of a thousand attempts.
     """
-    costs: dict[CostKind, Cost] = {}
-    for kind in KINDS:
-        if added.get(kind):
-            costs[kind] = rate.cost(elapsed_ns + added[kind]) - rate.cost(elapsed_ns)
-            elapsed_ns += added[kind]
-    return costs
+    whole = rate.cost(elapsed_ns + sum(added.values())) - rate.cost(elapsed_ns)
+    kinds = [kind for kind in KINDS if added.get(kind)]
+    lengths = [added[kind] for kind in kinds]
+    usd, gpu_ms = _shares(whole.usd.micro_usd, lengths), _shares(whole.gpu_ms, lengths)
+    return {kind: Cost(Money(usd[n]), gpu_ms[n]) for n, kind in enumerate(kinds)}
+
+
+def _shares(whole: int, lengths: Sequence[int]) -> list[int]:
+    """Divide `whole` units by the lengths of its parts.
+
+    This is systematic sampling (Madow, Annals of Mathematical Statistics 20, 1949): the units are points at equal distances on a line
+    of all lengths, and each part gets the points on its length. Where the first point is depends on the digits of the first length,
+    which are random for times in nanoseconds.
+    """
+    line = sum(lengths)
+    first = lengths[0] * SCATTERS % line if lengths else 0
+    ends = itertools.accumulate(lengths)
+    before = [0, *(max(0, -(-(end * whole - first) // line)) for end in ends)]
+    return [after - earlier for earlier, after in itertools.pairwise(before)]
 
 
 def total(costs: Mapping[CostKind, Cost]) -> Cost:
