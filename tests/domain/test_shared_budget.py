@@ -3,7 +3,15 @@
 import pytest
 
 from tuner.domain.money import Cost, Money
-from tuner.domain.shared_budget import Alert, SharedBudget, applying, name_fault, parent_fault
+from tuner.domain.shared_budget import (
+    MAX_TAGS,
+    Alert,
+    SharedBudget,
+    applying,
+    name_fault,
+    parent_fault,
+    tag_faults,
+)
 from tuner.domain.time import Instant, parse_rfc3339
 
 ORG = SharedBudget("org", usd=Money(100))
@@ -23,6 +31,22 @@ OTHER = SharedBudget("other", usd=Money(5), match={"team": "text"})
 )
 def test_job_counts_in_matching_budgets_and_their_parents(tags: dict[str, str], names: list[str]) -> None:
     assert [budget.name for budget in applying([OTHER, ANN, TEAM, ORG], tags)] == names
+
+
+@pytest.mark.parametrize(
+    ("tags", "pointers"),
+    [
+        ({"team": "vision"}, []),
+        (
+            {"a:b": "x", "": "x", "team": "x" * 301, "o/n": "a\nb"},
+            ["/tags/a:b", "/tags/", "/tags/team", "/tags/o~1n"],
+        ),
+        ({str(number): "" for number in range(MAX_TAGS + 1)}, ["/tags"]),
+    ],
+    ids=["valid", "invalid", "too_many"],
+)
+def test_faults_of_tags_name_the_tag(tags: dict[str, str], pointers: list[str]) -> None:
+    assert [fault.pointer for fault in tag_faults(tags)] == pointers
 
 
 def test_unknown_parent_and_parent_cycle_are_reported() -> None:

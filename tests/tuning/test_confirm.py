@@ -1,8 +1,74 @@
-"""Test how sure a confirmation is."""
+"""Test which trials a confirmation repeats, and how sure it is."""
 
 import pytest
 
+from tests.tuning.test_decide import AT, Story, begins
+from tuner.domain import commands as do
+from tuner.domain import events as ev
+from tuner.domain.ids import trial_id
+from tuner.domain.job import Confirm
 from tuner.tuning.confirm import confidence, mean
+from tuner.tuning.reserve import Reserve
+
+
+def searched(*values: float, seeds: int = 3, concurrency: int = 1) -> Story:
+    """Return a job that confirms its best two trials, after all trials of its search have reached these values."""
+    story = Story(concurrency, "none", trials=len(values), confirm=Confirm(candidates=2, seeds=seeds))
+    for number, value in enumerate(values):
+        complete(story, number, value)
+    return story
+
+
+def complete(story: Story, number: int, value: float) -> list[do.Command]:
+    story.report(number, 9, value)
+    return story.tell(ev.Completed(AT, trial_id(number)))
+
+
+def repeats(story: Story) -> list[tuple[int | None, int]]:
+    return [(trial.repeats, trial.seed) for trial in story.state.trials if trial.repeats is not None]
+
+
+def test_candidates_get_a_second_seed_and_the_better_half_a_third() -> None:
+    story = searched(0.1, 0.9, 0.5)
+    assert story.state.confirming
+    assert Reserve.of(story.state) is None, "the search is over, so no money is kept for its trials"
+    complete(story, 3, 0.1)  # the mean of trial 1 is 0.5
+    complete(story, 4, 0.7)  # that of trial 2 is 0.6
+    assert repeats(story) == [(1, 1), (2, 1), (2, 2)]
+    complete(story, 5, 0.7)
+    ending = story.state.ending
+    assert ending is not None
+    assert (ending.state, ending.reason) == ("succeeded", "confirmed")
+
+
+def test_third_seed_waits_for_the_results_of_the_second() -> None:
+    story = searched(0.9, 0.5, concurrency=2)
+    assert repeats(story) == [(0, 1), (1, 1)]
+    assert begins(complete(story, 2, 0.9)) == []
+    assert begins(complete(story, 3, 0.5)) == [("trial_00004", 9)]
+    assert repeats(story)[-1] == (0, 2)
+
+
+def test_preempted_repeat_resumes_before_another_begins() -> None:
+    story = searched(0.9, 0.5)
+    assert begins(story.tell(ev.Preempted(AT, "trial_00002", 4))) == [("trial_00002", 9)]
+    assert repeats(story) == [(0, 1)]
+
+
+def test_trial_of_the_search_that_had_no_money_is_not_continued() -> None:
+    """Confirmation uses money that was reserved, so the first repeat begins although the search has none left."""
+    story = Story(scheduler="none", trials=2, confirm=Confirm(candidates=1, seeds=2))
+    complete(story, 0, 0.9)
+    story.tell(ev.Preempted(AT, "trial_00001", 0))
+    assert begins(story.tell(ev.Refused(AT, "trial_00001", "budget_usd"))) == [("trial_00002", 9)]
+    assert repeats(story) == [(0, 1)]
+
+
+def test_nothing_is_confirmed_if_no_trial_has_reached_the_last_step() -> None:
+    story = Story(scheduler="none", trials=1, confirm=Confirm(2, 3))
+    story.tell(ev.Failed(AT, "trial_00000", "raised"))
+    assert not story.state.confirming
+    assert story.state.ending is not None
 
 
 @pytest.mark.parametrize(

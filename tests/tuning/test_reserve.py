@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tuner.domain.budget import Budget, OnExhausted
-from tuner.domain.job import Algorithm, JobSpec, SchedulerName
+from tuner.domain.job import Algorithm, Confirm, JobSpec, SchedulerName
 from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Float, Space
@@ -33,6 +33,7 @@ def state_of(
     scheduler: SchedulerName = "auto",
     on_exhausted: OnExhausted = "finish",
     leader: int = 0,
+    confirm: Confirm | None = None,
 ) -> State:
     """Return the state after these trials, with a budget for `left_steps` more steps. Attempts took no time
     besides their steps.
@@ -47,6 +48,7 @@ def state_of(
         budget,
         fidelity=Fidelity(min=1, max=STEPS),
         algorithm=Algorithm(scheduler),
+        confirm=confirm,
     )
     state = State.fresh(spec, concurrency=4, rate=Rate(Price(3_600 * PER_STEP)))
     for number, (status, steps, until, step_s) in enumerate(trials):
@@ -71,6 +73,17 @@ def test_only_auto_scheduler_keeps_reserve_and_only_if_exhaustion_ends_job() -> 
     assert Reserve.of(state_of(50, trial, scheduler="asha")) is None
     assert Reserve.of(state_of(50, trial, on_exhausted="pause")) is None
     assert Reserve.of(state_of(50)) is None
+
+
+def test_money_for_repeats_is_not_left_for_the_search() -> None:
+    """Two candidates with three seeds have two repeats with the second seed, and one with the third."""
+    trial = Trial("paused", 10, 10)
+    search, confirmed = (
+        Reserve.of(state_of(400, trial, confirm=confirm)) for confirm in (None, Confirm(2, 3))
+    )
+    assert search is not None
+    assert confirmed is not None
+    assert search.left_ns - confirmed.left_ns >= 3 * STEPS * NS
 
 
 def test_no_trial_begins_with_money_reserved_for_the_leader() -> None:

@@ -7,10 +7,21 @@ from tests.tuning.test_endings import endings
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
 from tuner.domain.money import ZERO, Money
-from tuner.domain.objective import Constraint, Mode
+from tuner.domain.objective import Constraint, Mode, gain_of_next
 from tuner.tuning.stopping import FEWEST, points_per_usd
 
 DOLLAR = Money(1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("points", "text"),
+    [
+        (0.0206, "the next $1 is expected to gain 0.0206 points"),
+        (193, "the next $0.01 is expected to gain 1.93 points"),
+    ],
+)
+def test_shown_amount_is_expected_to_gain_at_most_ten_points(points: float, text: str) -> None:
+    assert gain_of_next(points) == text
 
 
 def test_expected_gain_is_the_excess_of_the_best_results_per_dollar() -> None:
