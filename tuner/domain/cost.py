@@ -51,8 +51,8 @@ def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> d
     """Return the cost of the `added` nanoseconds, by kind. `elapsed_ns` is the attempt's time that was already paid for.
 
     The whole costs the difference between the cumulative costs of the attempt's time with and without it, both rounded up. The parts
-    add up exactly to the whole, and none is negative. A part costs its share of the whole, rounded up or down such that it is not
-    larger or smaller on average: a short setup would otherwise cost a micro-dollar in each of a thousand attempts.
+    add up exactly to the whole, and none is negative. Each costs its share of the whole, rounded up or down. Over many attempts the
+    rounding cancels out. If it was always up, a setup of some milliseconds would cost a micro-dollar in each attempt.
     """
     whole = rate.cost(elapsed_ns + sum(added.values())) - rate.cost(elapsed_ns)
     kinds = [kind for kind in KINDS if added.get(kind)]

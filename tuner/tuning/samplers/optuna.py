@@ -32,13 +32,13 @@ from tuner.tuning.samplers.base import number_rng
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP_TRIALS = 10
 # TPE takes 25 ms for a suggestion with 2,000 trials, and more with each further one. Its model of good configurations has at most 25 trials,
-# and the older a trial is, the less it counts in that of the others. So of many trials it learns from these.
+# and its model of the others gives older trials less weight. So of many trials it learns from these.
 BEST_TRIALS, NEWEST_TRIALS = 100, 900
 # where `Trial.set_constraint` stores a constraint, and samplers look for it
 VIOLATION = "constraints:violation"
 
 
-# By what TPE separates good trials from others; the largest is the best: (-violation, has ended, step, score).
+# TPE separates good trials from others by these: (-violation, has ended, step, score). The largest is the best.
 Rank = tuple[float, bool, int, float]
 
 
@@ -58,7 +58,7 @@ class RungStorage(InMemoryStorage):
         self._ranks[number] = rank
 
     def end(self, number: int, *, failed: bool) -> None:
-        """Rank a trial as one that has ended, or no longer because it failed."""
+        """Rank a trial as one that has ended. A failed trial has no rank."""
         rank = self._ranks.pop(number, None)
         if rank is not None and not failed:
             self._ranks[number] = (rank[0], True, *rank[2:])
