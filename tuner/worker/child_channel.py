@@ -14,7 +14,9 @@ import contextlib
 import fcntl
 import json
 import math
+import os
 import select
+import socket
 import struct
 import termios
 import threading
@@ -253,6 +255,7 @@ class ChannelEnd:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()  # never held while something waits for the child
+        self._receiving, self._waiting_to_send = threading.Lock(), threading.Lock()  # held meanwhile
         self._is_sending = False  # whether a thread is in `send_waiting`
         self._next: bytes | None = None  # messages that the thread in `send_waiting` sends after its own
         self._sent_at = 0.0
@@ -267,7 +270,8 @@ class ChannelEnd:
             EOFError, OSError: The child closed its end.
         """
         try:
-            return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
+            with self._receiving:
+                return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
         except OSError:
             # After a message above the limit, the connection stays open but is no longer readable. Other errors mean that it closed.
             if not self._connection.closed and not self._connection.readable:
@@ -302,7 +306,8 @@ class ChannelEnd:
         message: bytes | None = data
         try:
             while message is not None:
-                self._connection.send_bytes(message)
+                with self._waiting_to_send:
+                    self._connection.send_bytes(message)
                 self._sent_at = time.monotonic()
                 with self._lock:
                     message, self._next = self._next, None
@@ -330,4 +335,11 @@ class ChannelEnd:
         return False
 
     def close(self) -> None:
-        self._connection.close()
+        """Close the channel. Threads that receive or send get an EOFError or OSError before the descriptor's number is free for reuse."""
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(self._connection.fileno())) as same_socket,
+        ):
+            same_socket.shutdown(socket.SHUT_RDWR)
+        with self._receiving, self._waiting_to_send, self._lock:
+            self._connection.close()
