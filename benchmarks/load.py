@@ -14,7 +14,6 @@ import gc
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +34,7 @@ from benchmarks.start import HOST, ended, started
 from tests import fakes, postgres
 from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.cluster.head import LocalHead
 from tuner.cluster.launch import free_ports
 from tuner.database.database import Database
 from tuner.database.tables import jobs, reports, trials
@@ -149,14 +149,17 @@ def fill(home: Path, url: str, count: int, many_reports: int) -> Known:
 
 def measure(home: Path, url: str, known: Known, rate: float, seconds: float, services: int) -> None:
     *ports, peer_port = free_ports(services + 1)
+    (home / "head").mkdir()
+    head = LocalHead(home / "head", cpus=2, gpus=0)
     environment = {
         **os.environ,
-        "TUNER_HOME": str(home),
+        "TUNER_RAY_ADDRESS": head.find_or_start().dashboard_url,
+        "RAY_AUTH_TOKEN": head.token,
+        "TUNER_STORAGE": str(home / "storage"),
         "TUNER_DATABASE_URL": url,
         "TUNER_API_KEY": fakes.KEY * 2,
         "TUNER_CLOUD": "none",
-        "TUNER_LOCAL_CPUS": "2",
-        "TUNER_NODE_PRICES": "local=0.2",
+        "TUNER_NODE_PRICES": "*=0.2",
         "TUNER_OPTUNA_STORAGE": "off",
         "TUNER_RATE_LIMIT": "100000",
     }
@@ -165,13 +168,17 @@ def measure(home: Path, url: str, known: Known, rate: float, seconds: float, ser
         with ExitStack() as stack:
             served = [
                 stack.enter_context(
-                    running([*tuner, "serve"], port, {**environment, "TUNER_PORT": str(port)})
+                    running(
+                        [*tuner, "serve"],
+                        port,
+                        {**environment, "TUNER_PORT": str(port), "TUNER_HOME": str(home / str(port))},
+                    )
                 )
                 for port in ports
             ]
             ours = asyncio.run(load(served, ports, requests(known), rate, seconds, "tuner"))
     finally:
-        subprocess.run([*tuner, "stop"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        head.stop()
     read = url.replace("postgresql:", "postgresql+psycopg:")
     with running([sys.executable, "-c", PEER, read, str(peer_port)], peer_port, environment) as peer:
         rows = (Asked("GET a row", "GET", f"/v1/jobs/{job}") for job in cycle(known.ended))
