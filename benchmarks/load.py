@@ -159,7 +159,7 @@ def measure(home: Path, url: str, known: Known, rate: float, seconds: float, ser
         "TUNER_DATABASE_URL": url,
         "TUNER_API_KEY": fakes.KEY * 2,
         "TUNER_CLOUD": "none",
-        "TUNER_NODE_PRICES": "*=0.2",
+        "TUNER_NODE_PRICES": "local=0.2",
         "TUNER_OPTUNA_STORAGE": "off",
         "TUNER_RATE_LIMIT": "100000",
     }

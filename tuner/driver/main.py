@@ -8,7 +8,6 @@ Exit status 0: the job's state says how it ended. 1: the job did not end, or a l
 """
 
 import argparse
-import importlib
 import logging
 import os
 import platform
@@ -393,11 +392,6 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     display = RayDisplay(row.spec.name, f"{context.job}-{context.epoch}", loop, context.spend)
     poller = ControlPoller(loop, journal, context, heartbeat, display, admitted)
     if loop.end is None:
-        if row.spec.algorithm.sampler == "auto":
-            # It imports SciPy, for which all workers would otherwise wait when the model is first used. Now they are starting.
-            threading.Thread(
-                target=importlib.import_module, args=("tuner.tuning.samplers.curve_gp",), daemon=True
-            ).start()
         run_tune(
             row.spec,
             loop,

@@ -51,8 +51,8 @@ class MirrorThread(threading.Thread):
 
         Args:
             open_mirror: Opens the mirror, at first and after each failure. It may raise any exception.
-            rest: After each batch the thread pauses for `rest` times the duration of the batch, at most 10 s. So a mirror that is
-                behind takes a tenth of a processor, because training may run on the same machine.
+            rest: After each batch the thread pauses for `rest` times the duration of the batch, at most `LONGEST_REST_S`. So a mirror
+                that is behind takes about a tenth of a processor. Training may run on the same machine.
         """
         super().__init__(name=f"mirror-{name}", daemon=True)
         self.mirror_name = name
