@@ -41,8 +41,8 @@ def test_training_that_is_promoted_twice_equals_an_uninterrupted_one(
 ) -> None:
     metric = METRICS[module, case]
     whole = drive(case, f"tests.frameworks.{module}")
-    whole.begin(until=6, config={})
-    whole.until_state("waiting")
+    whole.run_to(6, config={})
+    whole.end("finish")
     parts = drive(case, f"tests.frameworks.{module}", storage=str(whole.storage) + "-parts")
     parts.promoted_twice(6, config={})
     assert [report["step"] for report in parts.reports] == [1, 2, 3, 4, 5, 6]

@@ -270,6 +270,7 @@ def test_training_continues_in_the_middle_of_a_long_step(drive: Any, node: Node,
     whole = drive("long_steps")
     whole.begin(until=5, max_step=5, rungs=[2])
     whole.until_state("waiting")
+    whole.end("finish")
     driver = drive("long_steps", storage=f"{whole.storage}-parts")
 
     def begin(first: int, restore: int | None, reported: int, **more: Any) -> None:

@@ -36,6 +36,16 @@ def test_trial_waits_at_its_rung_pauses_and_resumes_in_another_process(drive: An
     assert driver.reports[0]["metrics"]["pid"] != driver.reports[-1]["metrics"]["pid"]
 
 
+def test_attempt_cannot_begin_before_the_previous_one_has_ended(drive: Any) -> None:
+    driver = drive("counts")
+    driver.run_to(1)
+    with pytest.raises(RuntimeError, match="attempt 1 of trial_00000 has not ended"):
+        driver.begin(until=2)
+    driver.order("go", until=2, lease_ns=LEASE_S * SECOND)
+    assert driver.until_state("waiting")["attempt"] == 1
+    assert driver.reports[-1]["step"] == 2
+
+
 def test_promoted_trial_continues_without_pause_and_saves_its_last_step(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     driver.run_to(1)

@@ -133,6 +133,7 @@ class Supervisor:
 
         Raises:
             ValueError: The kind of order is unknown.
+            RuntimeError: An attempt is to begin, but `step` has not returned the last result of the previous one.
         """
         if message["order"] == "begin":
             self._begin(message)
@@ -188,6 +189,9 @@ class Supervisor:
         watch.switch("setup")
         attempt = RunningAttempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
         with self._changed:
+            if self._attempt is not None:
+                # Replies to the previous child would go to the new one, because there is one channel.
+                raise RuntimeError(f"attempt {self._attempt.number} of {self._attempt.trial} has not ended")
             self._attempt = attempt
         self._watchdog.start(attempt, kept=kept)
         self._sampler.start()
