@@ -20,6 +20,7 @@ from tuner.service import training_alone
 from tuner.worker import endings, supervisor
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.child import import_fix
+from tuner.worker.server_handle import ForkServer
 
 PLAIN = "tests.worker.plain_cases"
 
@@ -266,12 +267,28 @@ def test_a_dead_fork_server_is_replaced(drive: Any, monkeypatch: pytest.MonkeyPa
     driver.run_to(1)
 
 
-def test_module_that_kills_its_importer_is_imported_in_the_child(drive: Any) -> None:
-    driver = drive("train", "tests.worker.dies_imported", fresh=True)
+def test_attempt_whose_fork_server_dies_before_it_forks_is_a_storage_failure(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork = ForkServer.fork
+
+    def killed_and_asked(server: ForkServer, *args: Any, **more: Any) -> Any:
+        server.kill()
+        return fork(server, *args, **more)
+
+    monkeypatch.setattr(ForkServer, "fork", killed_and_asked)
+    driver = drive("counts", fresh=True)
     driver.begin()
     failure = WorkerMessage.parse(driver.until_state("failed")).failure
     assert failure is not None
     assert failure.is_storage_failure
+    monkeypatch.undo()
+    driver.run_to(1)
+
+
+def test_module_that_kills_its_importer_is_imported_in_the_child(drive: Any) -> None:
+    driver = drive("train", "tests.worker.dies_imported", fresh=True)
+    driver.supervisor.server._process.wait(timeout=240)
     driver.begin()
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "exited"
