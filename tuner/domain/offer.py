@@ -14,7 +14,7 @@ from tuner.domain.money import Price, Rate, trial_rate
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kind of node and its price.
+    """A type of node in one market and region, and its price.
 
     `price` is for the whole node, and `source` is the origin and date of the price. `labels` select such nodes in the form of Ray's
     label selectors: `!spot` matches any other value or a missing label. Without labels, every node matches.

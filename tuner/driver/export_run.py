@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # it imports Ray, which takes a second
     from tuner.driver.self_test_actor import ExportActor
 
 ENDS_WITHIN_NS = 10 * NS  # the export ends by itself this long before its limit
-TRIES_FOR_S = 20.0  # how long each kind of machine is tried before the next
+TRIES_FOR_S = 20.0  # how long the export waits for a machine of one offer before it tries the next offer
 WAITS_S = 900.0  # how long an export waits for a machine
 LOOK_S = 0.2
 HEARTBEAT_S = 1.0

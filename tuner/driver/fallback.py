@@ -33,8 +33,8 @@ from tuner.tuning.placement import (
 SERIES_LENGTH = 3
 # How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
 BACKOFF_NS = 900 * NS
-# How long a kind of machine counts as full after a trial waited for it and got none, although there should have
-# been room. The time doubles each time that this happens again.
+# How long an offer counts as full after a trial waited for a machine of it and got none, although there should have
+# been room. For spot offers, the time doubles each time that this happens again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
 
@@ -47,9 +47,10 @@ class FallbackState:
     #: The placement rules' input (offers, deadline, limit on waiting for spot) until `target`.
     request: PlacementRequest | None = None
     memory: PlacementMemory | None = None  #: The progress of the trial so far.
-    #: The offer on which it was placed last, if it has not been seen to run there yet.
+    #: The offer on which the trial was placed last. None once the trial runs there.
     waits_for: Offer | None = None
-    turns: int = 0  #: How often a waiting attempt was moved to another kind while all kinds counted as full.
+    #: How often a waiting attempt was moved to another offer because it had waited too long. Reset once an attempt runs.
+    turns: int = 0
     preemption_series: int = 0  #: How many series of preemptions the trial had.
     in_preemption_series: bool = False  #: Whether the trial is in a series of preemptions now.
     backoff_until: Instant = EPOCH  #: The trial avoids spot until this time.
@@ -92,7 +93,7 @@ class SpotWithFallback:
         self._states: defaultdict[str, FallbackState] = defaultdict(FallbackState)
         # What progress has cost on each offer, over all trials.
         self._shared = PlacementMemory(Instant(0), 0)
-        # The time until which a kind of machine counts as full, and the length of that period.
+        # The time until which an offer counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
         # When a trial last waited for spot and got none.
         self._last_failed_wait = -FULL_NS
@@ -123,11 +124,10 @@ class SpotWithFallback:
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _another(self, at: Offer, trial: TrialSnapshot) -> Offer | None:
-        """Return another kind for an attempt that has waited too long, even if that kind counts as full.
-        Otherwise return None.
+        """Return the cheapest other offer that the job has not filled, for an attempt that has waited too long. Otherwise return None.
 
-        The kinds are tried in turn, because a kind may no longer be full. The attempt waits for each kind
-        twice as long as for the one before, because the autoscaler may need longer than `spot_wait_ns` to start a machine.
+        An offer that counts as full is tried too, because it may no longer be full. After each move the attempt waits twice as long,
+        because the autoscaler may need longer than `spot_wait_ns` to start a machine.
         """
         state = self._states[trial.trial]
         if trial.waited_ns is None or trial.waited_ns < self._spot_wait_ns << min(state.turns, 10):
@@ -139,10 +139,10 @@ class SpotWithFallback:
         return self._shared.cheapest(others, trial.now)
 
     def _note_wait(self, at: Offer, trial: TrialSnapshot) -> None:
-        """Record whether the kind `at`, which the trial waits for or runs on, counts as full.
+        """Record whether the offer `at`, which the trial waits for or runs on, counts as full.
 
-        It counts as full if the trial waited for it and got none, although the job left room on it: other jobs may
-        use the rest. It no longer counts as full once an attempt that waited for it runs there.
+        The offer counts as full if the trial waited for a machine of it and got none, although the job left room there: other jobs
+        may use that room. The offer no longer counts as full once an attempt that waited for it runs there.
         """
         state = self._states[trial.trial]
         if trial.waited_ns is None:
@@ -159,7 +159,7 @@ class SpotWithFallback:
             self._full[at] = Instant(trial.now + full_ns), full_ns
 
     def _wanted(self, trial: TrialSnapshot) -> Offer:
-        """Return the kind that the trial should run on or wait for.
+        """Return the offer that the trial should run on or wait for.
 
         If on-demand is preferred but has no room for another trial, return a spot offer that has room, if
         there is one.
@@ -169,7 +169,7 @@ class SpotWithFallback:
         return self._shared.cheapest(there, trial.now) or best
 
     def _best(self, trial: TrialSnapshot) -> Offer:
-        """Return the kind that suits the trial best, even if it has no room for another trial."""
+        """Return the offer that suits the trial best, even if it has no room for another trial."""
         in_the_dark = trial.time_ns is not None and trial.left_ns is None
         state = self._states[trial.trial]
         state.note_preemptions(trial.preemptions_without_progress, trial.now)
@@ -239,7 +239,7 @@ class SpotWithFallback:
         return None if trial.runs_at is None else self._priced[trial.runs_at]
 
     def _room(self, offer: Offer, trial: TrialSnapshot, *, now: bool = False) -> int:
-        """Return how many more trials of the job fit on this kind: 0 while it counts as full."""
+        """Return how many more trials of the job fit on the machines of this offer. Return 0 while the offer counts as full."""
         if offer in self._full and self._full[offer][0] > trial.now:
             return 0
         return self._places.room(self._place[offer], trial.occupied, now=now)

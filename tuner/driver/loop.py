@@ -172,10 +172,10 @@ class Loop:
         return lease.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
-        """Move an attempt that waits for a machine to another kind of machine.
+        """Move an attempt that waits for a machine to another offer.
 
-        This is done if the placement prefers another kind and the budget allows it. The waiting attempt ends without
-        cost, and the trial's next attempt waits for the other kind. Return False if the attempt should keep waiting.
+        This is done if the placement prefers another offer and the budget allows it. The waiting attempt ends without
+        cost, and the trial's next attempt waits for the other offer. Return False if the attempt should keep waiting.
         """
         lease = self._lease(trial, attempt)
         if lease is None or not lease.waits:
@@ -465,9 +465,9 @@ class Loop:
             self._record_and_decide(turn, self._refused(turn, trial, request, lease.rate, running=True))
 
     def _reconsider(self, turn: LoopTurn, lease: AttemptLease) -> None:
-        """Pause a trial that should be on another kind of machine, if it can be saved.
+        """Pause a running trial if the placement prefers another offer for it and a checkpoint can be saved.
 
-        Its next attempt begins at once.
+        The trial's next attempt then begins at once on the other offer.
         """
         if may_move(self.state.trial(lease.trial), lease) and lease.trial not in self.stalled:
             lease.moving = self._placement.relocation(self._snapshot(lease.trial))

@@ -259,7 +259,7 @@ def rebuild(
         heartbeat: The heartbeat thread.
         died_at: When the previous driver's workers are known to have stopped. None if that is not known.
         find: Returns the priced offer that matches a machine.
-        places: The kinds of machines to choose from. None if all machines are equally good.
+        places: The offers to choose from, with their rates. None if all machines are equally good.
     """
     now = Instant(time.time_ns())
     journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)

@@ -16,18 +16,18 @@ from tuner.domain.time import NS, Instant
 from tuner.store.evidence import Losses
 from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices
 
-# How long an attempt waits for one kind of machine, in nanoseconds, before it may move to another kind.
+# How long an attempt waits for a machine of one offer, in nanoseconds, before it may move to another offer.
 KIND_WAIT_NS = 60 * NS
 EPOCH = Instant(0)
-OccupiedOffers = Mapping[Offer, int]  # how many of the job's trials run on each offer
-"""How many places of each kind the job's other attempts use or wait for."""
+OccupiedOffers = Mapping[Offer, int]
+"""For each offer, how many of the job's other attempts run on it, wait for it or move to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A kind of machine on which an attempt may run, and the rate that it pays there."""
+    """An offer on which an attempt may run, and the rate that it pays there."""
 
-    offer: Offer | None  #: The kind of machine, or None for any machine of the cluster.
+    offer: Offer | None  #: None means any machine of the cluster.
     rate: Rate
 
 
@@ -56,7 +56,7 @@ class TrialSnapshot:
 
 
 class Placement(Protocol):
-    """Decide which kind of machine each attempt runs on.
+    """Decide on which offer each attempt runs.
 
     The loop's thread calls the methods within a transaction, so they must return within milliseconds and must not
     raise.
@@ -72,7 +72,7 @@ class Placement(Protocol):
         """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
-        """Learn from an attempt that ended what progress costs at its place.
+        """Learn what progress costs at a place, from an attempt that ended there.
 
         Args:
             place: Where the attempt ran.
@@ -99,7 +99,7 @@ class AnyMachine:
 
 
 class AllowedPlaces:
-    """The kinds of machines that a job may use, cheapest first, and how many more of its trials fit on each kind."""
+    """The offers that a job may use, cheapest first, and how many more of its trials fit on each offer."""
 
     def __init__(
         self, offers: Sequence[Offer], wanted: Resources, machines: Callable[[], Sequence[WorkerMachine]]
@@ -112,17 +112,17 @@ class AllowedPlaces:
         return next(place for place in self.all if place.offer == offer)
 
     def has_machine(self, offer: Offer) -> bool:
-        """Return whether a machine of this kind exists now, with room for one node of a trial."""
+        """Return whether a machine of this offer exists now, with room for one node of a trial."""
         return any(
             offer.is_of(machine.labels) and not machine.to_come and machine.fits(self._wanted) > 0
             for machine in self._machines()
         )
 
     def room(self, place: Place, occupied: OccupiedOffers, *, now: bool = False) -> int:
-        """Return how many more trials of the job fit on machines of this kind.
+        """Return how many more trials of the job fit on the machines of this offer.
 
-        Trials of other jobs on these machines are not known and not subtracted. They show only because
-        attempts wait. With `now`, machines that the autoscaler has yet to start are not counted.
+        Trials of other jobs on these machines are not known, so they are not subtracted. An attempt then waits although this method
+        returned room for it. With `now`, machines that the autoscaler has yet to start are not counted.
         """
         assert place.offer is not None
         machines = [
@@ -134,10 +134,10 @@ class AllowedPlaces:
 
 
 class CheapestFree:
-    """Placement on the cheapest kind of machine that exists, or may be started, and that this job has not filled.
+    """Placement on the cheapest offer that has room for another trial of the job.
 
-    If there is none, the cheapest kind is chosen, and the attempt waits. A machine that the autoscaler has yet to
-    start is waited for up to `coming_ns`, if that is longer than `KIND_WAIT_NS`.
+    Machines that the autoscaler may start count as room. If no offer has room, the cheapest offer is chosen, and the attempt waits.
+    For a machine that the autoscaler has yet to start, an attempt waits up to `coming_ns`, if that is longer than `KIND_WAIT_NS`.
     """
 
     def __init__(self, places: AllowedPlaces, *, coming_ns: int = KIND_WAIT_NS) -> None:
@@ -157,9 +157,10 @@ class CheapestFree:
         return self._another(at, trial.occupied)
 
     def _another(self, at: Place, occupied: OccupiedOffers) -> Place | None:
-        """Return the cheapest other kind that has room for a trial now.
+        """Return the cheapest other offer that has room for a trial on existing machines.
 
-        If there is none, return the next kind that the autoscaler may start. The kinds are tried in turn.
+        If there is none, return the next offer with a machine that the autoscaler may start, or None if there is none of these either.
+        The offers are tried in turn, from cheap to expensive, so that an attempt that waits in vain tries them all.
         """
         others = [place for place in self._places.all if place != at]
         free = next((place for place in others if self._places.room(place, occupied, now=True) > 0), None)

@@ -37,7 +37,7 @@ class Assignment:
     lease_ns: int  #: The length of its lease: the time that its hold pays for.
     restore_step: int | None  #: The step of the checkpoint to continue from, or None to begin without one.
     not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
-    offer: Offer | None = None  #: The kind of machine to run on, or None for any.
+    offer: Offer | None = None  #: The offer to run on, or None for any machine.
     reported_step: int = 0  #: The trial's last reported step.
     #: The job's best score so far. A worker always saves a step that is better.
     job_best: float | None = None
@@ -46,7 +46,7 @@ class Assignment:
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """Return the node labels of the kind of machine to run on, or () for any."""
+        """Return the labels that the node must have, or () for any node."""
         return self.offer.labels if self.offer is not None else ()
 
 

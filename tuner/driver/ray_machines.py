@@ -116,7 +116,7 @@ class ClusterMachines:
 
     def _watch(self) -> None:
         while not self._over.wait(FRESH_S):
-            with contextlib.suppress(Exception):  # if the head is away, it is asked again
+            with contextlib.suppress(Exception):  # if Ray's head does not answer, the next pass asks again
                 self._machines = _list_machines(self._types)
 
     def close(self) -> None:

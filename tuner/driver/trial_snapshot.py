@@ -66,7 +66,7 @@ def snapshot(
 
 
 def _left_ns(trial: TrialRecord, steps: int, pace: JobPace) -> int | None:
-    """Return the most training time that may be left, or None if nothing is known.
+    """Return the longest time, in nanoseconds, that the next `steps` steps of the trial may take, or None if nothing is known.
 
     It uses the trial's own steps if there are any, else the slowest step of all trials. The result is an
     upper bound, because an estimate that is too low could make the trial miss its deadline.
@@ -77,9 +77,10 @@ def _left_ns(trial: TrialRecord, steps: int, pace: JobPace) -> int | None:
 
 
 def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
-    """Return the least training time that may be left.
+    """Return the shortest time, in nanoseconds, that the next `steps` steps of the trial may take. Return 0 if no step was trained yet.
 
-    If even that exceeds the time left, the deadline cannot be met.
+    It uses the trial's own steps if there are any, else the steps of all trials. The result is a lower bound: if it exceeds the time
+    left, the trial cannot meet the deadline.
     """
     trained_ns, done = (trial.trained_ns, trial.steps) if trial.steps else (state.trained_ns, state.steps)
     return round(trained_ns * max(0, steps) * (1 - _doubt(trial.steps))) // max(1, done)
@@ -112,9 +113,9 @@ def lost_ns(lease: AttemptLease, kept: int, *, done_again: bool) -> int:
 
 
 def _occupied(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
-    """Count, for each kind of machine, the places that the other trials use, wait for or move to.
+    """Count, for each offer, the other trials whose attempts run on it, wait for it or move to it.
 
-    Machines about to be taken away do not count.
+    An attempt on a machine that is about to be taken away does not count, unless it moves to another machine.
     """
     occupied: Counter[Offer] = Counter()
     for lease in leases.values():

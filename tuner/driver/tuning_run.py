@@ -152,7 +152,7 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
 
 
 class StartCallback(Unrecorded, tune.Callback):
-    """The callback, which gives a worker its first attempt before Tune calls it."""
+    """The callback, which gives a new worker its first attempt before Tune calls the worker's `train`."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool

@@ -27,7 +27,7 @@ AWAY_NS = 15 * NS
 
 @dataclass(frozen=True, slots=True)
 class KindCost:
-    """Time and cost of one kind of machine."""
+    """Time and cost of the machines of one type and market."""
 
     kind: Kind
     alive_ns: int  #: Summed over its machines, as is `idle_ns`.

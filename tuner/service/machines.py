@@ -227,7 +227,7 @@ def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) 
 def _relative_time(db: Connection, service: Service, row: JobRow, there: PricedMachine) -> RelativeTime:
     """Return the time of a step on the requested machine relative to the job's machine.
 
-    If the job had several kinds of machines, the bounds cover all of them.
+    If the job's offers have several instance types, the bounds cover all of them.
     """
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
     first, *others = [_from(db, service, row, kind, there) for kind in kinds]
