@@ -44,8 +44,7 @@ def hide_unrequested_gpus() -> None:
     """Hide all GPUs from an actor that requested none. Call it in the actor before anything looks for a GPU.
 
     Ray (2.60) sets the visible GPUs of an actor that requested some, but leaves all GPUs of the machine to an actor
-    that requested none. Its user code would then train on a GPU that it does not pay for, and use the memory of those
-    who do.
+    that requested none. User code would then train on a GPU that its job does not pay for, and take GPU memory from the jobs that do.
     """
     if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -61,10 +60,14 @@ class NodeWorker:
         self._broken = ""  # the error of an order
 
     def order(self, message: dict[str, Any]) -> None:
-        """Carry out an order of the first node. It does not wait for the result, so the next `step` raises the error of an order."""
+        """Carry out an order of the first node.
+
+        The first node does not wait for the result. If an order fails, its error is kept, and the next `step` raises it.
+        """
         try:
             if message["order"] == "begin":
-                # The lease began when the order was sent. The limit is for clocks that differ.
+                # The lease began when the first node sent the order, so the time since then counts as used. The clocks of the two nodes
+                # may differ, so this time is limited.
                 waited_ns = min(max(0, time.time_ns() - message["sent_at_ns"]), MAX_START_NS)
                 self._supervisor.order({**message, "used_ns": message["used_ns"] + waited_ns})
             else:
@@ -95,10 +98,10 @@ class NodeWorker:
 class OtherActor:
     """What a worker knows of another node."""
 
-    number: int  #: Of the node, from 1.
+    number: int  #: The number of the node, from 1. The worker's own node is number 0.
     actor: Any
     attempt: tuple[str, int] | None = None  #: Trial and number of the attempt that it runs.
-    #: When the newest call was made that it has answered, on the monotonic clock.
+    #: When the worker made the newest call that the node has answered, on the monotonic clock.
     answered_s: float = -math.inf
     node: str = ""  #: Ray's id of the node. Empty if it is not known yet.
     notice: Notice | None = None
@@ -209,7 +212,10 @@ class OtherActors(OtherNodes):
 
 
 def _start_node_workers(config: Mapping[str, Any]) -> list[Any]:
-    """Start an actor on each other node of a worker with this config. Without `nodes`, there are no other nodes."""
+    """Start a `NodeWorker` on each node of a worker except the first, and return these actors.
+
+    Return an empty list if the config has no `nodes`, which means one node.
+    """
     group, size = ray.util.get_current_placement_group(), config.get("resources", {})
     remote = ray.remote(concurrency_groups={ORDERS: 1})(NodeWorker)
     return [

@@ -189,11 +189,11 @@ class RunningAttempt:
             self.outage_ns += ns
 
     def waited_for_data(self, waits: bool) -> None:
-        """Note whether the child waits for a dataset, as the newest line of the log says.
+        """Note whether the child waits for a dataset, according to the newest line of the `ReadLog`.
 
-        Before the first report, this time is setup, in which the child does not count as hanging. The time since the last line counts
-        when the next one comes, because some file systems report bytes only every few seconds. A download that stalls adds no line.
-        After the first report, the child may read data in advance.
+        Before the first report, the time for which it waits counts as setup, and the child does not count as hanging. The time between two
+        lines counts once the later line arrives, because some file systems report bytes only every few seconds. A download that
+        stalls adds no line. After the first report, nothing is counted, because the child may read data in advance.
         """
         now, before = time.monotonic_ns(), self.data_seen_at
         is_first_step = self.step == self.restored and self.awaiting_reply is None
@@ -306,9 +306,9 @@ class RunningAttempt:
         self.own_best = max(self.own_best, staged)
 
     def learn_job_best(self, score: float | None) -> None:
-        """Note the job's best score. If it is better than this attempt's, no state of the attempt needs to be kept.
+        """Note the job's best score. If it is better than the best score of this attempt, no state of the attempt needs to be kept.
 
-        The driver of a job with proxies sends none.
+        The driver of a job with proxies sends no score.
         """
         if score is not None:
             self.job_best = max(self.job_best, (0, score))
@@ -410,7 +410,8 @@ class RunningAttempt:
     def _answer_in_step(self, *, flush: bool) -> Reply | None:
         """Return the reply to a question in the middle of a step, or None if the child waits for a longer lease.
 
-        A lease that ends soon is first waited for. If nobody renews it, the child saves and stops while there is time for that.
+        If the lease ends soon, the child first waits for its renewal. If the lease is not renewed, the child saves and stops while there is
+        still time for a save.
         """
         if self.last_command == "stop":
             return Reply(stop=True, save=False, flush=flush)
@@ -437,7 +438,7 @@ class RunningAttempt:
         )
 
     def has_unsaved_best(self) -> bool:
-        """Return whether the child waits for a reply and the job's best step, which it holds, has no checkpoint yet."""
+        """Return whether the child waits for a reply and holds the state of the job's best step, which is not in a checkpoint yet."""
         return self.awaiting_reply is not None and (self.improved or self.kept_step is not None)
 
     def answered(self, reply: Reply) -> None:
@@ -467,9 +468,9 @@ class RunningAttempt:
         return step, 0
 
     def _answered_in_step(self, step: int, reply: Reply) -> Position:
-        """Note the reply to a question. If it orders a save, note what was trained of the step.
+        """Note the reply to a question. If the reply orders a save, note how long the step has been trained.
 
-        The time that the child waits for the reply does not count for the step.
+        The time for which the child waited for the reply does not count for the step.
         """
         now, self.asks = time.monotonic_ns(), False
         if self.stepped_at:

@@ -76,7 +76,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     # Shared with the children. The first one that needs torch._dynamo sets it.
     dynamo_needed = mmap.mmap(-1, 1)
     stand_in(lambda: dynamo_needed.__setitem__(0, 1))
-    # Looking for garbage takes 0.25 s of processor time, and imports leave little.
+    # A collection takes 0.25 s of processor time. Imports leave little garbage, so collect only if data may have been prepared.
     if PREPARING in sys.modules:
         gc.collect()
     gc.freeze()

@@ -128,7 +128,11 @@ class _Runs:
     _sets: set[frozenset[str]] = field(default_factory=set)  # the sets of parameters that occurred together
 
     def recorded(self) -> Space:
-        """Return the space. If a check finds a new set of parameters, look around it, and check again."""
+        """Return the search space that the runs show.
+
+        Each check runs the objective with a configuration drawn from this space. If a check suggests a new set of parameters, the values
+        around it are tried too, and the checks begin again.
+        """
         self._explore({})
         while True:
             space = self._space()
@@ -142,8 +146,10 @@ class _Runs:
                 return space
 
     def _explore(self, values: Mapping[str, Value]) -> None:
-        """Run the objective with these values. Around each new set of parameters, run it with each other value of each parameter with
-        few values.
+        """Run the objective with these values.
+
+        Whenever a run suggests a new set of parameters, run the objective again with one parameter changed at a time, to each of its
+        `_few_values`.
         """
         queue = [values]
         for chosen in queue:  # the list grows during the loop
@@ -206,9 +212,10 @@ class _Runs:
         return space
 
     def _when(self, name: str) -> dict[str, tuple[Value, ...]]:
-        """Return the values of other parameters with which a parameter is suggested, for those on which that depends.
+        """Return the condition under which the objective suggests the parameter `name`.
 
-        It depends on a parameter if two runs that differ in nothing else suggested it in one case only.
+        The condition maps each other parameter that decides this to the values with which `name` is suggested. Another parameter
+        decides it if two runs differ only in the value of that parameter, and only one of the two suggested `name`.
         """
         using = [run for run in self.made if name in run.parameters]
         lacking = [run for run in self.made if name not in run.parameters]
@@ -244,7 +251,10 @@ def _is_part(values: Config, chosen: Mapping[str, Value]) -> bool:
 
 
 def _few_values(parameter: Parameter) -> list[Value]:
-    """Return the values on which suggestions may depend: all choices, and all integers of a short range."""
+    """Return the values of a parameter to run the objective with, because they may decide which other parameters it suggests.
+
+    These are all choices, or all integers of a range of at most `FEW`. No values of other ranges are tried.
+    """
     match parameter:
         case Categorical(choices):
             return list(choices)

@@ -41,7 +41,7 @@ MAX_LINE_BYTES = 1 << 16
 MAX_READS = 16  # of 64 KiB at once, so that a program that prints all the time cannot delay its metrics
 PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
 SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
-# in a message: the name of a file that does not depend on the directory
+# Finds an absolute path in a program's error message. Such a file is not missing because the program's directory is empty.
 ABSOLUTE = re.compile(r"(^|[\s'\"])/")
 NO_FILE = os.strerror(errno.ENOENT)
 EMPTY_DIRECTORY = "A program runs in an empty directory of its own: name its data by absolute paths"
@@ -228,9 +228,9 @@ class Program:
             wait_s = 0
 
     def _report_new(self, *, last: bool) -> None:
-        """Report the steps that the program has finished since the last call. It is stopped meanwhile.
+        """Report the steps that the program has finished since the last call. The program is stopped meanwhile (SIGSTOP).
 
-        Only the program of rank 0 is asked. The others continue until they need it.
+        Do nothing on ranks other than 0. Their programs continue until they wait for the program of rank 0.
         """
         if not self._is_first_rank:
             return
@@ -332,7 +332,8 @@ class Program:
     def _has_checkpoint(self) -> bool:
         """Return whether the directory holds a checkpoint that the program has not changed since its last report.
 
-        Call it while the processes are stopped. Printed metrics have no time, so only files that are open for writing are noticed then.
+        Call it while the processes are stopped. If the program prints its metrics, the time of its last report is not known. A change is
+        then noticed only if a file is still open for writing.
         """
         files = list(self._checkpoint.rglob("*"))
         if not files or any(

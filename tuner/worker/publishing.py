@@ -163,7 +163,8 @@ def store_artifacts(
     An error of the storage is logged, and the trial continues without these artifacts.
 
     Returns:
-        The size of all artifacts of this attempt, or None if nothing was stored, and why the files are refused, or an empty text.
+        The size of all artifacts of this attempt in bytes, or None if nothing was stored. Then the reason why the files are refused,
+        or an empty text if they are not.
     """
     order = attempt.order
     artifacts = TrialArtifacts(order["storage"], order["project"], order["job"], attempt.trial)
@@ -247,7 +248,8 @@ def unsafe_reason(path: Path, staging: Path | None) -> str:
 def restored_part(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> PartOfStep | None:
     """Fetch the newest checkpoint from the middle of a step. Return None if there is none, or if the storage fails.
 
-    Without it the trial only trains this step again, so a failure of the storage is left to the restore that follows.
+    Errors of the storage are ignored here. Without this checkpoint the trial only trains the step again, and if the storage still fails,
+    the restore that follows raises the error.
     """
     if not attempt.may_have_part:
         return None

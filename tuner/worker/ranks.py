@@ -37,7 +37,10 @@ class RankGroup:
 
     @classmethod
     def of(cls, order: dict[str, Any]) -> Self:
-        """Read the numbers of processes and nodes from the driver's order to begin an attempt. Choose a port if it has none."""
+        """Return the group that the driver's order to begin an attempt describes.
+
+        If the order names no port and the group has several processes, choose a free port.
+        """
         processes, nodes = int(order.get("processes", 1)), int(order.get("nodes", 1))
         cpus = float(order.get("resources", {}).get("CPU") or 1)
         return cls(
@@ -75,7 +78,7 @@ class RankGroup:
             # Without it, each process would use all CPUs of the machine. torchrun sets it to 1.
             "OMP_NUM_THREADS": self.threads,
         }
-        # PyTorch, Lightning and accelerate find out by the last one that they need not start processes.
+        # TORCHELASTIC_RUN_ID shows PyTorch, Lightning and accelerate that the processes have already been started.
         names = {"MASTER_ADDR": self.address, "TORCHELASTIC_RUN_ID": self.trial}
         return {**{name: str(number) for name, number in numbers.items()}, **names}
 
@@ -83,7 +86,7 @@ class RankGroup:
 def free_port() -> int:
     """Return a port on which nothing listens now.
 
-    Another process may take it before rank 0 listens on it. The attempt is then lost and begun again with another port.
+    Another process may take the port before rank 0 listens on it. The attempt is then lost, and the next one gets another port.
     """
     with socket.socket() as listener:
         listener.bind(("", 0))
@@ -92,7 +95,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """The end of a rank. An attempt on several nodes fails with it, unless the attempt is being stopped."""
+    """The end of a rank that may be the cause of a failure. The attempt fails, unless it is being stopped."""
 
     rank: int
     at_ns: int  #: When it ended, on the monotonic clock of this node.
@@ -104,17 +107,26 @@ class RankEnd:
         return cls(message["rank"], now_ns - message["ago_ns"], message["trouble"], message["code"])
 
     def message(self, now_ns: int) -> dict[str, Any]:
-        """Return what another node is sent. Nodes have different clocks, so it has the age."""
+        """Return the message about this end for another node.
+
+        It contains how long ago the rank ended instead of when, because nodes have different clocks.
+        """
         return {"rank": self.rank, "ago_ns": now_ns - self.at_ns, "trouble": self.failure, "code": self.code}
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Sorts the cause first: ranks raise exceptions because they lose the connection to another one that was killed."""
+        """The sort key that puts the probable cause of a failure first.
+
+        A rank that was killed or exited comes before a rank that raised an exception, because ranks raise exceptions when they lose the
+        connection to another rank. Of several such ends, the earliest comes first.
+        """
         return self.failure["kind"] == "raised", self.at_ns
 
 
 class OtherNodes:
-    """The other nodes of an attempt, for the supervisor of its node 0. This class is for attempts on one node.
+    """The other nodes of an attempt, as the supervisor of node 0 sees them.
+
+    The methods of this class do nothing, for attempts on one node. The subclass `OtherActors` handles attempts on several nodes.
 
     The supervisor calls all methods under its lock, so they must not wait.
     """
@@ -129,15 +141,19 @@ class OtherNodes:
         """End the attempt on the other nodes in this state. Do nothing if none has begun it."""
 
     def have_answered(self, since_s: float) -> bool:
-        """Return whether each other node has answered a call that was made after `since_s`, on the monotonic clock, or has ended the
-        attempt. A node that was lost does not, until its loss is noticed.
+        """Return whether each other node has answered a recent call or has ended the attempt.
+
+        Return False while a node is lost and its loss was not noticed yet.
+
+        Args:
+            since_s: The call must have been made after this time, in seconds on the monotonic clock.
         """
         return True
 
 
 @dataclass
 class Peer:
-    """A process of an attempt that is not rank 0. What it reports is ignored, because rank 0 reports the same step."""
+    """A process of an attempt that is not rank 0. Its reports are ignored, because rank 0 reports the same steps."""
 
     rank: int
     pid: int

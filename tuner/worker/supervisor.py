@@ -388,7 +388,11 @@ class Supervisor:
             self._on_peer_silence(attempt, peer)
 
     def _receive_from_peer(self, attempt: RunningAttempt, peer: Peer, message: ChildMessage) -> None:
-        """Act on a message of a rank other than 0. Only its end counts. It trains no longer than rank 0, which its steps need."""
+        """Act on a message of a rank other than 0.
+
+        Only the end of the rank matters. A report or a question gets the reply to continue: each step also needs rank 0, so when rank 0
+        stops, this rank cannot train any further.
+        """
         peer.check(message)
         match message:
             case ReportMessage() | AskMessage():
@@ -407,9 +411,9 @@ class Supervisor:
     ) -> None:
         """Fail the attempt because user code raised an exception. Call it under the lock.
 
-        If a rank is killed or raises an exception, the others fail because they lose the connection to it. So the end of a process,
-        which is reported from another thread, comes first, and then the exception that was sent first. The threads that receive
-        the exceptions may run in any order.
+        If a rank is killed or raises an exception, the other ranks raise exceptions too, because they lose the connection to it. So this
+        first waits up to `CAUSE_S` for the end of a process, which another thread reports. Otherwise the attempt fails with the exception
+        that was sent first. The messages are compared by their times, because the threads that receive them may run in any order.
         """
         if attempt.nodes > 1:
             self._rank_ended(attempt, RankEnd(rank, at_ns, failure))
@@ -436,8 +440,8 @@ class Supervisor:
     def _fail_by_cause(self, attempt: RunningAttempt) -> None:
         """Fail an attempt on several nodes because of the rank whose end was the cause.
 
-        Ranks fail if they lose the connection to a node that was lost. The attempt then does not fail but is lost, so it is first made
-        sure that all nodes exist.
+        If a node is lost, the ranks on other nodes fail because they lose the connection to it. Such an attempt ends as lost, not as failed.
+        So this first waits until all other nodes have answered, or until the loss of a node has ended the attempt.
         """
         since_s = time.monotonic() + CAUSE_S
         with self._changed:
