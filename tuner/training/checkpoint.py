@@ -104,7 +104,10 @@ def snapshot(
 
 
 def _state_of(part: Stateful, rank: int) -> Any:
-    """Return the state of a part that this rank saves. Rank 0 saves what all ranks have."""
+    """Return the state of a part that this rank saves.
+
+    If a part has the same state on all ranks, only rank 0 saves all of it. Other ranks save only their shards of its tensors.
+    """
     state = part.state_dict()
     return sharded.only_pieces(state) if rank and sharded.is_same_on_all_ranks(part) else state
 
@@ -178,9 +181,10 @@ def saved_state(directory: Path) -> Any:
 
 
 def read_parts(directory: Path) -> dict[str, Any]:
-    """Return the saved states of all parts, by name. Tensors that were spread over ranks are whole.
+    """Return the saved states of all parts, by name.
 
-    Other states that each rank has are those of rank 0. Various exceptions are raised if the checkpoint is damaged.
+    Tensors that were spread over ranks are put together. All other values are those that rank 0 saved. Various exceptions are raised if
+    the checkpoint is damaged.
     """
     state = plain.read(directory / STATE_FILE)
     others = [_read_rank(directory, rank)["parts"] for rank in range(1, state.get("ranks", 1))]
@@ -219,7 +223,7 @@ def _first_whole(directories: Sequence[Path]) -> tuple[Path, Any]:
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of the random generators of Python, PyTorch, NumPy and CUDA, where these are used."""
+    """Return the states of the random generators of Python and PyTorch, and those of NumPy and CUDA if these are used."""
     version, words, gauss = random.getstate()
     states: dict[str, Any] = {
         # As a tensor this state has the same size in each checkpoint, so the data after it in the file keeps its position.

@@ -226,10 +226,11 @@ def _opened(entry: Path) -> int:
 
 
 def _wait_for_download(lock: int) -> None:
-    """Lock an entry shared. If a process downloads it, wait for that.
+    """Take the shared lock of an entry. If another process downloads the entry, wait for the end of the download.
 
-    While bytes arrive, let the supervisor know that its process waits. If the download makes no progress, the process counts as
-    hanging. Otherwise all trials that wait for a stalled download would cost money until their budget is spent.
+    While bytes arrive, lines in the log show the supervisor that this process waits. If the download makes no progress, no line is
+    written, and the process counts as hanging. Otherwise all trials that wait for a stalled download would cost money until their
+    budget is spent.
     """
     seen_ns = os.fstat(lock).st_mtime_ns
     while not _try_lock(lock, fcntl.LOCK_SH):
@@ -240,7 +241,7 @@ def _wait_for_download(lock: int) -> None:
 
 
 def _try_lock(lock: int, how: int) -> bool:
-    """Lock if no other process holds a lock that excludes this one. Return whether that is so."""
+    """Take the lock unless another process holds a lock that excludes it. Return whether the lock was taken."""
     try:
         fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -413,9 +414,12 @@ class Transfer:
     """One download. Its bytes are counted for the attempt, and have to fit into the cache."""
 
     def __init__(self, source: Source, lock: int, reserve: Callable[[int], None]) -> None:
-        """Begin without bytes. `reserve` takes the least size of the data, and raises if the cache is full.
+        """Prepare the download of a source.
 
-        The time of the file `lock` is set while bytes arrive, for the processes that wait.
+        Args:
+            source: What to download.
+            lock: The open lock file of the entry. Its modification time is set while bytes arrive, so that processes that wait see progress.
+            reserve: Called with a size in bytes if the data is larger than was known. It raises if the cache has no room.
         """
         self._source, self._lock, self._reserve = source, lock, reserve
         self._waits = _is_waited_for()

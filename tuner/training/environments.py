@@ -62,9 +62,12 @@ class Home(ABC):
         return Reply(stop=False, save=False)
 
     def latency_ms(self, states: Callable[[], Any]) -> float | None:
-        """Return the latency of the module that the trainable's `export` builds from the states of the parts.
+        """Return the time of one prediction, in milliseconds, of the module that the trainable's `export` builds.
 
-        Return None if the trainable defines no `export`. Only the service needs it.
+        Return None if the trainable defines no `export`, or if it does not run under the service: only the service needs the latency.
+
+        Args:
+            states: Returns the states of the parts, as `export` gets them from a checkpoint.
         """
         return None
 
@@ -197,7 +200,10 @@ class PlainTune(Home):
 
     @contextmanager
     def checkpoints(self) -> Iterator[Sequence[Path]]:
-        """Yield the checkpoint that Tune restores the trial from, if any. If Tune must copy it for this, it removes the copy after."""
+        """Yield the checkpoint that Tune restores the trial from, if any.
+
+        If Tune has to copy the checkpoint to this machine first, the copy is removed afterwards.
+        """
         checkpoint = self._tune.get_checkpoint()
         if checkpoint is None:
             yield []
@@ -215,9 +221,9 @@ class PlainTune(Home):
         return Path(self._folder.name) / f"step_{step:08d}"
 
     def saved(self, step: int, path: Path, seconds: float, part: int = 0) -> None:
-        """Report the step with its checkpoint, then remove it, because Tune keeps its own copy.
+        """Report the step with its checkpoint to Tune, then remove the checkpoint, because Tune keeps a copy of its own.
 
-        If Tune stops the trial, its report raises SystemExit.
+        If Tune stops the trial, `ray.tune.report` raises SystemExit. The checkpoint is removed in this case, too.
         """
         try:
             self._tune.report(self._metrics, checkpoint=self._tune.Checkpoint.from_directory(str(path)))

@@ -364,7 +364,10 @@ def _shown(error: BaseException) -> str:
 
 
 def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write an ONNX file without PyTorch's notes on each node, which name the files of the machine and take a third of a small file."""
+    """Convert a program to ONNX and write it to a file.
+
+    PyTorch's metadata is removed, because it names files of this machine and takes up a third of a small file.
+    """
     import onnx
 
     _share_operators()
@@ -388,9 +391,9 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
 
 @cache
 def _share_operators() -> None:
-    """Let all conversions of this process share PyTorch's table of ONNX operators, which it would build again for each.
+    """Let all conversions of this process share PyTorch's table of ONNX operators.
 
-    That takes 1.4 of the 2.4 s of a processor for the conversion of a small module.
+    Otherwise PyTorch builds the table again for each conversion. That takes 1.4 s of the 2.4 s of processor time for a small module.
     """
     try:
         registry: Any = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
@@ -400,7 +403,10 @@ def _share_operators() -> None:
 
 
 def _quantize_dynamic(source: Path, path: Path) -> None:
-    """Store weights in 8 bits. Activations are quantized at run time. Unsigned, because ONNX Runtime has no signed convolution."""
+    """Store weights in 8 bits, and let the runtime quantize the activations of each call.
+
+    The weights are unsigned, because ONNX Runtime has no convolution with signed 8-bit weights.
+    """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(str(source), str(path), weight_type=QuantType.QUInt8)
@@ -485,7 +491,10 @@ class _OnnxFile:
 
 
 def _latency(call: Callable[[], object], batch: int, seconds: float, most: int = MOST) -> BatchLatency:
-    """Call repeatedly for about `seconds`, at most `most` times, and return the times of the calls."""
+    """Call repeatedly for about `seconds`, at most `most` times, and return the latency and the throughput.
+
+    At least `FEWEST` calls are made. `batch` is the number of examples of one call.
+    """
     for _ in range(2):  # the first calls allocate memory
         call()
     times: list[int] = []
@@ -500,9 +509,9 @@ def _latency(call: Callable[[], object], batch: int, seconds: float, most: int =
 
 
 def exported_latency_ms(module: ModuleType, config: Mapping[str, Any], state: Any) -> float:
-    """Return the `latency_ms` of what the `export` of a trainable's module returns, on the CPU.
+    """Return the time of one prediction on the CPU, in milliseconds, of the model that a trainable's `export` returns.
 
-    The random generators keep their states, because training must not depend on whether it is measured.
+    The states of the random generators are restored, because training must not depend on whether the latency is measured.
 
     Raises:
         ExportFailed: The module has no such function, or it returned something else.

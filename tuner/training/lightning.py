@@ -200,7 +200,10 @@ def _is_between_steps(trainer: Trainer) -> bool:
 
 
 def _skip(trainer: Trainer, batches: int) -> None:
-    """Take the batches that the interrupted epoch has trained from its loaders, as Lightning took them. It would begin with the first one."""
+    """Take the batches that the interrupted epoch has already trained from the loaders, and drop them.
+
+    Otherwise Lightning would begin the epoch again with its first batch. Do nothing if the loader has a `state_dict`, which continues by itself.
+    """
     if isinstance(_loaders(trainer)[0], _Stateful):
         return
     for loader in _loaders(trainer):

@@ -20,9 +20,9 @@ class Batches:
     """Index batches over `size` examples, by default shuffled in a new order each epoch.
 
     The position is part of a checkpoint. Each epoch has its own random generator, so an interrupted epoch resumes with the same batches.
-    All ranks get the same batches, unless each passes its `rank` of `ranks`: then they take the batches in turns. If their number
-    does not divide that of the batches, the last ranks repeat the first batches, so that all ranks train equally many. A state
-    fits any number of ranks.
+    By default all ranks get the same batches. If each rank passes `rank` and `ranks`, the ranks take the batches of an epoch in turns.
+    All ranks then train the same number of batches: if the number of batches is not divisible by `ranks`, the last ranks repeat the
+    first batches of the epoch. A saved position can be restored with another number of ranks.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ def useful_workers(load_s: float, train_s: float, cpus: int) -> int:
 
 
 class _Rest(Sampler[list[int]]):
-    """The remaining batches of an epoch: the number that seeds each, and its rows."""
+    """A sampler of the remaining batches of an epoch. It yields lists with the seed of a batch, then the rows of its examples."""
 
     def __init__(self, order: Batches) -> None:
         self._order = order
@@ -265,7 +265,10 @@ class _Rest(Sampler[list[int]]):
 
 
 class _SeededBatches:
-    """A dataset of batches. Each draws random numbers of its own, so they are the same in any process, also after an interruption."""
+    """A dataset of batches. The random generators are seeded for each batch, so that its random augmentations are always the same.
+
+    They are the same in any worker process, and after an interruption.
+    """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], *, draws: bool) -> None:
         self._dataset, self._collate, self._draws = dataset, collate, draws
@@ -291,7 +294,7 @@ def _as_it_is(batch: Any) -> Any:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the generators of this thread's CPU, and restore their states afterwards."""
+    """Seed the random generators of Python, NumPy and PyTorch on the CPU in the block, and restore their states afterwards."""
     numpy: Any = sys.modules.get("numpy")
     kept = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
     random.seed(seed)
