@@ -64,7 +64,7 @@ class Settings:
     cloud: str = "detect"
     metadata_url: str = ""
     webhook_private: bool = False  #: Whether webhooks may go to private addresses and use http.
-    webhook_hosts: tuple[str, ...] = ()  #: Private hosts that webhooks may go to in any case.
+    webhook_hosts: tuple[str, ...] = ()  #: Hosts that webhooks may go to even without `webhook_private`.
     rate_limit: int = 1000  #: Requests per second and API key.
     optuna_storage: str = field(default="", repr=False)
     tensorboard: str = ""

@@ -83,7 +83,10 @@ class EventSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """A batch and the changed state messages, for all watchers. `text` is both, encoded once for all of them."""
+    """What a feed sends to all watchers after one reading: the new events and the state messages that changed.
+
+    `text` contains the messages of `batch` and `state`. They are encoded once, because most watchers need all of them.
+    """
 
     batch: EventBatch
     state: str

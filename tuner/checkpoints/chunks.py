@@ -65,11 +65,16 @@ class ChunkWriter:
         return {}
 
     def next_turn(self) -> None:
-        """Use the other directory for the next save. First make a manifest durable that names the stored chunks."""
+        """Use the other directory for the next save. Call it only after the manifest that names the stored chunks is durable."""
         self._turn = (self._turn + 1) % TURNS
 
     def remove_all_but(self, named: Iterable[Chunk], among: Iterable[str]) -> None:
-        """Remove chunks of this and earlier attempts that are not in `named`. `among` lists the trial's directories."""
+        """Remove all stored chunks of this and earlier attempts, except those in `named`.
+
+        Args:
+            named: The chunks to keep.
+            among: The names in the trial's directory. Directories of later attempts and other names are skipped.
+        """
         kept = set(named)
         for folder in among:
             match = _FOLDER.fullmatch(folder)

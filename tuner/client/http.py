@@ -59,7 +59,8 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
 PROBLEM = "urn:tuner:problem:"  # precedes the code in the type of a problem
-INVALID_ANSWER = "strange-answer"  # the code if an answer is not one of this service
+# The error code if an answer cannot come from this service, such as the page of a proxy.
+INVALID_ANSWER = "strange-answer"
 TRIES = 4  # of a request that may be repeated
 LONGEST_WAIT_S = 30.0  # limit for `Retry-After`
 STARTING = "cluster-starting"  # the code while the service starts its Ray cluster

@@ -19,7 +19,8 @@ class KeptNode:
 
     name: str
     node_id: str  #: Ray's id. Empty while the node starts.
-    session: str  #: The mark of its processes.
+    #: The value of the variable `TUNER_RAY_SESSION` in the node's processes. It identifies them.
+    session: str
     market: str
     instance_type: str
     usd_per_hour: float

@@ -115,7 +115,10 @@ def command_faults(command: str, names: Iterable[str], *, has_steps: bool) -> li
 
 
 def _shell_words(words: Sequence[str]) -> Sequence[str]:
-    """Return the options of the first shell that gets a script by -c, up to this script. Return an empty list if there is none."""
+    """Return the words of the first shell that gets a script by -c, from the shell's name to the script.
+
+    Return an empty list if there is no such shell.
+    """
     for start, program in enumerate(words):
         if PurePath(program).name not in SHELLS:
             continue
@@ -142,7 +145,8 @@ def pattern_faults(pattern: str, metrics: Mapping[str, str]) -> list[Fault]:
     """Return the faults of a regular expression that finds metrics in a program's output.
 
     Args:
-        metrics: The metrics that it must find, by the pointer to each.
+        pattern: The regular expression. It needs a named group for each metric.
+        metrics: The names of the metrics. The key of each is the JSON pointer to the field of the job that names the metric.
     """
     at = "/metrics_pattern"
     if len(pattern) > MAX_PATTERN:

@@ -35,7 +35,7 @@ class Fidelity:
 
     @property
     def stage_ends(self) -> tuple[int, ...]:
-        """The last step of each stage but the last. Empty without proxies."""
+        """The last step of each stage of the proxies, except the last stage. Empty without proxies."""
         return self.rungs()[:-1] if self.proxies else ()
 
     @property

@@ -21,8 +21,9 @@ LONGEST_NS = 3600 * NS
 class BudgetWait:
     """A paused job that waits for a shared budget.
 
-    Until the budget's next period begins, the job is not resumed before `not_before`. Each time it is resumed and paused
-    again, the next wait is longer, because the job may need much more than the little that the budget has left.
+    The job may resume when the budget's next period begins. It may resume earlier if the budget has room again, but not before
+    `not_before`. Each time the job is resumed and paused again in the same period, the next wait is longer, because the job may need
+    much more money than the budget has left.
     """
 
     job: str

@@ -50,9 +50,10 @@ class Scale:
 
 
 def scale_of(scores: Sequence[float]) -> Scale:
-    """Return a logistic scale if all scores are between 0 and 1, or between -1 and 0, as negated losses are.
+    """Return the scale on which these scores are extrapolated and smoothed.
 
-    Otherwise return a scale that changes nothing.
+    It is logistic if all scores are between 0 and 1, such as accuracies, or all between -1 and 0, such as error rates. The latter
+    are negative because a higher score is better. Otherwise the scale changes nothing.
     """
     if scores and all(0 <= score <= 1 for score in scores):
         return Scale((0.0, 1.0))

@@ -32,7 +32,10 @@ CLOCKS_NS = 600 * NS
 
 
 class PostedSums:
-    """Sums of the ledger entries. The sums of entries up to number `_upto` are kept; later entries are read each time."""
+    """Sums of all ledger entries, kept in memory so that a reading does not sum the whole ledger.
+
+    `_sums` are the sums of the entries up to number `_upto`. A reading adds the entries with higher numbers.
+    """
 
     def __init__(self) -> None:
         self._sums: Posted = {}

@@ -210,7 +210,7 @@ class LeasedTurn:
         for _ in range(RENEWALS_MAX):
             if over.wait(every_s):
                 return
-            with suppress(TunerError):  # the next renewal may succeed before the turn ends
+            with suppress(TunerError):  # a later renewal may still succeed before the lease of the turn ends
                 self._take(self.service.now())
 
     def _take(self, now: Instant) -> bool:

@@ -46,7 +46,10 @@ class SpotResult:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """The result of a simulation. Money is counted in mean trainings unless the name says `usd`."""
+    """The result of a simulation.
+
+    Amounts of money are multiples of the mean cost of a training, unless the name of the field contains `usd`.
+    """
 
     table: str
     best: float | None  #: None if nothing was reported; then `best_config` and `best_step` are None, too.

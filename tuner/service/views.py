@@ -110,7 +110,7 @@ def rungs_of(row: JobRow) -> tuple[int, ...]:
 
 
 def revision_of(row: JobRow) -> str:
-    """Return a digest of what requests can change of the job: its budget, tags, priority and trials at once."""
+    """Return a digest of the fields of a job that requests can change: its budget, tags, priority and limit of concurrent trials."""
     changeable = json.dumps(
         [encode(row.budget), dict(row.tags), row.priority, row.max_concurrent_trials], sort_keys=True
     )

@@ -283,7 +283,7 @@ def step_report(row: Row[Any]) -> CostedReport:
 
 
 def _trial_rows(mode: Mode) -> Select[Any]:
-    """Return a query of the trials of the job `of`.
+    """Return a query of the trials of one job. The query's parameter `of` is the job's id.
 
     The costs and counts are correlated subqueries, which the database computes only for the rows that it returns.
     """

@@ -399,9 +399,12 @@ def nodes_assigned_at(db: Connection, job: str) -> AssignedAt:
 
 
 def close_open(db: Connection, project: str, job: str, *, died_at: Instant, at: Instant) -> None:
-    """Settle the open holds of a job whose driver is dead and gets no successor, then end what else is open. See `end_open`.
+    """Settle the open holds of a job that will have no driver any more, then end its attempts and trials, as `end_open` does.
 
-    `died_at` is when the driver's workers are known to have stopped. It limits what they can have used.
+    The cost of the open holds is posted as lost.
+
+    Args:
+        died_at: When the driver's workers are known to have stopped. Time after it costs nothing.
     """
     assigned_at = nodes_assigned_at(db, job)
     ledger.settle_open(db, project, job, lambda hold: lost_of(hold, assigned_at, died_at), at)
@@ -409,7 +412,10 @@ def close_open(db: Connection, project: str, job: str, *, died_at: Instant, at: 
 
 
 def end_open(db: Connection, job: str, at: Instant) -> None:
-    """End the open attempts as lost, and stop the running and pending trials, of a job that will have no driver any more."""
+    """End the attempts and trials of a job that will have no driver any more.
+
+    Attempts that have not ended become `lost`. Running and pending trials become `stopped`.
+    """
     a, t, why = attempts.c, trials.c, DRIVER_ENDED
     open_ones = (a.job == job) & a.ended_at.is_(None)
     for trial, attempt in db.execute(select(a.trial, a.attempt).where(open_ones)).all():

@@ -48,7 +48,7 @@ class PausedJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKey:
-    """A checkpoint that the database knows of."""
+    """A checkpoint that the restored database lists. Its files may no longer exist."""
 
     project: str
     job: str

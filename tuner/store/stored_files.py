@@ -70,7 +70,7 @@ class DueMeasurement:
 
 
 def ended_with_files(db: Connection, before: Instant) -> list[EndedJob]:
-    """Return the jobs that ended before a time and have recorded checkpoints or artifacts, the one that ended first first."""
+    """Return the jobs that ended before a time and have recorded checkpoints or artifacts, ordered by their end."""
     j, c, u = jobs.c, checkpoints.c, attempt_usage.c
     has_files = or_(
         exists(select(c.job).where(c.job == j.id)),
@@ -97,10 +97,10 @@ def needed_by(db: Connection, job: str) -> str | None:
 
 
 def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]:
-    """Return why files are still needed, by job, for those of the selected jobs whose files are.
+    """Return, by job, why the files of the selected jobs are still needed. Jobs whose files are not needed are left out.
 
-    The files of a job that has not ended are needed, those of a job that has a driver or an export, and those of a job that another
-    one, which has not ended, named for a warm start or as its teacher.
+    The files of a job are needed until it has ended, and while it has a driver or an export under way. They are also needed while
+    another job that has not ended names this job for a warm start or as its teacher.
     """
     j, launch, export = jobs.c, launches.c, exports_table.c
     queries = {  # from the weakest reason to the strongest, which replaces those before it
@@ -118,7 +118,7 @@ def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]
 
 
 def _users(table: Table, which: Select[tuple[str]]) -> Select[Any]:
-    """Select the jobs that are the source of another job which has not ended, and the first such job."""
+    """Select those of the jobs `which` that are the source of a job that has not ended, each with the first such job."""
     t = table.c
     query = select(t.source, func.min(t.job)).join(jobs, jobs.c.id == t.job)
     return query.where(t.source.in_(which), jobs.c.state.not_in(_FINAL)).group_by(t.source)
@@ -222,7 +222,10 @@ def removals_to_do(db: Connection, limit: int) -> list[Removal]:
 
 
 def removal_of(db: Connection, job: str, trial: str) -> int | None:
-    """Return up to which attempt the trial's files are being removed, or None if they are not."""
+    """Return the number of the last attempt whose files are ordered to be removed, or None if there is no such order.
+
+    The order covers the files of all attempts of the trial up to this number.
+    """
     r = removals.c
     return db.execute(select(r.up_to_attempt).where(r.job == job, r.trial == trial)).scalar()
 
@@ -239,9 +242,10 @@ def removed(db: Connection, done: Removal) -> None:
 
 
 def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> list[DueMeasurement]:
-    """Return jobs whose files must be measured: those that have begun and were not measured recently, or not since they ended or exported.
+    """Return up to `limit` jobs whose files must be measured, those with the oldest measurement first.
 
-    A measurement in the future was made before the clock was set back. It does not count.
+    A job that has begun is measured every `every_ns` until it ends. It is measured once more after it has ended, and after each of
+    its exports. A measurement in the future was made before the clock was set back, so it does not count.
     """
     j, s = jobs.c, storage_spans.c
     ended, e = j.state.in_(_FINAL), exports_table.c
@@ -262,7 +266,7 @@ def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> li
 
 
 def record_size(db: Connection, due: DueMeasurement, size_bytes: int, now: Instant) -> None:
-    """Record the size of a job's files. The size before counts until now."""
+    """Record the size of a job's files, as measured now. The previously recorded size applies until now."""
     s = storage_spans.c
     newest = db.execute(select(s.since, s.bytes).where(s.job == due.job, s.until.is_(None))).first()
     if newest is not None and newest.bytes == size_bytes:
@@ -280,7 +284,10 @@ def record_size(db: Connection, due: DueMeasurement, size_bytes: int, now: Insta
 def spans(
     db: Connection, project: str, since: Instant, until: Instant, job: str | None = None
 ) -> Iterator[StoredSpan]:
-    """Yield the sizes of the project's files, or of those of one job, within a time, those of each job in order."""
+    """Yield the sizes of the files of the project's jobs from `since` to `until`, ordered by job and time.
+
+    If `job` is given, yield only the sizes of this job's files.
+    """
     s = storage_spans.c
     query = select(s.job, s.since, s.until, s.bytes).where(
         s.project == project,
@@ -296,7 +303,10 @@ def spans(
 
 
 def stored(project: str, job: str | None = None) -> Select[tuple[str]]:
-    """Select the jobs of a project that have files in the storage, or one job, also if it has none any more."""
+    """Select the ids of the project's jobs that have files in the storage.
+
+    If `job` is given, select only this job, even if it has no files any more.
+    """
     s = storage_spans.c
     is_chosen = s.bytes > 0 if job is None else s.job == job
     return select(s.job).where(s.project == project, s.until.is_(None), is_chosen)

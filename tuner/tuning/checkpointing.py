@@ -75,7 +75,7 @@ class Notices:
 
 @dataclass(frozen=True, slots=True)
 class SaveTimes:
-    """The duration of a save, counted from the end of a step."""
+    """How long a save takes, in nanoseconds. Both durations begin at the end of a step."""
 
     stall_ns: int  #: Until training continues. A running mean.
     durable_ns: int  #: Until the checkpoint survives the loss of the machine. The longest recent one.

@@ -23,7 +23,7 @@ def begin(state: State) -> bool:
 
 
 def next_repeat(state: State) -> TrialRecord | None:
-    """Return the repeat to begin or to resume next. Return None if none is left, or if results of active ones are needed first."""
+    """Return the repeat to begin or to resume next. Return None if none is left, or if it depends on the active ones."""
     for number in sorted(state.ready):
         if state.trials[number].repeats is not None and number not in state.skipped:
             return state.trials[number]
@@ -48,7 +48,8 @@ def confidence(results: Sequence[Sequence[float]], first: int, second: int) -> f
     """Return the probability that configuration `first` is better than `second`, by Student's t test with a pooled variance.
 
     Args:
-        results: The scores of each configuration, one of each seed. All are assumed to vary equally between seeds.
+        results: The scores of each configuration, one for each seed. The variance between seeds is assumed to be the same for all
+            configurations.
         first: Index of a configuration.
         second: Index of another one, with a mean that is not greater.
     """
@@ -97,5 +98,5 @@ def _next_candidate(state: State) -> TrialRecord | None:
 
 
 def kept(candidates: int, seed: int) -> int:
-    """Return how many candidates are trained with a seed, counted from 0 for the seed of the search."""
+    """Return how many candidates are trained with seed number `seed`. Number 0 is the seed of the search."""
     return max(1, -(-candidates // (1 << (seed - 1))))

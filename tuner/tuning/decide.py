@@ -418,12 +418,14 @@ def _fill(state: State) -> list[Command]:
 
 
 def _next_to_run(state: State) -> TrialRecord | None:
-    """Return the next trial to start or resume: a waiting trial, or else one to promote.
+    """Return the next trial to start or resume, or None if there is none.
 
-    Of the waiting trials, those that a user promoted come first, and then preempted ones.
+    A waiting trial comes first. Among the waiting trials, those that a user promoted come first, then preempted ones, then the others,
+    each in the order of their numbers. A waiting trial is passed over if its hold was refused (`State.skipped`), or if the reserve
+    does not let it resume.
 
-    A trial whose hold was refused is skipped (`State.skipped`). While there are such trials, no trial is promoted, because they
-    wait for the money. Configurations of the user come before promotions.
+    If no waiting trial may run, the scheduler promotes a trial. It promotes none while a trial is skipped, because the skipped trial
+    waits for the money, and none while a configuration of the user is queued and may start, because that comes first.
     """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.skipped]

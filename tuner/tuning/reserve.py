@@ -62,7 +62,8 @@ class Reserve:
     def blocking_trials(self) -> list[TrialRecord]:
         """Return the running trials to pause, because reaching their `until` steps would use money that the leader needs.
 
-        Trials that need the least time are kept, and those that a user promoted. The list is empty if there is no leader to reserve money for.
+        Trials that a user promoted are never in the list. Of the others, those that need the least time keep running. The list is empty if
+        there is no leader to reserve money for.
         """
         if self.leader is None:
             return []

@@ -147,7 +147,12 @@ def points_per_usd(scores: Sequence[float], spent: Money, mode: Mode) -> float |
 
 
 def _excess(results: Sequence[float], tail: float) -> float:
-    """Return the mean excess of the best results, a share `tail` of them, over the next best one. The results are ordered."""
+    """Return by how much the best results exceed the next best one on average.
+
+    Args:
+        results: The scores, best first.
+        tail: The share of the results that count as the best, at least `TAIL_FEWEST` of them.
+    """
     count = max(TAIL_FEWEST, round(tail * len(results)))
     return fmean(results[:count]) - results[count]
 
@@ -161,7 +166,7 @@ def _reach(scores: Sequence[float], mode: Mode) -> float:
 
 
 def _cut_off(excess: float, reach: float) -> float:
-    """Return the mean of an exponential distribution of this mean, given that its values are at most `reach`."""
+    """Return the mean of the exponential distribution with the mean `excess` after it is truncated at `reach`."""
     ratio = reach / excess if excess else math.inf
     if ratio < 1e-6:
         return reach / 2

@@ -54,7 +54,7 @@ class LevelScores:
         self._levels = list(steps) or [1]
         self._t = np.log(np.array(self._levels, dtype=np.float64))
         self.last_t = float(self._t[-1])
-        self._rows: dict[int, int] = {}  # by trial number
+        self._rows: dict[int, int] = {}  # the row of each trial in `_table`, by trial number
         columns = [
             ("number", np.int64),
             ("point", np.float64, cube.parameters),
