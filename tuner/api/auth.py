@@ -79,8 +79,8 @@ REMEMBERED = 10_000  # most keys that `Callers` remembers
 class Callers:
     """The most recent user keys that were valid when they were last checked.
 
-    `RateLimit` counts the requests of such a key by the key, and those of unknown keys by address. It grants no access: each request's
-    key is checked again. Use it from one event loop only.
+    `RateLimit` uses this set: it counts the requests of a key in the set by the key, and all other requests by address. Being in the set
+    grants no access, because the key of each request is checked again. Use it from one event loop only.
     """
 
     def __init__(self) -> None:

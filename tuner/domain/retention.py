@@ -9,7 +9,8 @@ from tuner.domain.time import NS, Instant, parse_duration_ns
 
 Retain = Literal["all", "best", "front", "none"]
 RETAINS: tuple[Retain, ...] = get_args(Retain)
-# A finished job may be topped up and resumed. For this long after its end, its trials keep what they continue from.
+# For this long after a job has ended, it keeps the files of all trials, because it may be topped up and resumed. A shorter
+# `artifacts.for` ends this earlier.
 GRACE_NS = 24 * 3600 * NS
 
 

@@ -25,7 +25,7 @@ class Learner:
         self._spec = spec
         self.warm_starts = warm_starts
         self._sampler = sampler
-        # Trials below this number have a configuration that the sampler knows.
+        # The sampler knows the configurations of all trials with a lower number than this.
         self._known = 0
         # The highest rung that was reported to the sampler, by trial.
         self._reported_rung: dict[int, int] = {}

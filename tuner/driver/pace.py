@@ -77,8 +77,8 @@ class JobPace:
 
         Args:
             trained_ns: Training time since its last report.
-            overhead_ns: Time of setup, restore and checkpoints since then, without waiting for a storage that failed.
-            buys_ns: The time of one trial that the whole budget buys.
+            overhead_ns: Time of setup, restore and checkpoints since its last report, without the time of waiting for a storage that failed.
+            buys_ns: How long the whole budget pays for one trial. It sets the limit while no duration has been measured.
         """
         for ns, seen, floor, where in (
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),

@@ -41,9 +41,9 @@ class TrialSnapshot:
     at: Place | None = None  #: Where its attempt runs or waits. None if it has no attempt.
     waited_ns: int | None = None  #: How long its attempt has waited for a machine. None if it runs.
     target: int | None = None  #: The step up to which the trial may train now.
-    #: Training left up to `target` since the newest checkpoint, at the pace of slow steps. None if it is not known.
+    #: The longest training time that may be left from the newest checkpoint to `target`. None if it is not known.
     left_ns: int | None = None
-    least_ns: int = 0  #: The least training that may be left from the current step.
+    least_ns: int = 0  #: The shortest training time that may be left from the current step.
     unsaved_ns: int = 0  #: The part of `left_ns` that the current attempt has trained but not saved.
     changeover_ns: int = 0  #: How long a move to another machine takes.
     time_ns: int | None = None  #: Time left of the wall clock. None if there is no limit.

@@ -16,7 +16,10 @@ _NOT_IMPORTED = {"ray.data": "Dataset", "pandas": "DataFrame"}
 
 
 class _Placeholder(ModuleType):
-    """Stand for a module that is not imported. It imports the module when any name other than the class is used."""
+    """A stand-in for a module that is not imported yet.
+
+    It has one class of the module, for type annotations. When any other name is used, the real module is imported.
+    """
 
     def __init__(self, name: str, annotated: str) -> None:
         super().__init__(name)
@@ -29,7 +32,7 @@ class _Placeholder(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
     def withdraw(self) -> None:
-        """Have the next import of the module import it."""
+        """Remove this placeholder from `sys.modules`, so that the next import of the module imports the real one."""
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
 

@@ -73,8 +73,8 @@ def warm_starts_of(
 ) -> WarmStarts:
     """Choose the earlier trials to continue, and copy their checkpoints.
 
-    The best are continued first, from trial 0 on. On a grid, each continues as the trial of the grid point
-    with its configuration. The first `begun` trials are skipped, because they have begun already.
+    The earlier trials are continued in their order, the best first, as trial 0 and so on. With the sampler `grid`, each is continued as the
+    trial of the grid point with the same configuration. The first `begun` trials of the job are skipped, because they have begun already.
     """
     earlier = list(earlier)
     numbers = _places(sampler, earlier) if spec.algorithm.sampler == "grid" else dict(enumerate(earlier))

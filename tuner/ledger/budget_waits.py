@@ -39,8 +39,8 @@ class BudgetWait:
     def is_over(self, now: shared_budgets.BudgetPeriod, at: Instant) -> bool:
         """Return True if the job may be resumed.
 
-        It may as soon as a new budget period has begun. Before that it may from `not_before` on, if the budget has more
-        dollars or GPU time left than when the job was paused, or has some of both left.
+        The job may be resumed once a new budget period has begun. Before that, it may be resumed from `not_before` on, if the budget
+        has more dollars or GPU time left than when the job was paused, or has some of both left.
         """
         if now.began_at != self.began_at:
             return True

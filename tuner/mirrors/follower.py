@@ -116,10 +116,10 @@ class MirrorThread(threading.Thread):
             waiting = [job for job in waiting if _is_behind(self._positions.get(job), heads[job])]
 
     def _heads(self) -> dict[str, Position]:
-        """Return the current positions of the jobs to mirror.
+        """Return the current positions of the jobs to mirror, by job.
 
-        Every `SWEEP_S` seconds, or when more than `WATCHED_MAX` jobs are watched, this is all jobs. In between, it is the jobs
-        that have not ended, and those that were unfinished or not fully mirrored at the last call.
+        Every `SWEEP_S` seconds, and when more than `WATCHED_MAX` jobs are watched, these are the positions of all jobs. In between,
+        these are the positions of the jobs that have not ended, and of those that had not ended or were not fully mirrored at the last call.
         """
         now = time.monotonic()
         if self._watched is None or len(self._watched) > WATCHED_MAX or now - self._swept_at > SWEEP_S:

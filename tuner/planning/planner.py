@@ -159,13 +159,13 @@ def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[Pl
 def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: int | None = None) -> Spread:
     """Return the expected value and an 80 % interval of the runs' values.
 
-    Each end is the 10th or 90th percentile of the values, or of a log-normal distribution fitted to them, if that is farther out,
-    because so few runs seldom reach the ends of the distribution.
+    Each end is a percentile of the values, the 10th or the 90th. If the same percentile of a log-normal distribution fitted to the values
+    is farther out, it is used instead, because so few runs seldom reach the ends of the distribution. Both ends then get a margin.
 
     Args:
         values: One value per run.
-        unit: The result is in this unit.
-        limit: The limit of the budget, at which the result is capped, because a job never exceeds its limits.
+        unit: The values are divided by it, such as 1,000,000 for values in micro-dollars and a result in dollars.
+        limit: The limit of the budget, in the unit of the values. The result does not exceed it, because a job never exceeds its limits.
         expected: The expected value. None means the mean.
     """
     ordered, middle = sorted(values), mean(values) if expected is None else expected

@@ -48,7 +48,7 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
 
 
 def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> list[Offer]:
-    """Return one offer for each kind of machine on which Ray can place a trial, most expensive first.
+    """Return one offer for each instance type and market on which Ray can place a trial, most expensive first.
 
     Ray distinguishes machines by labels. If no node has a market label, there is only one offer, and the most expensive
     suitable node determines its price.
@@ -187,7 +187,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
 
 
 def _types(nodes: Iterable[Node]) -> str:
-    """Return the kinds of nodes that the autoscaler may start, empty if there are none."""
+    """Return the node types that the autoscaler may start, as one line of text. The text is empty if there are none."""
     kinds = {
         f"{node.name} ({node.instance_type}, {MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
         for node in nodes

@@ -126,7 +126,7 @@ def waits_of(
     in_turn = [row for row in job_rows if row.id in openings and openings[row.id] is None]
     places = positions(db, now) if in_turn else {}
     full = _full(db, in_turn)
-    # A job that was resumed is `running` before it has a driver again: it has no place to show.
+    # A resumed job is already `running` before it has a driver again, so it is not shown with a place in the queue.
     places = {row.id: places[row.id] for row in in_turn if row.id in places and row.state != "running"}
     waits = {
         job: QueueWait(places.get(job), quota=full.get(job, ""))

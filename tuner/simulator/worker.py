@@ -164,7 +164,7 @@ class SimulatedAttempt:
             self._leave_now()
 
     def _gains(self, ends_ns: int) -> bool:
-        """Return whether the current step can probably be finished and saved before the worker goes."""
+        """Return whether the current step can probably be finished and saved before the worker is taken away."""
         now, seen_ns = self.clock.elapsed_ns(), max(self.recent_ns, default=None)
         step_ns = None if seen_ns is None else self.since_ns + seen_ns - now
         unsaveable = seen_ns is not None and not self.overheads.resumable

@@ -87,12 +87,12 @@ class SimulatedRun:
 
     Args:
         up_times: When each worker is up. None means that all workers are always up. With `markets` this applies to the spot machines.
-        notice_ns: How long before a worker goes it gets a notice. None means no notice.
+        notice_ns: The time from a worker's preemption notice to its preemption. None means no notice.
         markets: The markets of the machines. Each market has as many machines as the job may run trials at once.
         machine: Returns the machine that an attempt runs on.
         machine_check: How the driver checks that machine.
         look_ns: How often waiting trials are checked for a move to another market.
-        journal: The record of the job, or None for one in memory. Tests give one in SQL.
+        journal: The record of the job. None means a record in memory. Tests pass a record in SQL.
         clock: The clock, or None for one that starts at 0.
     """
 

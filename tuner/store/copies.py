@@ -229,7 +229,10 @@ def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
 
 
 def _without_newer_settings(script: Path) -> None:
-    """Comment out a setting that pg_restore 17 and newer writes and servers before 17 do not know."""
+    """Comment out the setting `transaction_timeout` in the script.
+
+    pg_restore 17 and newer writes it, but PostgreSQL servers before 17 do not know it.
+    """
     with script.open("r+b") as file:
         head = file.read(4096)
         file.seek(0)

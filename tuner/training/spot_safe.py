@@ -21,7 +21,7 @@ from tuner.training.sharded import unwrapped
 
 T = TypeVar("T")
 MS_PER_HOUR = 3_600_000
-# Each rank writes a file, and only the files of the first node are stored.
+# With `SpotSafe` each rank writes a file. If the job runs a command, only the files of the first node are stored.
 ON_ONE_NODE = "SpotSafe in a command needs nodes: 1; name the function as the job's trainable instead"
 
 

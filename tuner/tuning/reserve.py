@@ -27,7 +27,7 @@ PRIOR_STEPS = 1  # steps of mean length that are added to the steps of each tria
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The reserve as of the last report."""
+    """The finish reserve of a job, computed from its state after the last report."""
 
     state: State
     left_ns: int  #: Worker time that the rest of the budget pays for.

@@ -29,7 +29,10 @@ HARMLESS = ("NONE", "MIGRATE_ON_HOST_MAINTENANCE")
 
 
 def read_preempted(answer: MetadataAnswer, seen: Instant, *, lead_s: float) -> Notice | None:
-    """Return the preemption notice, or None. Google sends no deadline, so it is `lead_s` seconds after `seen`."""
+    """Return the preemption notice, or None if there is none.
+
+    Google sends no deadline. The deadline is therefore assumed to be `lead_s` seconds after `seen`.
+    """
     match _value(answer):
         case "FALSE":
             return None

@@ -138,7 +138,7 @@ class LevelScores:
     def best_past(self, count: int) -> list[int]:
         """Return the `count` best trials of earlier jobs by their newest score, lifted (projected) to the last step.
 
-        Trials whose configuration this job has too are left out, and results that the user gave.
+        Results that the user gave are left out, and so are trials whose configuration this job has too.
         """
         if not self._has_past:
             return []
@@ -162,8 +162,11 @@ class LevelScores:
     def known(self, count: int, everywhere: int = 0) -> Data:
         """Return at most `count` scores, lifted (projected) to the last step and scaled to median 0 and best 1.
 
-        A failed trial has one score, `FLOOR`. If there are more scores, those of better trials and each trial's newest score are preferred,
-        except for a number of them, `everywhere`, that are chosen evenly from all others.
+        A failed trial has one score, `FLOOR`.
+
+        Args:
+            count: If there are more scores, those of better trials and the newest score of each trial are preferred.
+            everywhere: How many of the `count` scores are then chosen evenly from all others, without this preference.
         """
         lifts, trials, usable = self._present_lifts(), self._trials, self._usable
         number, failed, violation = trials["number"], trials["failed"], trials["violation"]
@@ -200,7 +203,7 @@ class LevelScores:
 
 @dataclass(frozen=True, slots=True)
 class _Lifts:
-    """The lines that lift a score at each level to the last level, by level."""
+    """For each level, the line that lifts (projects) a score at this level to the last level."""
 
     slopes: Floats
     offsets: Floats
@@ -211,10 +214,10 @@ class _Lifts:
 
     @classmethod
     def fitted(cls, scores: Floats) -> Self:
-        """Return the lifts by the scores (trials, levels).
+        """Fit the lines to the scores, an array of shape (trials, levels).
 
-        From each level to the next, a line is fitted to the trials with scores at both, with its slope drawn towards 1. The
-        lines are then composed.
+        From each level to the next, a line is fitted to the trials with scores at both levels. Its slope is drawn towards 1. The lines
+        from one level to the next are then composed to lines to the last level.
         """
         gain, maps = 0.0, list[tuple[float, float]]()
         for lower, higher in pairwise(scores.T):
@@ -251,8 +254,9 @@ class _Lifts:
 class _Penalty:
     """How the scores of trials that violate constraints are lowered.
 
-    Such a score is at most the median of the feasible trials. From there it falls with the violation, by at most the range between the
-    best score and the median of all. So the model sees the way to the feasible configurations, even before the first of them is known.
+    Such a score is first limited to the median of the feasible trials (`ceiling`). Then it is lowered in proportion to the violation, by at
+    most the difference between the best score and the median of all (`span`). The model thus learns in which direction the violation
+    becomes smaller, even before the first feasible configuration is known.
     """
 
     ceiling: float
@@ -261,7 +265,7 @@ class _Penalty:
 
     @classmethod
     def of(cls, newest: Floats, violation: Floats) -> Self:
-        """Return the penalty by the newest scores of the trials, lifted to the last step, and their violations."""
+        """Compute the penalty from the newest scores of the trials, lifted to the last step, and from their violations."""
         if not violation.any():
             return cls(np.inf, 0.0, 1.0)
         feasible = newest[violation == 0]
@@ -270,6 +274,6 @@ class _Penalty:
         return cls(ceiling, span, float(np.median(violation[violation > 0])))
 
     def lowered(self, scores: Floats, violation: Floats) -> Floats:
-        """Return the scores that the model learns for scores of trials with these violations."""
+        """Return the scores with those of trials that violate a constraint lowered. The model learns from the result."""
         lower = np.minimum(scores, self.ceiling) - self.span * np.minimum(1.0, violation / self.typical)
         return np.where(violation > 0, lower, scores)

@@ -80,9 +80,10 @@ def _index(u: Floats, count: int) -> npt.NDArray[np.int64]:
 
 
 def _bounds(parameter: Float | Int) -> tuple[float, float]:
-    """Return the ends of the parameter's scale. An integer takes the interval from 0.5 below it to 0.5 above it.
+    """Return the two ends of the parameter's scale. They are logarithms if the parameter is logarithmic.
 
-    The scale of a parameter with a step is that of the indices of its values.
+    Each integer takes the interval from 0.5 below it to 0.5 above it. If the parameter has a step, the scale counts the indices of its
+    values instead of the values.
     """
     if (count := steps_of(parameter)) is not None:
         return -0.5, count - 0.5
@@ -118,7 +119,14 @@ def value_at(parameter: Parameter, u: float) -> Value:
 
 
 def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
-    """Return the positions of the parameter values that the positions `u` stand for. For integers, `u` is rounded to the value."""
+    """Move each position to that of the parameter value which `value_at` returns for it.
+
+    The positions of integers, and of values with a step, lie on a grid. Positions of other floats are not changed.
+
+    Args:
+        parameter: The parameter.
+        u: Positions in [0, 1], an array of any shape.
+    """
     if (count := steps_of(parameter)) is not None:
         return (np.minimum(np.floor(u * count), count - 1) + 0.5) / count
     if isinstance(parameter, Float):

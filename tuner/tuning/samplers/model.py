@@ -131,9 +131,9 @@ class ModelSampler:
         return self._curves.trials_seen >= FIRST_RANDOM
 
     def _note_fit(self) -> None:
-        """If a fit is due, store its data now, although the fit is made only when a suggestion or forecast needs it.
+        """If a fit is due, store the data for it. The fit itself is made later, when a suggestion or a forecast needs it.
 
-        Therefore a sampler that is rebuilt after a restart makes the same fits, even if it has to suggest less often.
+        The data is stored at once so that a sampler which is rebuilt after a restart makes the same fits, even if it has to suggest less often.
         """
         if self._knows_enough and self._curves.reports_seen >= REFIT_AT * self._fitted_at:
             self._fitted_at = self._curves.reports_seen
@@ -158,7 +158,7 @@ class ModelSampler:
         return self._model
 
     def _forecast(self, gp: "CurveGP", numbers: Sequence[int]) -> dict[int, Forecast]:
-        """Return mean and standard deviation of the final scores of these trials, by number."""
+        """Return the mean and the standard deviation of each trial's predicted score at the last step, by trial number."""
         if not numbers:
             return {}
         features = self._curves.features(numbers)

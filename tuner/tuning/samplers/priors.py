@@ -68,7 +68,7 @@ class Priors:
         return Random(f"{self._seed}/prior/{number}").random() < self.share
 
     def sample(self, rng: Random) -> Config:
-        """Draw a configuration from the priors. The first one has the expected values themselves."""
+        """Draw a configuration from the priors. Return the expected values themselves as long as no trial had them."""
         config: Config = {}
         for name in self._space.order:
             if not self._space.active(name, config):
@@ -83,7 +83,7 @@ class Priors:
         return config
 
     def likelihood(self, config: Config) -> float:
-        """Return how many times as likely the configuration is by the priors as without them."""
+        """Return the likelihood of the configuration under the priors, divided by its likelihood without priors."""
         return math.prod(
             _likelihood(self._space.parameters[name], prior, config[name])
             for name, prior in self._priors.items()
