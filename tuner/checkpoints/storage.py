@@ -92,7 +92,8 @@ class Storage:
 
     def __init__(self, url: str) -> None:
         self._fs: Any
-        # Of checkpoints. A worker has the variables for its service's storage, and uses a local folder for the restore self-test.
+        # The options for uploading checkpoints. A worker that uses a local folder for the restore self-test still has the environment
+        # variables of its service's storage, so they are read only if the URL is that of an object storage.
         self._upload = upload_options(url, os.environ) if _kind(url) else {}
         options: dict[str, Any] = {"use_listings_cache": False}
         if url.startswith(("s3://", "s3a://")):

@@ -173,6 +173,6 @@ def _imported(entry: str) -> Any:
 
 @contextlib.contextmanager
 def _output_on_stderr() -> Iterator[None]:
-    """Keep what user code prints out of the answer on standard output."""
+    """Send what user code prints to standard error, because standard output is for the answer."""
     with contextlib.redirect_stdout(sys.stderr):
         yield

@@ -47,7 +47,10 @@ def job_of_space(space: object) -> dict[str, Any]:
 
 
 def _flat(space: Mapping[Any, Any], *, nested: bool, within: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield names and values. Dictionaries that contain parameters are entered, and their names joined with dots."""
+    """Yield the name and the value of each entry of a space.
+
+    The entries of a nested dictionary that contains parameters are yielded separately, under names such as `optimizer.lr`.
+    """
     for key, value in space.items():
         name = f"{within}{key}"
         if type(key) is not str or not key:

@@ -28,7 +28,7 @@ _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2*
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A kind of worker node."""
+    """A type of worker node that an autoscaler may start."""
 
     name: str
     cpus: float

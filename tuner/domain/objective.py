@@ -83,7 +83,10 @@ class Fidelity:
 
 
 def stage_of(step: int, rungs: Sequence[int]) -> int:
-    """Return the index of the rung that a step leads to. Steps after the last rung have its index. Without rungs it is 0."""
+    """Return the index of the first rung at or above `step`, counted from 0.
+
+    Return the index of the last rung if the step is above all rungs, and 0 if there are no rungs.
+    """
     return min(bisect_left(rungs, step), len(rungs) - 1) if rungs else 0
 
 

@@ -131,10 +131,10 @@ def actor_sender(actor: Any) -> Send:
 
 
 def task_name(message: Mapping[str, Any]) -> str:
-    """Return the name of a command's Ray task, which the dashboard shows. For a new attempt it contains the
-    trial and step.
+    """Return the name of the Ray task that carries an order to a worker. Ray's dashboard shows the name.
 
-    The name of the actor itself cannot show this, because a reused actor keeps its first name.
+    For a new attempt the name contains the trial, the attempt and the step to train to. The name of the actor cannot show this, because a
+    reused actor keeps its first name.
     """
     if message["order"] != "begin":
         return f"order {message['order']}"

@@ -115,7 +115,7 @@ class Replayed:
     """The result of a replay."""
 
     events: int  #: Events that were replayed.
-    decisions: int  #: Commands that were decided on them.
+    decisions: int  #: Commands that were decided because of these events.
     answers: int  #: Answers of the sampler that were computed again and compared.
     concurrency: int  #: How many trials may run at once after the last event.
     difference: Difference | None  #: The first difference. None if the decisions are the same.

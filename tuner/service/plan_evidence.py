@@ -176,7 +176,10 @@ def _step_factor(sizes: Sequence[MeasuredSize], before: Resources, after: Resour
 
 
 def _has_size_of(row: JobRow, spec: JobSpec) -> bool:
-    """Return whether the trials of a job have as many GPUs, or without whole GPUs as many processes, as those of `spec`."""
+    """Return whether the trials of a job have the same number of GPUs as those of `spec`.
+
+    If the trials have no whole GPU, compare the number of their processes instead.
+    """
     a, b = row.spec.resources, spec.resources
     return (a.gpus >= 1, devices(a)) == (b.gpus >= 1, devices(b))
 

@@ -178,7 +178,12 @@ def _with_storage(
 
 
 def storage_cost(price: Money | None, byte_ns: int | None) -> Money | None:
-    """Return what storing costs. It is not known without a price, unless nothing is stored."""
+    """Return the cost of the stored bytes, or None if it is not known.
+
+    Args:
+        price: The price of 10^9 bytes for a month. If it is None, the cost is known only if nothing is stored.
+        byte_ns: The stored bytes times the nanoseconds for which they were stored. None if that is not known.
+    """
     if byte_ns is None or (byte_ns and price is None):
         return None
     return Money(0 if price is None else spend.round_half_up(price.micro_usd * byte_ns, spend.GB_MONTH))

@@ -34,7 +34,10 @@ class ExportSpec:
     max_drop: float | None
 
     def lease_ns(self, rate: Rate, left: Cost) -> int:
-        """Return how long the export may use a machine: what it may cost and what is left of the budget pay for, at most an hour."""
+        """Return how long the export may use a machine, in nanoseconds, at most `MOST_NS`.
+
+        It is the longest time that both `max_cost` and the rest of the budget (`left`) pay for.
+        """
         return min(rate.affords_ns(Cost(min(left.usd, self.max_cost), left.gpu_ms)), MOST_NS)
 
 

@@ -61,7 +61,7 @@ class RunningAttempt:
     until: int | None  # the step up to which the driver lets the attempt run now
     max_step: int | None  # the last step of the trial
     restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
-    from_step: int | None = None  # `from_step`, once the child has begun; sent to the driver
+    from_step: int | None = None  # `restored`, once the child has begun; sent to the driver
     warming_ns: int = 0  # setup time until the attempt had a child
     # How long the attempt waited for storage that failed, or for datasets while they arrived
     outage_ns: int = 0

@@ -257,7 +257,7 @@ class ChannelEnd:
         self._lock = threading.Lock()  # never held while something waits for the child
         self._receiving, self._waiting_to_send = threading.Lock(), threading.Lock()  # held meanwhile
         self._is_sending = False  # whether a thread is in `send_waiting`
-        self._next: bytes | None = None  # messages that the thread in `send_waiting` sends after its own
+        self._next: bytes | None = None  # the message that the thread in `send_waiting` sends after its own
         self._sent_at = 0.0
         self._room = select.poll()
         self._room.register(connection.fileno(), select.POLLOUT)

@@ -136,7 +136,7 @@ def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
                     "invalid_export",
                     f"the trial's process reported figures that cannot be used: {invalid}",
                 )
-        # the last variant is done, or the lease is too short for the next
+        # The child waits after its last variant, or because the lease is too short for the next one. In both cases the export ends.
         if state == "waiting" and not ordered:
             supervisor.order({"order": "pause"})
             ordered = True

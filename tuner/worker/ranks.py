@@ -75,7 +75,7 @@ class RankGroup:
             "GROUP_RANK": self.node,
             "GROUP_WORLD_SIZE": self.nodes,
             "MASTER_PORT": self.port,
-            # Without it, each process would use all CPUs of the machine. torchrun sets it to 1.
+            # Without OMP_NUM_THREADS, each process would use all CPUs of the machine. torchrun sets it to 1.
             "OMP_NUM_THREADS": self.threads,
         }
         # TORCHELASTIC_RUN_ID shows PyTorch, Lightning and accelerate that the processes have already been started.

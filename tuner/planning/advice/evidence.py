@@ -158,7 +158,7 @@ def total(amounts: Iterable[Money]) -> Money:
 
 
 def spent_on(attempts: Iterable[MeasuredAttempt], *kinds: CostKind) -> Money:
-    """Return what the attempts cost, of these kinds or, without a kind, in all."""
+    """Return the cost of the attempts, summed over these kinds. If no kind is given, return their whole cost."""
     return total(attempt.of(*kinds) if kinds else attempt.spent for attempt in attempts)
 
 

@@ -90,10 +90,10 @@ class ListingFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredScaling:
-    """The scaling efficiency that jobs of a trainable measured on one kind of GPU."""
+    """The scaling efficiency that jobs of a trainable measured on one GPU model."""
 
     sizes: tuple[MeasuredSize, ...]
-    accelerator: str  #: The name of the kind in the data sheets.
+    accelerator: str  #: The name of the GPU model in the data sheets.
     link: str  #: The link between the GPUs of one of their machines.
 
     def efficiency(self, accelerator: str, link: str, gpus: int) -> Fraction | None:
