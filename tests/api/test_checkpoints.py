@@ -115,7 +115,7 @@ def test_missing_checkpoint_is_refused_with_the_reason(stored: Stored) -> None:
         return detail
 
     assert "no trial 'trial_99999'" in why(f"/v1/jobs/{stored.job}/trials/trial_99999/checkpoint")
-    assert "it has those of" in why(f"{stored.path}?step=99999")
+    assert "has no checkpoint of step 99999; steps with a checkpoint: " in why(f"{stored.path}?step=99999")
     row = stored.rows[0]
     with damaged(stored, row, b""):
         assert "state.pt has 0 bytes" in why(f"{stored.path}?step={row.step}")

@@ -339,8 +339,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "longer than 0",
     ),
     "no latency": ({"serving": {"bytes": 5}}, "/serving", "latency_ms"),
-    "batch": ({"serving": {"per_second": 5, "batch_per_second": 4}}, "/serving/batch_per_second", "less than the 5"),
-    "which gpu": ({"serving": {"per_second": 5, "gpus": 1}}, "/serving/accelerators", "name it"),
+    "batch": (
+        {"serving": {"per_second": 5, "batch_per_second": 4}},
+        "/serving/batch_per_second",
+        "must be at least 5, the rate",
+    ),
+    "which gpu": ({"serving": {"per_second": 5, "gpus": 1}}, "/serving/accelerators", "name the GPU"),
     "served where": ({"serving": {"per_second": 5, "regions": ["us-eest-1"]}}, "/serving/regions/0", "us-east-1"),
     "measured and given": (
         {"serving": {"latency_ms": 5, "measured": {"job": "j", "export": "e", "variant": "v"}}},

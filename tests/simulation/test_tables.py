@@ -138,7 +138,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "an unknown type": (lambda: parameter(["lr", 1e-4, 1, "log", "complex"]), "type"),
     "a parameter of two words": (lambda: parameter(["lr", 1e-4]), "meta"),
     "a parameter that is a number": (lambda: parameter(3), "meta"),
-    "bounds that are words": (lambda: parameter(["lr", "a", "b", "log", "float"]), "bounds"),
+    "bounds that are words": (lambda: parameter(["lr", "a", "b", "log", "float"]), "low and high are finite"),
     "a name that is kept": (lambda: parameter(["1-lr", 1e-4, 1, "log", "float"]), "lin1m"),
     "bounds turned round": (lambda: parameter(["lr", 1, 1e-4, "lin", "float"]), "low"),
     "a log scale from 0": (lambda: parameter(["lr", 0, 1, "log", "float"]), "log"),

@@ -147,7 +147,8 @@ def test_attempt_stores_what_it_reports_and_continues_if_the_storage_refuses(
     assert steps(stored) == {"table.csv": 2, "first.txt": 1}
     driver.begin(until=4, restore=3, config={"leaves_link": str(tmp_path)})
     failed = driver.until_state("failed")
-    assert "an artifact was refused: its directory is a link" in failed["error"]["message"]
+    message = failed["error"]["message"]
+    assert "an artifact was refused: the directory for the step's artifacts is a link" in message
     driver.begin(until=2, artifact_room=9, config={"evades": 2})
     failed = driver.until_state("failed")
     assert "of which 9 were left for this attempt" in failed["error"]["message"]

@@ -133,7 +133,7 @@ def _unpack(tar: Path, into: Path) -> int:
             source = archive.extractfile(member) if member.isfile() else None
             name = PurePosixPath(member.name)
             if source is None or name.is_absolute() or ".." in name.parts:
-                raise ValueError(f"{member.name} is not a file of a checkpoint")
+                raise ValueError(f"{member.name} is not a regular file inside the checkpoint")
             if member.name == MANIFEST:
                 manifest = json.load(source)
                 continue

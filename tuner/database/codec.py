@@ -98,7 +98,7 @@ def decode(text: str) -> Any:
         version, value = wrapped["v"], wrapped["value"]
         if version != VERSION:
             raise ValueError(
-                f"a row of version {version} was written by a newer release; this one knows {VERSION}"
+                f"a row has format {version!r}, but this version of tuner reads format {VERSION}; use the version that wrote the row"
             )
         return _from_json(value)
     except (KeyError, TypeError, AttributeError) as error:

@@ -429,7 +429,7 @@ def _name_faults(name: str) -> list[Fault]:
     return [
         Fault(
             "/name",
-            "use 1 to 100 letters, digits, spaces, dots, dashes and underscores, a letter or digit first",
+            "use 1 to 100 letters, digits, spaces, dots, dashes and underscores; begin with a letter or digit",
         )
     ]
 

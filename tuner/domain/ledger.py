@@ -35,7 +35,7 @@ class Account:
     def hold(self, wanted: Cost) -> "Account":
         """Return the account with one more hold. Raise BudgetRefused if `wanted` exceeds what is left of the budget."""
         if not wanted.fits(self.left):
-            raise BudgetRefused(f"{wanted.usd} more does not fit: {self.left.usd} is left")
+            raise BudgetRefused(f"the hold needs {_amounts(wanted)}, but {_amounts(self.left)} are left")
         return replace(self, held=self.held + wanted)
 
     def settle(self, *, held: Cost, used: Cost) -> "Account":
@@ -50,7 +50,8 @@ class Account:
 
     def with_limit(self, limit: Cost) -> "Account":
         if not (self.posted + self.held).fits(limit):
-            raise BudgetRefused(f"{(self.posted + self.held).usd} is already spent or held")
+            used = _amounts(self.posted + self.held)
+            raise BudgetRefused(f"{used} are already spent or held; allow at least these amounts")
         return replace(self, limit=limit)
 
 
@@ -77,6 +78,10 @@ class Entry:
     slice: int  #: Number of the lease within the attempt.
     cost: Cost
     at: int
+
+
+def _amounts(cost: Cost) -> str:
+    return f"{cost.usd} and {cost.gpu_hours:.6f} GPU-hours"
 
 
 def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[CostKind, Cost]:

@@ -73,7 +73,7 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
         chosen = next((checkpoint for checkpoint in stored if checkpoint.step == step), None)
         if chosen is None:
             steps = ", ".join(str(checkpoint.step) for checkpoint in stored)
-            raise NotFound(f"{trial} has no checkpoint of step {step}; it has those of {steps}")
+            raise NotFound(f"{trial} has no checkpoint of step {step}; steps with a checkpoint: {steps}")
         return chosen
     scored = [
         (-saved.violation, spec.rank(saved.step, saved.value), -saved.step, saved)

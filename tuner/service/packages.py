@@ -51,7 +51,9 @@ def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bo
         mib = service.settings.package_mib
         raise BadFile(f"the package has more than {mib} MiB: leave out data, or raise TUNER_PACKAGE_MIB")
     if name is not None and not NAME.fullmatch(name):
-        detail = "use 1 to 100 letters, digits, spaces, dots, dashes and underscores, a letter or digit first"
+        detail = (
+            "use 1 to 100 letters, digits, spaces, dots, dashes and underscores; begin with a letter or digit"
+        )
         raise Invalid.at("name", detail)
     contents = read_archive(data, most_bytes=UNPACKED * most_bytes(service.settings))
     check_tops(contents.digests)

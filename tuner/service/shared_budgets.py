@@ -94,7 +94,7 @@ def remove(service: Service, name: str) -> None:
     """
     if name == BUDGET:
         raise Conflict(
-            f"{BUDGET!r} is the project's quota, which the operator of the service sets by PUT /v1/quota"
+            f"{BUDGET!r} is the project's quota, not a shared budget; the operator of the service changes it with PUT /v1/quota"
         )
     with service.database.write("budget.remove") as db:
         shared_budgets.lock_exclusive(db)

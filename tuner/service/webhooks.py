@@ -124,7 +124,9 @@ class WebhookSender:
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], list[str]]
 TIMEOUT_S = 10.0
-ALLOWED_BY = "TUNER_WEBHOOK_HOSTS with its name, or TUNER_WEBHOOK_PRIVATE=allow,"
+UNLESS_ALLOWED = (
+    "unless the service's operator adds the host to TUNER_WEBHOOK_HOSTS or sets TUNER_WEBHOOK_PRIVATE=allow"
+)
 # These addresses look public, but are services of a cloud for its own machines: Azure's wire server and Oracle's metadata.
 METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192")))
 UNICAST = ipaddress.ip_network("2000::/3")  # all globally routed IPv6 addresses
@@ -188,9 +190,9 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
     if private:
         return None
     if address is not None and is_private(address):
-        return Fault(pointer, f"{address} is a private address; {ALLOWED_BY} allows it")
+        return Fault(pointer, f"{address} is a private address, which is refused {UNLESS_ALLOWED}")
     if not url.startswith("https://"):
-        return Fault(pointer, f"must begin with https://; {ALLOWED_BY} allows http://")
+        return Fault(pointer, f"must begin with https://, {UNLESS_ALLOWED}")
     return None
 
 
@@ -222,7 +224,7 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
     addresses = resolve(host, _port(parts))
     for text in addresses:
         if not private and is_private(ipaddress.ip_address(text)):
-            raise AddressRefused(f"{host} is {text}, a private address; {ALLOWED_BY} allows it")
+            raise AddressRefused(f"{host} is {text}, a private address, which is refused {UNLESS_ALLOWED}")
     if not addresses:
         raise AddressRefused(f"{host} has no address")
     return addresses

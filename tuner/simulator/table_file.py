@@ -152,8 +152,8 @@ def _space(meta: npt.NDArray[Any], *, columns: int) -> Space:
         wrong = error.errors(include_url=False)[0]
         where = ".".join(map(str, wrong["loc"]))
         raise ValueError(
-            f'meta: {where or "it"} is wrong ({wrong["msg"]}): "space" is [[name, low, high, scale, type], …] with finite '
-            "bounds, a scale lin, log or lin1m, and a type float or int"
+            f'meta is not valid{where and f" at {where}"} ({wrong["msg"]}): "space" must be a list of [name, low, high, scale, type], '
+            "in which low and high are finite numbers, scale is lin, log or lin1m, and type is float or int"
         ) from error
     parameters: dict[str, Float | Int] = {}
     for row in rows:

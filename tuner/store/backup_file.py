@@ -94,7 +94,7 @@ def _about(data: bytes) -> About:
         raise BadFile(f"the description in the backup cannot be read: {error}") from error
     if about is None:
         raise BadFile(
-            f"it is a backup of format {version}, and this version of tuner reads format {FORMAT}: restore it with a newer version of tuner"
+            f"the backup has format {version}, but this version of tuner reads format {FORMAT}: restore it with a newer version of tuner"
         )
     if not _is_possible(about) or seal != _seal(about) or about.kind not in NAMES:
         raise BadFile("the description in the backup was altered")

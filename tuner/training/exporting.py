@@ -173,8 +173,8 @@ class Exporter:
             if [(tensor.shape[1:], tensor.dtype) for tensor in tensors] != wanted:
                 raise ExportFailed(
                     "invalid_calibration",
-                    f"calibration[{number}] is {_shape_of(inputs)}, and not a tuple of tensors like example_inputs, "
-                    f"which are {_shape_of(self._example)}; they may differ in the number of rows only",
+                    f"calibration[{number}] is {_shape_of(inputs)}, but must be a tuple of tensors with the types and shapes of "
+                    f"example_inputs, {_shape_of(self._example)}; only the size of the first dimension may differ",
                 )
 
     def _pruned(self, format: Format) -> nn.Module:

@@ -122,7 +122,7 @@ def _filled(pieces: Sequence[Mapping[str, Any]], size: list[int], offset: list[i
             filled += source.numel()
     if filled != target.numel():
         raise ValueError(
-            f"{target.numel() - filled} of {target.numel()} numbers of a tensor are missing in the files"
+            f"the checkpoint is incomplete: its files have {filled} of {target.numel()} elements of a tensor"
         )
     return target
 

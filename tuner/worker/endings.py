@@ -32,7 +32,7 @@ def exited(code: int | None, server_code: int | None, log: str) -> FailureFields
     """
     if code is None and server_code is not None:
         how = _signal_name(server_code) if server_code < 0 else f"exit status {server_code}"
-        message = f"the fork server of the trial's process ended ({how}), and the process with it{_memory(server_code)}"
+        message = f"the trial's process ended because the fork server that started it ended ({how}{_memory(server_code)})"
     elif code is None:
         message = "user code's process closed its channel to its supervisor; let the training function return instead"
     elif code >= 0:

@@ -207,7 +207,7 @@ def staged_artifacts(staging: Path, step: int, names: Sequence[str]) -> dict[str
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if os.path.realpath(folder) != os.path.join(os.path.realpath(staging), folder.name):
-            raise ArtifactRefused("its directory is a link")
+            raise ArtifactRefused("the directory for the step's artifacts is a link; do not replace it")
         within = os.open(folder, flags | os.O_DIRECTORY)
         try:
             return {name: _read_within(within, name, flags) for name in names}

@@ -143,8 +143,8 @@ class RestoreSelfTest:
         different = _differences(folder / saved.name, folder / echo.name)
         if different:
             raise _Failed(
-                f"the restored state differs from the saved one: {', '.join(different)}; every part that is named to SpotSafe "
-                "must restore in load_state_dict what it gave in state_dict"
+                f"the restored state differs from the saved one: {', '.join(different)}; each part that is passed to SpotSafe "
+                "must restore in load_state_dict everything that its state_dict returned"
             )
 
     def _train_and_kill(self, config: Mapping[str, Any]) -> int:

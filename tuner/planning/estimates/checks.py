@@ -145,10 +145,10 @@ def check_serving(asked: ServingQuestion, catalogue: Catalogue) -> list[Listing]
     faults = [*_filter_faults("/serving", asked.where, catalogue)]
     speed = asked.model.speed
     if speed.best_per_second < speed.per_second:
-        detail = f"is less than the {speed.per_second:g} of one prediction at a time; give the largest of all batch sizes"
+        detail = f"must be at least {speed.per_second:g}, the rate of single predictions; give the rate at the fastest batch size"
         faults.append(Fault("/serving/batch_per_second", detail))
     if asked.gpus and not (asked.where.accelerators or asked.where.instance_types):
-        detail = "a latency holds for the GPU that it was measured on; name it in accelerators or in instance_types"
+        detail = "the speed of a model differs between GPUs; name the GPU that it was measured on in accelerators or instance_types"
         faults.append(Fault("/serving/accelerators", detail))
     if faults:
         raise Invalid(*faults)
