@@ -150,7 +150,7 @@ def test_container_without_session_folder_logs_what_to_mount(
         server.cloud.interrupt()
         until(lambda: cluster.drained == [("a", ACTION)])
     assert not cluster.folder.exists()
-    assert f"there is no {cluster.folder} here" in caplog.text
+    assert f"the directory {cluster.folder} does not exist here" in caplog.text
     assert "mount it" in caplog.text
 
 

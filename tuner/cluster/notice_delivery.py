@@ -117,8 +117,8 @@ class MachineWatch:
                 node.boards.describe(node.id, self._facts)
         if not node.session_dir.is_dir():
             log.warning(
-                "there is no %s here, in which the workers of node %s look for notices: mount it with its parent directories "
-                "into this container; until then a notice drains the node, but its trials are not notified",
+                "the directory %s does not exist here; mount it with its parent directories into this container. The workers of node %s "
+                "look for notices in this directory. Without it, a notice drains the node, but the trials on the node are not notified",
                 node.session_dir,
                 node.id,
             )
@@ -166,7 +166,7 @@ class MachineWatch:
             current = list(self._current.values()) if self._may_release else []
         for notice in current:
             if self.watcher.release(notice):
-                log.info("notice %s: the cloud may take the machine now", notice.id)
+                log.info("notice %s: the cloud accepted the early release of this machine", notice.id)
 
     def _note(self, error_text: str) -> None:
         """Log a problem once, even if it is found repeatedly."""

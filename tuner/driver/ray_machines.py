@@ -50,7 +50,8 @@ class AssignedMachines:
             if (machine := self._machine_of(trial, attempt, nodes)) is not None:
                 return machine
         log.warning(
-            "%s: Ray did not describe its machine; it is looked up again with the next message", trial
+            "%s: Ray did not describe the machine of the attempt; the lookup is repeated with the worker's next message",
+            trial,
         )
         return None
 

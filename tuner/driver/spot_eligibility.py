@@ -129,7 +129,7 @@ class SpotEligibility:
             with self.database.write("gate.on_demand") as db:
                 launches.check(db, self.row.id, self.epoch)
                 jobs.set_offers(db, self.row.id, rest)
-                detail = f"runs on demand only, as the restore self-test says of the trainable: {why}"
+                detail = f"uses on-demand machines only, because the restore self-test of its trainable did not pass: {why}"
                 jobs.move(db, self.row.id, "running", None, at=_now(), detail=detail)
             log.warning("%s %s", self.row.id, detail)
         return bool(rest)
@@ -150,8 +150,10 @@ class SpotEligibility:
                 return self._test(number)
             except SelfTestActorLost as lost:
                 if number == LOST_MAX:
-                    raise Unavailable(f"the restore self-test was lost {number} times: {lost}") from lost
-                log.warning("the restore self-test was lost and is repeated: %s", lost)
+                    raise Unavailable(
+                        f"the worker of the restore self-test was lost {number} times: {lost}"
+                    ) from lost
+                log.warning("the worker of the restore self-test was lost; the test is repeated: %s", lost)
         return None
 
     def _test(self, number: int) -> Verdict | None:

@@ -169,7 +169,7 @@ class MirrorThread(threading.Thread):
         try:
             self._turn.give_back()
         except Exception as error:
-            log.debug("giving back the turn of %s", self.mirror_name, exc_info=error)
+            log.debug("the turn to write to %s could not be given back", self.mirror_name, exc_info=error)
 
 
 def _is_behind(held: Position | None, head: Position) -> bool:

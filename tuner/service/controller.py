@@ -252,7 +252,11 @@ class Controller(PeriodicService):
             )
         if again:
             service.health.count("driver_restarts")
-        log.warning("the driver %s is dead (%s); the next one is launched", launch.submission_id, status)
+        log.warning(
+            "the driver %s ended (%s) while its job was unfinished; another driver will be launched",
+            launch.submission_id,
+            status,
+        )
 
     def _give_up(self, term: Term, launch: Launch, log_end: str) -> None:
         """Settle the job's open holds and fail the job, because too many of its drivers died quickly in a row.

@@ -133,7 +133,9 @@ def _checkpoint(
         try:
             files = store.fetch(trial, checkpoint, Path(folder))
         except (CheckpointDamaged, CheckpointMissing) as error:
-            log.warning("the best checkpoint of job %s, of %s, is not registered: %s", job, trial, error)
+            log.warning(
+                "the best checkpoint of job %s (%s) is not registered as a model: %s", job, trial, error
+            )
             yield None
             return
         yield files
@@ -149,7 +151,12 @@ def _exported_file(job: str, store: CheckpointStore, export: str, path: str) -> 
                 digest.update(chunk)
                 copy.write(chunk)
         if file is None or digest.hexdigest() != file.digest:
-            log.warning("%s of %s of job %s is not registered: it is gone or damaged", path, export, job)
+            log.warning(
+                "the file %s of %s of job %s is not registered as a model, because the file is missing or damaged",
+                path,
+                export,
+                job,
+            )
             yield None
             return
         yield Path(folder)

@@ -84,7 +84,11 @@ class Watcher:
                 if feed.release(notice.id):
                     return True
             except Exception as error:  # no answer, or an unreadable one
-                log.warning("notice %s could not be released: %s", notice.id, error or type(error).__name__)
+                log.warning(
+                    "notice %s: the machine could not be released to the cloud before the deadline: %s",
+                    notice.id,
+                    error or type(error).__name__,
+                )
         return False
 
     @property
