@@ -51,7 +51,10 @@ def estimate(
         str | None, typer.Option(help="Number of GPUs that the run uses. Default: all GPUs of a machine.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="When the run must have ended: 12h or 2d from now, or a time.")
+        str | None,
+        typer.Option(
+            help="Latest end of the run: 12h or 2d from now, or a time such as 2026-12-01T08:00:00Z."
+        ),
     ] = None,
     accelerator: Annotated[Words, typer.Option(help="Only machines with this GPU. Can be repeated.")] = None,
     instance_type: Annotated[Words, typer.Option(help="Only this machine type. Can be repeated.")] = None,

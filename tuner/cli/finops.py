@@ -32,7 +32,7 @@ def report(
     job: Annotated[
         str | None,
         typer.Argument(
-            help="Job to report on. Without it, the month of the project is reported.",
+            help="Job to report on. Without a job, the report is on a month of the project.",
             show_default=False,
             autocompletion=arguments.jobs,
         ),
@@ -53,8 +53,8 @@ def report(
 ) -> None:
     """Report on a job, or on a month of the project.
 
-    For a job, show the best result over money spent, and estimate what other search methods would have spent. For a project, show what
-    the month cost, what that bought, and what could be better.
+    For a job, show the best result over money spent, and estimate what other search methods would have spent. For a month, show the
+    spend by kind, the share that paid for training, the jobs that ended, and what would have made them cheaper.
     """
     if job is not None:
         if month is not None:

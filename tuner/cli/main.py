@@ -112,7 +112,7 @@ def width(
     ],
     as_json: Json = False,
 ) -> None:
-    """Change how many trials of a job may run at once. Trials above the number are paused with a checkpoint."""
+    """Change how many trials of a job may run at once. If more are running, the excess trials are paused with a checkpoint."""
     Output(as_json).show(connect().patch(job, max_concurrent_trials=trials), render.job)
 
 

@@ -65,7 +65,9 @@ def set_budget(
             help="Call a webhook when this share of the budget is spent, as 0.8=https://…. Can be repeated."
         ),
     ] = None,
-    new_secret: Annotated[bool, typer.Option(help="Create a new secret for signing its webhooks.")] = False,
+    new_secret: Annotated[
+        bool, typer.Option(help="Create a new secret for signing the budget's webhooks.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Create or replace a shared budget. Options that are not given are reset to their defaults."""

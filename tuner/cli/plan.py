@@ -34,7 +34,8 @@ def plan(
         list[str] | None, typer.Option(metavar="JOB", help="Use the step times of this job. Can be repeated.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="When the job should have ended: 6h from now, or a time.")
+        str | None,
+        typer.Option(help="Latest end of the job: 6h from now, or a time such as 2026-12-01T08:00:00Z."),
     ] = None,
     pilot_usd: Annotated[
         float | None,

@@ -28,7 +28,7 @@ def simulate(
         typer.Option(
             min=0,
             max=1_000_000,
-            help="Budget in trainings; 1 is the mean cost of training a random row of the table in full.",
+            help="Budget, as a multiple of the mean cost of training one row of the table to its last step.",
             show_default=False,
         ),
     ],
@@ -54,7 +54,10 @@ def simulate(
     ] = None,
     training_time: Annotated[
         str | None,
-        typer.Option(help="Mean duration of a training. Default: as recorded.", show_default=False),
+        typer.Option(
+            help="Mean time to train one row of the table to its last step, such as 2h. Default: as recorded.",
+            show_default=False,
+        ),
     ] = None,
     preemptions: Annotated[
         Path | None,

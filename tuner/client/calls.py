@@ -456,7 +456,7 @@ class Calls(ABC):
 
     @call
     async def monthly_report(self, month: str | None = None, *, timezone: str = "UTC") -> MonthlyReport:
-        """Return what the project spent in a month, what that bought, and what could be better.
+        """Return the spend of the project in a month, its efficiency, and possible savings.
 
         Args:
             month: The month, such as `2026-11`. None means the present one.

@@ -54,7 +54,7 @@ class Maturity(Answer):
 
 
 class MonthlyReport(Answer):
-    """What a project spent in a calendar month, what that bought, and what could be better.
+    """The spend of a project in a calendar month, its efficiency, and possible savings.
 
     `total` and `by_kind` are sums over the ledger entries of the month. `goodput` is the share that paid for training that was not
     lost. `spot_share` is the share of the dollars spent on spot machines. `cluster_usd` and `cluster_idle_usd` are null if the caller

@@ -1,4 +1,4 @@
-"""The monthly report for the lead of a team: what a project spent, what that bought, and what could be better.
+"""The monthly report for the lead of a team: the spend of a project, its efficiency, and possible savings.
 
 Sums are taken over the ledger entries of the month. Savings and advice are those of the jobs that ended in the month,
 over their whole life, because a job's counterfactual is not known for a part of it.

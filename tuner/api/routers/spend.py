@@ -55,7 +55,7 @@ def get_spend(
 def get_monthly_report(
     request: Request, service: Svc, month: str | None = None, timezone: str = "UTC"
 ) -> Response:
-    """Return what the project spent in a calendar month, what that bought, and what could be better.
+    """Return the spend of the project in a calendar month, its efficiency, and possible savings.
 
     `month` is such as `2026-11`; without it the present month is reported. The answer may be some seconds old.
     """
