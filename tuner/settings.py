@@ -19,7 +19,8 @@ ON_DEMAND_SOURCE = "AWS us-east-1 on demand, m7i a vCPU and g6.xlarge a GPU, 202
 LOCAL_SPOT_USD_PER_CPU_HOUR = 0.0162
 LOCAL_SPOT_USD_PER_GPU_HOUR = 0.3618
 SPOT_SOURCE = "AWS us-east-1 spot, m7i.large a vCPU, 2025-07-28, and g6.xlarge a GPU, 2026-07"
-# Clouds whose metadata service announces the preemption of this machine. `detect` finds out which cloud it is.
+# The values of TUNER_CLOUD: the cloud whose metadata service announces a preemption of this machine. `detect` finds out which cloud it is,
+# and with `none` no metadata service is read.
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
 # The fsspec file systems that can store checkpoints. File systems that fetch from any host in the URL, such as http, are excluded.
 STORAGES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs")
@@ -27,37 +28,42 @@ STORAGES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdf
 
 @dataclass(frozen=True)
 class Settings:
-    """Hold one field per `TUNER_*` variable of docs/settings.md."""
+    """The settings of a process: one field for each `TUNER_*` environment variable that docs/settings.md describes."""
 
     home: Path
     database_url: str = field(repr=False)
     storage: str
     database_url_file: str = ""  #: The file that `database_url` was read from, or "".
     storage_region: str = ""
-    cache_dir: str = ""  #: The parent of each worker machine's cache for datasets. "" if the machine chooses.
-    cache_gib: int | None = None  #: Its size limit. None if the machine chooses.
+    #: The directory on each worker machine that contains its cache of datasets. If it is empty, the machine's own setting applies.
+    cache_dir: str = ""
+    #: Size limit of this cache in GiB. If it is None, the machine's own setting applies.
+    cache_gib: int | None = None
     data_region: str = ""  #: The region of the buckets from which datasets come.
     storage_class: str = ""
     storage_tags: str = ""
     ray_address: str = ""
     host: str = "127.0.0.1"
     port: int = 8000
-    url: str = ""  #: Where clients find the service.
+    url: str = ""  #: The URL at which clients reach the service.
     allowed_modules: tuple[str, ...] = ("trainables",)
     packages: bool = False
-    package_mib: int = 16  #: Size limit of an uploaded package.
-    pass_env: tuple[str, ...] = ()  #: Variables that user code may see. A trailing * matches any ending.
-    max_processes: int = 4096  #: Processes and threads per attempt.
+    package_mib: int = 16  #: Size limit of an uploaded package, in MiB.
+    #: Environment variables that user code may see. A trailing * matches any ending.
+    pass_env: tuple[str, ...] = ()
+    max_processes: int = 4096  #: Most processes and threads of one attempt.
     max_open_files: int = 65_536
-    import_memory_gib: int = 8  #: Memory limit when the service imports a trainable to inspect it.
-    node_prices: Mapping[str, float] = field(default_factory=dict)  #: USD per hour, by `type` or `type/spot`.
-    node_types: str = ""  #: What an autoscaler may start: the path of a file, or its content as JSON.
+    import_memory_gib: int = 8  #: Memory limit, in GiB, when the service imports a trainable to inspect it.
+    #: Price of a whole node in USD per hour, by instance type, or by `TYPE/spot` for spot nodes.
+    node_prices: Mapping[str, float] = field(default_factory=dict)
+    #: The nodes that an autoscaler may start: the path of a file, or its content as JSON.
+    node_types: str = ""
     prices: str = ""  #: The path of a CSV file that replaces the price catalogue.
     egress_usd_per_gb: Decimal | None = None
     storage_usd_per_gb_month: Decimal | None = None
     local_cpus: int | None = None
     local_gpus: int | None = None
-    retention: str = "all"  #: For jobs that say nothing about their artifacts, such as `best:30d`.
+    retention: str = "all"  #: The retention policy of jobs that set none, such as `best:30d`.
     slice_s: float = 10.0  #: Seconds of work that one hold pays for.
     spot_wait_s: float = 60.0  #: Seconds without a spot machine after which a trial falls back to on-demand.
     drain_s: float = 0.0  #: Seconds for which the service still answers after SIGTERM.
@@ -65,7 +71,7 @@ class Settings:
     metadata_url: str = ""
     webhook_private: bool = False  #: Whether webhooks may go to private addresses and use http.
     webhook_hosts: tuple[str, ...] = ()  #: Hosts that webhooks may go to even without `webhook_private`.
-    rate_limit: int = 1000  #: Requests per second and API key.
+    rate_limit: int = 1000  #: Most requests per second with one API key.
     optuna_storage: str = field(default="", repr=False)
     tensorboard: str = ""
     mlflow_uri: str = field(default="", repr=False)
@@ -142,15 +148,15 @@ class Settings:
 
     @property
     def prices_path(self) -> Path:
-        """The file in which `tuner prices --update` stores the catalogue that replaces the shipped one."""
+        """The path of the file in which `tuner prices --update` stores the catalogue that replaces the shipped one."""
         return self.home / "prices.csv"
 
     @property
     def database_url_path(self) -> Path:
-        """The file from which drivers read a database URL that contains a password.
+        """The path of the file from which drivers read the database URL if it contains a password.
 
-        It is the file named by TUNER_DATABASE_URL_FILE, which must also exist on the head node of the cluster. Without that
-        setting it is a file in the home that the service writes for drivers on this machine.
+        If TUNER_DATABASE_URL_FILE is set, it is that file, which must exist on the head node of the cluster too. Otherwise it is a file in
+        the home directory, which the service writes for drivers on this machine.
         """
         return Path(self.database_url_file) if self.database_url_file else self.home / "database_url"
 
@@ -167,7 +173,7 @@ class Settings:
         """Create the home directory with mode 0700. An existing directory is left unchanged.
 
         Raises:
-            ValueError: It cannot be created, or this user cannot write to it.
+            ValueError: The directory cannot be created, or this user cannot write to it.
         """
         fix = "set TUNER_HOME to a directory that this user can create or write to"
         try:
@@ -178,12 +184,15 @@ class Settings:
             raise ValueError(f"TUNER_HOME: this user cannot write to {self.home}; {fix}")
 
     def node_price(self, instance_type: str, market: str) -> float | None:
-        """Return the price of a whole node from TUNER_NODE_PRICES in USD per hour, or None if it is not listed."""
+        """Return the price in USD per hour of a whole node, or None if TUNER_NODE_PRICES lists none for this type and market."""
         return self.node_prices.get(instance_type if market == "on_demand" else f"{instance_type}/{market}")
 
     @staticmethod
     def local_price(*, cpus: float, gpus: float, market: str = "on_demand") -> tuple[float, str]:
-        """Return the price in USD per hour of a whole node whose type has no price, and the source of the figure."""
+        """Return a price in USD per hour for a node whose instance type has no known price, and the source of the price.
+
+        The price is the sum of list prices for the node's CPUs and GPUs.
+        """
         if market == "spot":
             usd = cpus * LOCAL_SPOT_USD_PER_CPU_HOUR + gpus * LOCAL_SPOT_USD_PER_GPU_HOUR
             return round(usd, 6), SPOT_SOURCE
@@ -219,27 +228,36 @@ def _unless_off(text: str) -> str:
 
 
 def _path(text: str) -> str:
-    """Return an absolute path, so that it means the same in every process. An empty text stays empty."""
+    """Return a path as an absolute path, because processes that use it may have other working directories.
+
+    An empty text is returned unchanged.
+    """
     return str(Path(text).expanduser().absolute()) if text else ""
 
 
 def _path_or_text(text: str) -> str:
-    """Return JSON text unchanged, and anything else as an absolute path.
+    """Return a text that is JSON unchanged, and any other text as an absolute path.
 
-    Drivers receive the content of the service's file as JSON text, so both forms are valid.
+    The setting may be JSON, because the service passes the content of its file to drivers in this form.
     """
     return text if text.startswith("{") else _path(text)
 
 
 def _project(text: str) -> str:
-    """Return the project name if it has only the characters that names may have, because it is sent in a header."""
+    """Return the project name unchanged. Raise ValueError if it is not a valid name.
+
+    Only letters, digits and `-` are allowed, because the name is sent in an HTTP header.
+    """
     if re.fullmatch(r"[a-z0-9-]{0,63}", text):
         return text
     raise ValueError(f"TUNER_PROJECT: {text!r} is not a project name: use lower-case letters, digits and -")
 
 
 def _storage(url: str) -> str:
-    """Return the storage as an absolute path or a checked URL, so that it means the same in every process."""
+    """Return the storage as an absolute path, or as a URL.
+
+    Raise ValueError if the URL's scheme is not supported or the URL contains a password.
+    """
     scheme, is_url, rest = url.partition("://")
     if not is_url:
         return str(Path(url).expanduser().absolute())
@@ -256,7 +274,7 @@ def _storage(url: str) -> str:
 
 
 def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
-    """Return the database URL and the file that it was read from, or "" if it was not read from a file."""
+    """Return the database URL, and the path of the file that contains it. The path is "" if the URL was not read from a file."""
     if given := environ.get("TUNER_DATABASE_URL"):
         return given, ""
     if file := _path(environ.get("TUNER_DATABASE_URL_FILE", "")):
@@ -286,9 +304,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return the names of variables that user code may see.
+    """Return the names of environment variables that user code may see. They are listed in the environment variable `name`.
 
-    Variables of the service and of Ray are refused, because they may hold secrets.
+    Raise ValueError for variables of the service and of Ray, because they may contain secrets.
     """
     names = _names(environ.get(name, ""))
     for item in names:
@@ -305,7 +323,7 @@ def _variables(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _prices(text: str) -> dict[str, float]:
-    """Parse prices such as `local=0.10,local/spot=0.03`: USD per hour of a whole node, by type and market."""
+    """Parse node prices such as `local=0.10,local/spot=0.03`, in USD per hour of a whole node."""
     prices = {}
     for item in _names(text):
         name, equals, usd = item.partition("=")
@@ -349,7 +367,10 @@ def _int(environ: Mapping[str, str], name: str, default: int | None, low: int, h
 
 
 def _usd(environ: Mapping[str, str], name: str) -> Decimal | None:
-    """Return a rate in dollars with at most six decimals, or None if the variable is not set."""
+    """Return the amount in dollars that the environment variable `name` contains, or None if it is not set.
+
+    Raise ValueError unless the amount is from 0 to 1000 and has at most six decimals.
+    """
     text = environ.get(name)
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Jobs that are paused until a shared budget that limits them has room again."""
+"""Record which jobs are paused until a shared budget has money left again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ class BudgetWait:
     project: str
     name: str
     began_at: Instant  #: Start of the budget period in which the job was paused.
-    #: What the budget had left when the job was paused. This may be more than when a hold was refused: the job then saved
-    #: its trials, and their unused holds were released.
+    #: What the budget had left when the job had paused. This may be more than when the job's hold was refused, because the unused holds
+    #: of its trials were released in between.
     left: Cost
     not_before: Instant
     tries: int  #: How often the job was resumed and paused again in this period.
@@ -50,7 +50,10 @@ class BudgetWait:
 
 
 def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None:
-    """Record that the job waits for this shared budget from now on. An empty or unknown name ends its wait."""
+    """Record that the job waits for the shared budget `name` from `at` on.
+
+    If the name is empty or there is no such budget, remove the record of the job's wait.
+    """
     w = budget_waits.c
     before = db.execute(select(budget_waits).where(w.job == job)).first()
     now = _budget_period(db, project, name, at) if name else None
@@ -75,9 +78,9 @@ def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None
 
 
 def claim(db: Connection, wait: BudgetWait) -> bool:
-    """Lock the row of `wait` until the transaction ends. Call it before resuming the job.
+    """Lock the row of `wait` until the transaction ends. Return False if the row was removed or changed since `wait` was read.
 
-    Return False if the row was removed or changed since `wait` was read.
+    Call this function in the transaction that resumes the job, before resuming it.
     """
     w = budget_waits.c
     same = (w.job == wait.job) & (w.name == wait.name) & (w.began_at == wait.began_at)
@@ -86,14 +89,17 @@ def claim(db: Connection, wait: BudgetWait) -> bool:
 
 
 def reset_backoff(db: Connection, project: str, name: str) -> None:
-    """Make the jobs that wait for this shared budget due at once. Call it when the budget was changed."""
+    """Remove the backoff of the jobs that wait for this shared budget, so that they may be resumed at once.
+
+    Call this function after changing the budget.
+    """
     w = budget_waits.c
     mine = (w.project == project) & (w.name == name)
     db.execute(update(budget_waits).where(mine).values(not_before=0, tries=0))
 
 
 def end(db: Connection, job: str) -> None:
-    """End the job's wait, so that it does not resume by itself."""
+    """Remove the record of the job's wait, so that the job is not resumed automatically."""
     db.execute(delete(budget_waits).where(budget_waits.c.job == job))
 
 
@@ -112,7 +118,7 @@ def projects(db: Connection) -> list[str]:
 
 
 def waiting(db: Connection, project: str) -> list[BudgetWait]:
-    """Return the project's jobs that wait for a shared budget and are still paused."""
+    """Return the waits of the project's jobs that are still paused, ordered by job."""
     w = budget_waits.c
     query = select(budget_waits).join(jobs, jobs.c.id == w.job)
     rows = db.execute(query.where(w.project == project, jobs.c.state == "paused").order_by(w.job))
@@ -131,9 +137,9 @@ def waiting(db: Connection, project: str) -> list[BudgetWait]:
 
 
 def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
-    """Return the project's waiting jobs that can be resumed now.
+    """Return the waits of the project's jobs that may be resumed now.
 
-    A job can also be resumed if the budget that it waits for was removed or no longer covers it.
+    These include jobs whose budget was removed or no longer covers them.
     """
     waits = waiting(db, project)
     budgets = {row.budget.name: row.budget for row in shared_budgets.kept(db, project)} if waits else {}

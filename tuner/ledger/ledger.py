@@ -36,14 +36,15 @@ from tuner.domain.time import Instant
 from tuner.ledger import shared_budgets
 
 UNITS = ("usd", "gpu_ms")
-# The types of entries whose sums give the amounts of an account: posted = entered, and held = put - taken.
+# The amounts of an account are sums over its entries: posted = entered, and held = put - taken. Each sum is over these types of entries.
 _PARTS: Mapping[str, tuple[EntryType, ...]] = {
     "entered": ("post", "correct"),
     "put": ("hold",),
     "taken": ("post", "release"),
 }
 
-# The statements that the driver executes for each message. Parameters named `of_...` are compared with a column. The others set one.
+# These statements are prepared, because the driver executes them for each message. Their parameters have other names than columns, such as
+# `of_job`, because SQLAlchemy reserves the names of columns for the values that an INSERT or UPDATE sets.
 _A, _H = accounts.c, holds.c
 _USD: BindParameter[int] = bindparam("of_usd")
 _GPU_MS: BindParameter[int] = bindparam("of_gpu_ms")
@@ -131,9 +132,10 @@ def account(db: Connection, job: str) -> Account:
 
 
 def lock_account(db: Connection, project: str, job: str) -> Account:
-    """Lock and return the job's account. No other transaction can change it until this one ends, so a hold that fits now still fits then.
+    """Lock and return the job's account.
 
-    The shared budgets are locked before the account. Placing a hold locks them in the same order, so that two
+    No other transaction can change the account until this one ends, so a hold that fits into it can still be placed later in this
+    transaction. The shared budgets are locked before the account. Placing a hold locks them in the same order, so that two
     transactions cannot deadlock. SQLite needs no locks, because it runs one write transaction at a time.
     """
     shared_budgets.lock_budgets(db, project)
@@ -143,8 +145,8 @@ def lock_account(db: Connection, project: str, job: str) -> Account:
 def place(db: Connection, project: str, job: str, hold: OpenHold) -> Account | None:
     """Place the hold: reserve its cost in the job's account and in the job's shared budgets.
 
-    Return the account afterwards, which stays locked until the transaction ends. Return None, with nothing changed, if the
-    cost exceeds what the job's budget or one of the shared budgets has left. If the hold was placed before, only lock the account.
+    Return the changed account, which stays locked until the transaction ends. Return None, and change nothing, if the cost exceeds what
+    the job's budget or one of the shared budgets has left. If the hold was placed before, only lock and return the account.
     """
     if _PLACED.first(db, {"of_hold": hold.id}):
         return lock_account(db, project, job)
@@ -182,12 +184,13 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> Account | N
 def settle(
     db: Connection, project: str, job: str, hold_id: str, used: Mapping[CostKind, Cost], at: Instant
 ) -> Account:
-    """Settle the hold: post the costs `used` (by kind) as spend, and release the rest. A settled hold stays as it is.
+    """Settle the hold: post the costs `used` (by cost kind) as spend, and release the rest.
 
-    Return the account afterwards, which stays locked until the transaction ends.
+    Return the changed account, which stays locked until the transaction ends. If the hold was settled before, only lock and return the
+    account.
 
     Raises:
-        ValueError: `used` adds up to more than the hold. The hold is closed by then, so the transaction must not be committed.
+        ValueError: `used` adds up to more than the hold. The hold is already marked as settled, so the caller must roll back.
     """
     shared_budgets.lock_budgets(db, project)
     closed = _CLOSE_HOLD.first(db, {"of_hold": hold_id})
@@ -221,12 +224,12 @@ def settle(
 def settle_open(
     db: Connection, project: str, job: str, used: Callable[[OpenHold], Mapping[CostKind, Cost]], at: Instant
 ) -> Cost:
-    """Settle all open holds of a job that has no driver any more, and return the cost that was posted.
+    """Settle all open holds of a job that no longer has a driver, and return the cost that was posted.
 
     The holds of exports stay open, because exports run in processes of their own.
 
     Args:
-        used: Returns what was used of a hold, by kind.
+        used: A function that returns the part of a hold that was used, by cost kind.
     """
     posted = FREE
     for hold in open_holds(db, job):
@@ -237,10 +240,13 @@ def settle_open(
 
 
 def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
-    """Post as `lost` a cost that was spent without being recorded in this database, up to what the job's budget has left.
+    """Post a cost of the kind `lost` that was spent but never recorded in this database.
 
-    The cost is also posted to the job's shared budgets. If one of them has less left than the job's own budget, only
-    that much is posted to all of them, and the rest is posted to the job's account alone.
+    Post at most what the job's own budget has left. If a shared budget of the job has less left than that, post only this smaller amount
+    to all shared budgets, and the rest to the job's account alone.
+
+    Args:
+        where: Gives the cost to post, its time (`placed_at`), and its trial and attempt. No hold with this id was placed.
     """
     own = where.cost.at_most(account(db, job).left)
     shared = shared_budgets.allowance(db, project, job, where.placed_at, own).left
@@ -252,7 +258,10 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
 
 
 def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
-    """Post a cost to the job's account only, without a row in `holds`, from which the shared budgets are calculated."""
+    """Post a cost to the job's account only.
+
+    No row is added to `holds`, because the accounts of the shared budgets are recalculated from its rows.
+    """
     a, at = accounts.c, where.placed_at
     more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}
     more |= {"posted_gpu_ms": a.posted_gpu_ms + where.cost.gpu_ms}
@@ -265,11 +274,11 @@ def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None
 def correct(
     db: Connection, project: str, job: str, where: OpenHold, costs: Mapping[CostKind, Cost], at: Instant
 ) -> None:
-    """Move posted cost between kinds, such as from `train` to `lost`. A correction with the same id changes nothing.
+    """Move posted cost between cost kinds, such as from `train` to `lost`. Repeating a correction with the same id changes nothing.
 
     Args:
-        where: Gives the correction's id and its trial and attempt. It is not a hold: its cost is ignored.
-        costs: What to add to each kind. Negative amounts are taken away.
+        where: Gives the id, the trial and the attempt of the correction. It is not a hold, and its cost is ignored.
+        costs: The amount to add to each cost kind. It may be negative.
 
     Raises:
         ValueError: The costs do not add up to zero.
@@ -283,13 +292,13 @@ def correct(
 
 
 def open_holds(db: Connection, job: str) -> list[OpenHold]:
-    """Return the open holds of a job, without those of its exports."""
+    """Return the open holds of a job, except the holds of its exports."""
     rows = db.execute(select(*_HOLD_FIELDS).where(_H.job == job, _H.state == "open"))
     return [_hold(row) for row in rows if not EXPORT_ID.fullmatch(row.trial)]
 
 
 def open_hold(db: Connection, hold_id: str) -> OpenHold | None:
-    """Return a hold, or None if it was never placed or is settled."""
+    """Return an open hold, or None if it was never placed or is settled."""
     row = _OPEN_HOLD.first(db, {"of_hold": hold_id})
     return None if row is None else _hold(row)
 
@@ -297,7 +306,7 @@ def open_hold(db: Connection, hold_id: str) -> OpenHold | None:
 def posted_by_kind(
     db: Connection, job: str, trial: str | None = None, attempt: int | None = None
 ) -> dict[CostKind, Cost]:
-    """Return the cost of a job, a trial or an attempt, by kind: the sums of its `post` and `correct` entries."""
+    """Return the cost of a job, a trial or an attempt, by cost kind: the sums of its `post` and `correct` entries."""
     e = entries.c
     query = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(e.job == job, e.kind.is_not(None))
     if trial is not None:
@@ -308,7 +317,7 @@ def posted_by_kind(
 
 
 def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> list[EntryRow]:
-    """Return entries of a job, oldest first, starting after sequence number `after`."""
+    """Return the first `limit` ledger entries of a job with a sequence number above `after`, oldest first."""
     e = entries.c
     query = select(entries).where(e.job == job, e.seq > after).order_by(e.seq).limit(limit)
     return [
@@ -334,13 +343,13 @@ def violations(db: Connection) -> list[str]:
 
 
 def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
-    """Return up to `limit` jobs with an account whose ids sort after `job`."""
+    """Return the ids of up to `limit` jobs that have an account, in ascending order, starting after the id `job`."""
     a = accounts.c
     return list(db.execute(select(a.job).where(a.job > job).order_by(a.job).limit(limit)).scalars())
 
 
 def _added_up() -> Select[Any]:
-    """Return a query that selects accounts together with the sums of their entries and of their open holds.
+    """Return a query that selects the accounts of given jobs, with the sums of their entries and of their open holds.
 
     It is one statement, so that all sums are read from the same state of the database.
     """
@@ -405,7 +414,7 @@ def _wrong(row: RowMapping) -> list[str]:
 def account_of(
     limit_usd: int, limit_gpu_ms: int, posted_usd: int, posted_gpu_ms: int, held_usd: int, held_gpu_ms: int
 ) -> Account:
-    """Return the account of a row with the columns `AMOUNTS`."""
+    """Return an account from the columns `AMOUNTS` of a row, which are in micro-dollars and GPU-milliseconds."""
     return Account(
         Cost(Money(limit_usd), limit_gpu_ms),
         Cost(Money(posted_usd), posted_gpu_ms),
@@ -414,7 +423,7 @@ def account_of(
 
 
 def _hold(row: Sequence[Any]) -> OpenHold:
-    """Return the hold of a row with the columns `_HOLD_FIELDS`."""
+    """Return a hold from the columns `_HOLD_FIELDS` of a row."""
     hold, trial, attempt, number, usd, gpu_ms, placed_at, ends_at = row
     return OpenHold(hold, trial, attempt, number, Cost(Money(usd), gpu_ms), placed_at, ends_at)
 

@@ -1,6 +1,7 @@
-"""The ledger's tables for queries in other packages, which may read them and not write them.
+"""Read-only aliases of the ledger's tables, for queries in other packages.
 
-They have the names and the columns of the tables, so the SQL of a query is the same except for `FROM accounts AS accounts`.
+Each alias has the name and the columns of its table. A query with aliases therefore compiles to the same SQL, except that it contains
+`FROM accounts AS accounts`.
 """
 
 from sqlalchemy import Table

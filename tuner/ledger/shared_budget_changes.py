@@ -20,6 +20,10 @@ def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Ins
 
     Call `shared_budgets.lock_exclusive` first in the same transaction, so that no hold is placed meanwhile.
 
+    Args:
+        secret: The key that signs the budget's webhooks.
+        at: The current time, which determines the budgets' current periods.
+
     Raises:
         Conflict: The jobs under one of the budgets have already spent and held more than its limit in this period.
     """
@@ -39,7 +43,7 @@ def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Ins
 
 
 def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
-    """Remove the shared budget.
+    """Remove the shared budget, its accounts and the records of the holds in them. The ledger is not changed.
 
     Call `shared_budgets.lock_exclusive` first in the same transaction.
 
@@ -66,10 +70,10 @@ def _forget(db: Connection, project: str, name: str) -> None:
 def recount(db: Connection, project: str, at: Instant) -> None:
     """Recalculate the current account of each shared budget from what its jobs have spent and held in the period.
 
-    The current tags of the jobs decide which budgets they count in.
+    The jobs of a budget are those that it covers by their current tags.
 
     Raises:
-        Conflict: The sum for one of the budgets exceeds its limit.
+        Conflict: The spend and the holds under one of the budgets exceed its limit.
     """
     counted = covered(db, project)
     for shared_budget in shared_budgets.kept(db, project):
@@ -77,7 +81,7 @@ def recount(db: Connection, project: str, at: Instant) -> None:
 
 
 def covered(db: Connection, project: str) -> dict[str, set[str]]:
-    """Return the ids of the jobs under each shared budget, by budget name, as their current tags decide."""
+    """Return the ids of the jobs that each shared budget covers by their current tags. The key is the name of the budget."""
     present = [shared_budget.budget for shared_budget in shared_budgets.kept(db, project)]
     if not present:
         return {}
@@ -127,7 +131,10 @@ def _sum(costs: Mapping[str, Cost], mine: set[str]) -> Cost:
 
 
 def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) -> dict[str, Cost]:
-    """Return the cost that was posted, by job, from holds that were placed in this period."""
+    """Return, by job, the cost that was posted for holds that were placed in the period.
+
+    `ends_at` is None if the period has no end.
+    """
     e, h = entries.c, holds.c
     same = (e.job == h.job) & (e.trial == h.trial) & (e.attempt == h.attempt) & (e.slice == h.slice)
     query = (
@@ -156,7 +163,7 @@ def _open_holds(
 def violations(db: Connection, project: str, at: Instant) -> list[str]:
     """Return one line for each shared budget whose current account exceeds its limit or differs from the ledger.
 
-    To find differences, recalculate the accounts in a nested transaction and roll it back.
+    The accounts are recalculated in a nested transaction, which is rolled back after the comparison.
     """
     before = {
         kept_budget.budget.name: shared_budgets.period_at(db, project, kept_budget.budget, at).account

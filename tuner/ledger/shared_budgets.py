@@ -1,14 +1,14 @@
 """Shared budgets in SQL: limits on the spend of all jobs with certain tags.
 
-When a hold (money reserved for a job's work) is placed, the same transaction counts it in every shared budget above the
-job. If one of them does not have enough left, the hold is refused.
+When a hold (money reserved for a job's work) is placed, the same transaction counts it in every shared budget that covers
+the job. If one of them does not have enough left, the hold is refused.
 
-Each shared budget has an account for each of its periods, with the same bound as a job's account as a CHECK on the row.
-Money counts in the period in which its hold was placed.
+Each shared budget has an account for each of its periods. As for a job's account, a CHECK on the row ensures that
+`posted + held <= limit`. Money counts in the period in which its hold was placed.
 
 Locks: a transaction that reads or changes these accounts first locks all budgets of the project, ordered by name
-(`lock_budgets`). A transaction that changes the budgets themselves locks the whole table (`lock_exclusive`), so that no hold is
-placed meanwhile: it would be missing from a budget that is being created.
+(`lock_budgets`). A transaction that changes the budgets themselves locks the whole table (`lock_exclusive`), because a hold that is
+placed meanwhile would be missing from a budget that is being created.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _LOCK_BUDGETS = Prepared(
     .order_by(budgets.c.name)
     .with_for_update()
 )
-# Where a connection keeps the budgets that its transaction has locked.
+# The key in `Connection.info` under which a connection keeps the budgets that its transaction has locked.
 _LOCKED = "locked shared budgets"
 _COUNTED_IN = Prepared(
     select(budget_holds.c.name, budget_holds.c.began_at)
@@ -47,10 +47,10 @@ _COUNTED_IN = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A shared budget as it is stored."""
+    """A shared budget as the database stores it."""
 
     budget: SharedBudget
-    secret: str  #: Signs the webhooks that report on the budget.
+    secret: str  #: The key that signs the webhooks of the budget.
     created_at: Instant
     updated_at: Instant
 
@@ -70,7 +70,7 @@ def projects(db: Connection) -> list[str]:
 
 
 def kept(db: Connection, project: str) -> list[Kept]:
-    """Return the project's shared budgets, by name."""
+    """Return the project's shared budgets, ordered by name."""
     rows = db.execute(select(budgets).where(budgets.c.project == project).order_by(budgets.c.name))
     return [Kept(decode(r.spec), r.secret, Instant(r.created_at), Instant(r.updated_at)) for r in rows]
 
@@ -86,7 +86,7 @@ def get(db: Connection, project: str, name: str) -> Kept:
 def lock_budgets(db: Connection, project: str) -> list[SharedBudget]:
     """Lock and return all shared budgets of the project. Until this transaction ends, no other transaction can lock them.
 
-    They are read once in a transaction, because none of them can change until it ends.
+    Further calls in the same transaction return the budgets that the first call has read, because no budget can change until it ends.
     """
     transaction = db.get_transaction()
     locked = db.info.get(_LOCKED)
@@ -113,14 +113,17 @@ def tags_of(db: Connection, job: str) -> dict[str, str]:
 
 
 def period_at(db: Connection, project: str, budget: SharedBudget, at: Instant) -> BudgetPeriod:
-    """Return the budget's account for the period that contains `at`. If it has none yet, return an empty account."""
+    """Return the budget's period that contains `at`, with its account. If the account is not stored yet, it is empty."""
     began_at, ends_at = budget.span(at)
     row = db.execute(select(budget_accounts).where(period(project, budget.name, began_at))).first()
     return BudgetPeriod(began_at, ends_at, Account(budget.limit)) if row is None else _budget_period(row)
 
 
 def periods(db: Connection, project: str, name: str, *, since: Instant) -> list[BudgetPeriod]:
-    """Return the newest PERIODS_MAX periods that have an account and end after `since`, oldest first."""
+    """Return the budget's periods that have an account and end after `since`, oldest first.
+
+    Return at most the newest PERIODS_MAX periods.
+    """
     a = budget_accounts.c
     mine = (a.project == project) & (a.name == name) & (a.ends_at.is_(None) | (a.ends_at > since))
     rows = db.execute(select(budget_accounts).where(mine).order_by(a.began_at.desc()).limit(PERIODS_MAX))
@@ -140,14 +143,14 @@ def _budget_period(row: Row[Any]) -> BudgetPeriod:
 def allowance(
     db: Connection, project: str, job: str, at: Instant, own: Cost, *, freeing: str = "", freed: Cost = FREE
 ) -> Allowance:
-    """Return how much the job may still hold: the least of `own` and what each of its shared budgets has left.
+    """Return how much more the job may hold: in each unit, the least of `own` and what each of its shared budgets has left.
 
     The result names the shared budget that is the limit, for dollars and for GPU time.
 
     Args:
         own: What the job's own budget has left. It already includes `freed`.
         freeing: Id of a hold that will be settled before the allowance is used. Empty if there is none.
-        freed: What settling that hold gives back.
+        freed: The cost that settling this hold will release.
     """
     allowed = Allowance(own)
     budgets = lock_budgets(db, project)
@@ -173,7 +176,8 @@ def _counts(db: Connection, hold: str, name: str, began_at: Instant) -> bool:
 def reserve(db: Connection, project: str, job: str, hold: OpenHold) -> list[tuple[str, Instant]] | None:
     """Count the hold in every shared budget of the job, and return the accounts in which it counts.
 
-    Return None, with nothing changed, if one of them does not have enough left.
+    An account is given by the name of the budget and the start of the period. Return None, and leave the amounts unchanged, if one of the
+    budgets does not have enough left.
     """
     budgets = lock_budgets(db, project)
     reserved: list[tuple[str, Instant]] = []
@@ -193,7 +197,7 @@ def unreserve(db: Connection, project: str, hold: OpenHold, reserved: Sequence[t
 
 
 def note(db: Connection, project: str, hold: str, reserved: Sequence[tuple[str, Instant]]) -> None:
-    """Record in which accounts a hold counts."""
+    """Record in which shared-budget accounts a hold counts, as `reserve` returned them."""
     if reserved:
         rows = [{"hold": hold, "project": project, "name": name, "began_at": at} for name, at in reserved]
         db.execute(insert(budget_holds), rows)
@@ -204,7 +208,8 @@ def settle(db: Connection, project: str, hold: str, *, held: Cost, spent: Cost) 
 
     The caller must lock the project's shared budgets with `lock_budgets` before it reads the hold's row.
     """
-    if not lock_budgets(db, project):  # removing a budget removes its accounts
+    # A project without shared budgets has no accounts, because removing a budget removes its accounts.
+    if not lock_budgets(db, project):
         return
     for name, began_at in _COUNTED_IN.all(db, {"of_hold": hold}):
         _add(db, project, (name, Instant(began_at)), held=-held, posted=spent)
@@ -239,7 +244,10 @@ def _add(
     posted: Cost = FREE,
     bounded: bool = False,
 ) -> bool:
-    """Add the amounts to an account. If `bounded` is set and its limit would be exceeded, change nothing and return False."""
+    """Add the amounts to the account `where`, a pair of the budget's name and the start of the period. Return whether it was changed.
+
+    If `bounded` is True and the account's limit would be exceeded, nothing is changed.
+    """
     a, mine = budget_accounts.c, period(project, *where)
     if bounded:
         mine &= a.posted_usd + a.held_usd + held.usd.micro_usd <= a.limit_usd
