@@ -1,4 +1,7 @@
-"""Find the machine that a request names, and price a job's points on it: its price, its relative speed, and how certain both are."""
+"""Find out what the trials of a job would cost on the machine that a request names.
+
+This needs the price of the machine, the time of a step relative to the job's machine, and the cost of interruptions if the machine is spot.
+"""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -22,7 +25,7 @@ from tuner.store.jobs import JobRow
 
 @dataclass(frozen=True, slots=True)
 class MachineQuery:
-    """The machine on which a request wants training priced. For a field that is None, the job's own value is used."""
+    """The machine for which a request asks what training would cost. For a field that is None, the job's own value is used."""
 
     market: str | None = None
     instance_type: str | None = None
@@ -35,7 +38,7 @@ class MachineQuery:
 
 @dataclass(frozen=True, slots=True)
 class PricedMachine:
-    """A whole machine."""
+    """A whole machine with its price."""
 
     instance_type: str
     market: Market
@@ -43,17 +46,17 @@ class PricedMachine:
     price: Price  #: Price of the whole machine.
     cpus: float
     gpus: float
-    accelerator: str  #: Empty if the machine has none, or if it is not known.
-    source: str  #: The source of the price, for users.
+    accelerator: str  #: Name of the GPU model. Empty if the machine has no GPU, or if the model is not known.
+    source: str  #: The source of the price, as a text for users.
 
     def is_as_offered(self, offer: Offer) -> bool:
         same = _is(self.instance_type, offer.instance_type) and self.market == offer.market
         return same and self.price == offer.price
 
     def rate(self, size: Resources) -> Rate:
-        """Return the rate of a trial of this size on such machines: its share of price and GPUs.
+        """Return the rate of a trial of this size: its share of the machine's price, and its GPUs.
 
-        Raise Invalid if a trial does not fit on the machine.
+        Raise Invalid if such a trial does not fit on the machine.
         """
         for wanted, there, word in ((size.gpus, self.gpus, "GPUs"), (size.cpus, self.cpus, "CPUs")):
             if wanted > there:
@@ -65,8 +68,9 @@ class PricedMachine:
 def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachine:
     """Return the requested machine with its price.
 
-    If the machine is among the job's offers, the price recorded with the job is used. Otherwise the price is taken from
-    TUNER_NODE_PRICES, or from the cheapest listing of this machine in the catalogue.
+    If the job has an offer of this instance type and market in this region, the price in the offer is used. If the job has an offer of the
+    instance type on another market, TUNER_NODE_PRICES is used. If that has no price, or the job has no such offer, the price is that of the
+    cheapest listing in the catalogue. A machine of the job that is not in the catalogue is priced by its CPUs and GPUs.
 
     Raises:
         Invalid: There is no such machine, market or region with a price; the nearest names are given.
@@ -99,7 +103,7 @@ def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachi
 
 
 def accelerator_of(prices: Catalogue, instance_type: str) -> str:
-    """Return the accelerator of an instance type, empty if none is known."""
+    """Return the name of an instance type's accelerator, or an empty text if the catalogue has none."""
     listings = prices.find(instance_type=instance_type)
     return listings[0].accelerator if listings else ""
 
@@ -135,7 +139,8 @@ def _listed(
 ) -> PricedMachine | None:
     """Return the cheapest listing of an instance type as a machine, or None if the catalogue does not have the type.
 
-    Only the requested region counts, otherwise the job's region, or all regions if the job's region lists none.
+    Only listings in the requested region count. If no region is requested, those in the job's region count, or all listings if there are
+    none in the job's region.
 
     Raises:
         Invalid: The requested region lists no such machine, or no listing has a price on this market.
@@ -174,7 +179,7 @@ def _listed(
 
 
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
-    """Return an error text: this instance type has no price. It names the most similar types."""
+    """Return the text of the error that an instance type has no price. The text names the most similar types."""
     own = sorted({offer.instance_type for offer in row.offers})
     near = [*difflib.get_close_matches(kind, own, n=1, cutoff=0.5), *prices.nearest("instance_type", kind)]
     return f"there is no price of {kind!r}; the nearest: {', '.join(near or [*own, *prices.values_of('instance_type')[:5]])}"
@@ -191,7 +196,7 @@ PARTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MachinePricing:
-    """How to price points on another machine."""
+    """How to compute what the trials of a job would cost on another machine."""
 
     machine: PricedMachine
     repricing: Repricing
@@ -199,10 +204,10 @@ class MachinePricing:
 
 
 def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> MachinePricing | None:
-    """Return how to price the job's points on the requested machine.
+    """Return how to compute what the job's trials would cost on the requested machine.
 
-    Return None if costs stay as they were recorded: no other machine was requested, or the job ran on exactly this
-    one.
+    Return None if the recorded costs apply, because no machine was requested, or because the job was offered only this machine at this
+    price.
 
     Raises:
         Invalid: The requested machine is not known, or a trial does not fit on it.
@@ -227,7 +232,7 @@ def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) 
 def _relative_time(db: Connection, service: Service, row: JobRow, there: PricedMachine) -> RelativeTime:
     """Return the time of a step on the requested machine relative to the job's machine.
 
-    If the job's offers have several instance types, the bounds cover all of them.
+    If the job's offers have several instance types, the bounds of the result cover all of them.
     """
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
     first, *others = [_from(db, service, row, kind, there) for kind in kinds]
@@ -237,9 +242,9 @@ def _relative_time(db: Connection, service: Service, row: JobRow, there: PricedM
 
 
 def _from(db: Connection, service: Service, row: JobRow, kind: str, there: PricedMachine) -> RelativeTime:
-    """Return the time of a step on the new machine relative to this instance type.
+    """Return the time of a step on the machine `there`, relative to a machine of the instance type `kind`.
 
-    It is measured if comparable jobs ran on both. Otherwise it is taken from the data sheets of the accelerators. If
+    The time is measured if comparable jobs ran on both. Otherwise it is taken from the data sheets of the accelerators. If
     those are not known, the time is assumed to be the same.
     """
     if kind.casefold() == there.instance_type.casefold():
@@ -257,7 +262,7 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Price
 
 
 def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
-    """Return the jobs whose step times can be compared: same trainable, package, constants, step unit and size."""
+    """Return the jobs with comparable step times. They have the same trainable, package, constants, step unit and trial size."""
     wanted = _alike_in(row.spec)
     others = jobs.of_trainable(db, service.project, row.spec.trainable)
     return [other for other in others if _alike_in(other.spec) == wanted]
@@ -277,7 +282,7 @@ def _alike_in(spec: JobSpec) -> tuple[object, ...]:
 
 
 def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
-    """Return the step times, in seconds, of the newest jobs that were offered only this instance type."""
+    """Return the step times, in seconds, of the newest `JOBS` jobs that were offered only this instance type."""
     on_it = [row.id for row in alike if {o.instance_type.casefold() for o in row.offers} == {kind.casefold()}]
     return [seconds for job in on_it[:JOBS] for seconds in evidence.step_seconds(db, job)]
 
@@ -285,10 +290,10 @@ def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
 def _interruptions(
     db: Connection, service: Service, row: JobRow, there: PricedMachine
 ) -> tuple[Fraction | None, tuple[str, ...]]:
-    """Return the cost of interruptions on spot as a fraction of setup and training, with a note on its source.
+    """Return the cost of interruptions on spot as a fraction of the cost of setup and training, with notes for users on its source.
 
-    It is measured in this job, otherwise in other jobs with the same trainable and package. It is None if the requested
-    machine is not on spot, or if no trial of these jobs ran on spot.
+    The fraction is measured in this job if its trials ran on spot, otherwise in other jobs with the same trainable and package. It is None
+    if the requested machine is not spot, or if no trial of these jobs ran on spot.
     """
     if there.market != "spot":
         return None, ()

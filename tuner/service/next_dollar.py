@@ -1,4 +1,4 @@
-"""Forecast what more money would buy: the results of the best unfinished trials if they were trained to their last step."""
+"""Forecast what more money would buy: the results of the best unfinished trials if each were trained to its last step."""
 
 from dataclasses import dataclass, replace
 
@@ -48,14 +48,17 @@ class NextDollarForecast:
     """The continuations that are expected to beat the job's best."""
 
     trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
-    reason: str  #: The reason why `trials` is empty. An empty text if it is not.
-    as_of: int  #: The job's newest event that was taken into account.
-    #: Points (0.01 of the metric) that the next dollar gains if the job continues as before.
+    reason: str  #: Why `trials` is empty. An empty text if it is not.
+    as_of: int  #: Number of the newest event of the job when the forecast was made.
+    #: Points (0.01 of the metric) that the next dollar is expected to gain if the job continues as before. None if it is not known.
     points_per_usd: float | None = None
 
 
 def forecast(database: Database, row: JobRow) -> NextDollarForecast:
-    """Compute the forecast of a job. Answers that many clients poll are cached by `tuner.api.response_cache`."""
+    """Compute the forecast of a job.
+
+    It is computed again at each call. `tuner.api.response_cache` caches the answers that clients poll.
+    """
     made = _continuations(database, row)
     if row.spec.fidelity.proxies is not None:  # metrics of different stages are not comparable
         return made
@@ -107,7 +110,7 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
 def _continuation(
     trial: BestTrial, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
 ) -> TrialContinuation:
-    """Return the forecast of a trial that is expected to beat the job's best, limited to the known bounds of the metric."""
+    """Return the forecast of a trial that is expected to beat the job's best. It is clipped to the known bounds of the metric."""
     mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
     ends = sorted((objective.score(low), objective.score(high)))
     return TrialContinuation(
@@ -125,9 +128,9 @@ def _continuation(
 
 
 def _extra(trial: BestTrial, last: int) -> Money:
-    """Return the cost of training a trial from its checkpoint to step `last`, rounded up.
+    """Return the expected cost of training a trial from its checkpoint to step `last`, rounded up.
 
-    The trial's cost per step so far is used. The cost of restoring the checkpoint is not included.
+    A step is assumed to cost as much as the trial's steps so far. The cost of restoring the checkpoint is not included.
     """
     (first, _, begun), (newest, _, paid) = trial.curve[0], trial.curve[-1]
     if newest == first:

@@ -1,4 +1,4 @@
-"""The price of a cluster's machine: from its own label, the settings, the catalogue, or its size."""
+"""Find the price of a machine of the cluster: from its price label, the settings, the catalogue, or its size."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class NodePrice:
 def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: float) -> NodePrice:
     """Return the price of a whole machine with these labels.
 
-    The first source that has one is used: the machine's price label, TUNER_NODE_PRICES, or the catalogue. A machine
-    whose type is not in the catalogue is priced by its CPUs and GPUs.
+    The first of these sources that has a price is used: the machine's price label, TUNER_NODE_PRICES, and the catalogue. A
+    machine whose type is not in the catalogue is priced by its CPUs and GPUs.
 
     Raises:
         BadFile: The catalogue cannot be used.
@@ -49,7 +49,7 @@ def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: 
 
 
 def priced_kind(settings: Settings, offer: Offer, market: Market) -> NodePrice:
-    """Return the price of a machine of the offer's type and size on another market."""
+    """Return the price of a machine of the offer's type and size on the given market, which may differ from the offer's."""
     named = {"instance-type": offer.instance_type, its.MARKET: its.MARKETS[market]}
     where = {} if offer.region is None else {"region": offer.region}
     return priced(settings, {**named, **where}, cpus=offer.cpus, gpus=offer.gpus)
@@ -60,7 +60,10 @@ def listed(
 ) -> NodePrice:
     """Return the highest known price of an instance type on this market in the zone.
 
-    If the zone is None or not listed, all listings in the region count. If the region is None, those of all regions do.
+    If the zone is None or has no listing, the listings of the whole region count. If the region is None, those of all regions count.
+
+    Args:
+        listings: All listings of the instance type.
     """
     kind = listings[0].instance_type
     nearby = [
@@ -83,8 +86,8 @@ def listed(
 def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[WorkerMachine], Offer | None]:
     """Return a function that maps the machine on which an attempt was placed to an offer with the machine's price.
 
-    The function returns None if the price is not known. If the catalogue cannot be read, it uses the price that
-    `offers` had for the machine's type when the job was admitted.
+    The function returns None if the price is not known. If the catalogue cannot be read, the function uses the price of
+    the offer of the same type and market with which the job was admitted.
     """
 
     def find(machine: WorkerMachine) -> Offer | None:
@@ -118,7 +121,7 @@ def offer_of(machine: WorkerMachine, price: Price, source: str) -> Offer:
 
 
 def unpriced(reasons: Iterable[str]) -> str:
-    """Return one line with the distinct reasons why machines have no price."""
+    """Join the distinct reasons why machines have no price into one line."""
     return "; ".join(dict.fromkeys(reasons))
 
 

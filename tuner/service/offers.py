@@ -29,7 +29,7 @@ def with_those_to_come(settings: Settings, nodes: Iterable[Node]) -> list[Node]:
 
 
 def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
-    """Return the nodes that are large enough for a trial with these resources, on the requested type, region and market.
+    """Return the nodes that are large enough for a trial, and have the instance type, region and market that `wanted` requests.
 
     Raises:
         Invalid: There is no such node; the text says what is missing.
@@ -187,7 +187,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
 
 
 def _types(nodes: Iterable[Node]) -> str:
-    """Return the node types that the autoscaler may start, as one line of text. The text is empty if there are none."""
+    """Return the types of the nodes that the autoscaler may start, as one line of text. The text is empty if there are none."""
     kinds = {
         f"{node.name} ({node.instance_type}, {MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
         for node in nodes

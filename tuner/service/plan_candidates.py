@@ -128,7 +128,10 @@ def _of_cluster(
 
 
 def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tuple[Offer, ...]]:
-    """Return the offers of a machine for each market on which its price is known, the most expensive first."""
+    """Return the offers of a machine by market, the most expensive first. Markets on which its price is not known are left out.
+
+    `spot_with_fallback` is included, with both offers, if both prices are known.
+    """
     markets: dict[Market, tuple[Offer, ...]] = {}
     if on_demand is not None:
         markets["on_demand"] = (on_demand,)
@@ -195,7 +198,7 @@ def _why_not(
 def _from_catalogue(
     prices: Catalogue, spec: JobSpec, listed: MachineFilter, needs: MachineRequirements
 ) -> list[DescribedMachine]:
-    """Return the instance types of the catalogue on which a trial of the job costs least, the cheapest first.
+    """Return the `FROM_CATALOGUE` instance types of the catalogue on which a trial costs least per hour, the cheapest first.
 
     Raises:
         Invalid: The catalogue does not know a value of the filter, or no machine that matches is large enough and has a price.
@@ -235,7 +238,7 @@ def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
 def _completed(prices: Catalogue, machine: DescribedMachine, number: int) -> DescribedMachine:
     """Return the machine with its unset fields filled in from the catalogue.
 
-    A machine with a price in the request need not be in the catalogue.
+    A machine with a price in the request need not be in the catalogue. `number` is its index in the request, for the error.
 
     Raises:
         Invalid: The machine is not in the catalogue and has no price.
@@ -264,7 +267,10 @@ def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
 
 
 def _unknown(prices: Catalogue, machine: DescribedMachine, number: int) -> Fault:
-    """Return a fault that names the first field of this machine whose value the catalogue does not know."""
+    """Return a fault for the first field of this machine whose value the catalogue does not know.
+
+    `number` is the index of the machine in the request.
+    """
     for name in ("instance_type", "cloud", "region"):
         word = getattr(machine, name)
         detail = None if word is None else prices.unknown(name, word)
@@ -279,8 +285,8 @@ def _speed(
 ) -> float | None:
     """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
 
-    A step time or speed from the request has precedence. Otherwise the data sheets of the accelerators are compared. If
-    the evidence names no machine and the request no speeds, all machines are assumed to be equally fast.
+    A step time or speed from the request has precedence. Otherwise the data sheets of the accelerators are compared. If the
+    evidence names no machine and the request contains no speeds, all machines are assumed to be equally fast.
     """
     if machine.step_ns is not None:
         return evidence.step_ns / machine.step_ns
@@ -297,7 +303,10 @@ def _speed(
 
 
 def _by_data_sheets(prices: Catalogue, here: str, there: str) -> float | None:
-    """Return the speed of one instance type relative to another by their data sheets, or None if either has none."""
+    """Return the speed of the instance type `there` relative to `here`, or None if it is not known.
+
+    It is taken from the data sheets of their accelerators.
+    """
     rows = [*prices.find(instance_type=here)[:1], *prices.find(instance_type=there)[:1]]
     if len(rows) < 2 or not all(row.accelerator for row in rows):
         return None

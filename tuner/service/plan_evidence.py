@@ -1,7 +1,7 @@
-"""Collect evidence of how long a new job takes, from earlier jobs.
+"""Collect evidence from earlier jobs on how long a new job takes.
 
-The evidence consists of the step times and curves of their trials, and of the time spent on setup, checkpoints and
-restores.
+The evidence consists of the step times and learning curves of the earlier trials, and of the time that they spent on setup,
+checkpoints and restores.
 """
 
 import json
@@ -40,9 +40,9 @@ from tuner.worker.environment import code_of
 
 LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
 PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
-USED = 5  # most jobs among them that are used
+USED = 5  # most jobs that evidence is taken from
 SETUPS_MIN = 3  # least number of setups on new workers before admission relies on them
-# micro-dollars that the first steps must have cost; with less, rounding would distort the step time
+# micro-dollars that the first steps must have cost at least; with less, rounding would distort the step time
 COARSE = 10
 Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
@@ -52,10 +52,10 @@ def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> 
     """Return the evidence on how long a job takes.
 
     It is taken from the named jobs if there are any, otherwise from the job's pilot and the newest comparable jobs.
-    If there is no such job, default assumptions are returned.
+    If no trial of these jobs has a known step time, default assumptions are returned.
 
     Raises:
-        Invalid: A named job does not exist, is of another trainable, or no trial of the named jobs has reported.
+        Invalid: A named job does not exist or has another trainable, or no trial of the named jobs has reported.
     """
     rows = _named(service, spec, named) if named else _alike(service, spec)
     return of_jobs(service, spec, rows) or of_nothing(warming_ns=_import_ns(service, spec))
@@ -104,7 +104,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
 def scaling_of(service: Service, spec: JobSpec, machine: str) -> tuple[MeasuredSize, ...]:
     """Return the scaling efficiency that earlier jobs of the trainable measured on this instance type, or an empty tuple.
 
-    These jobs had the same constants and differ in the number of GPUs or processes of their trials.
+    The jobs had the same constants as `spec`, and their trials had different numbers of GPUs or processes.
     """
     with service.database.read() as db:
         rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
@@ -136,16 +136,17 @@ def _scales_like(service: Service, row: JobRow, spec: JobSpec, machine: str) -> 
 
 
 class StepFactor(NamedTuple):
-    """How many times as long a step takes with another number of GPUs or processes."""
+    """The factor by which a step takes longer with another number of GPUs or processes."""
 
     factor: Fraction
-    source: str  # a phrase for users
+    source: str  # where the factor comes from, as a phrase for users
 
 
 def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> dict[str, StepFactor]:
-    """Compare a step of `spec` with one of each job whose trials had other numbers of GPUs or processes.
+    """Return, by job, how many times as long a step of `spec` takes as a step of the job.
 
-    The efficiency of several is the measured one, or an assumed one if nothing was measured.
+    Only jobs whose trials had another number of GPUs or processes are included. The efficiency of several GPUs or processes is
+    assumed if none was measured.
     """
     factors = dict[str, StepFactor]()
     known: dict[str, StepFactor] = {}
@@ -196,7 +197,7 @@ class FirstStep:
 
     setup_ns: int
     step_ns: int
-    source: str  #: Where the times come from, as a phrase for users.
+    source: str  #: The source of the times, as a phrase for users.
 
     @property
     def total_ns(self) -> int:
@@ -204,10 +205,10 @@ class FirstStep:
 
 
 def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
-    """Return the least time that a first step takes.
+    """Return the least time that a trial on a new worker needs for its setup and its first step.
 
-    It is taken from earlier jobs of the trainable, otherwise from importing the trainable. Setups are measured by the
-    clock, so those on a busy machine are too long. Therefore the shortest of several setups is used.
+    The times come from earlier jobs of the trainable. If these jobs had too few setups, the time of importing the trainable is used.
+    Setups are measured in wall-clock time, which is longer on a busy machine. Therefore the shortest of several setups is used.
     """
     setups, steps = list[int](), list[int]()
     for row in _alike(service, spec):
@@ -227,7 +228,10 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
 
 
 def _import_ns(service: Service, spec: JobSpec) -> int:
-    """Return the CPU time of importing the trainable, or 0 if it is not known. It is never known for a trainable in a package."""
+    """Return the CPU time of importing the trainable in nanoseconds, or 0 if it is not known.
+
+    It is never known for a command or a trainable in a package.
+    """
     if spec.package is not None or spec.command is not None:
         return 0
     return service.prober.describe(spec.trainable).import_ns
@@ -236,9 +240,9 @@ def _import_ns(service: Service, spec: JobSpec) -> int:
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
-    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. If any of them had
-    the same constants as this job, only jobs with the same constants are returned. If any of those trained with as many GPUs
-    or processes, only such jobs are returned.
+    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. If any of them had the same
+    constants as this job, those with other constants are left out. If the trials of any remaining job had the same number of GPUs or
+    processes as those of this job, the others are left out. If there are none, jobs that differ only in this number are preferred.
     """
     with service.database.read() as db:
         rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
@@ -257,7 +261,7 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
 
 
 def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
-    """Return the newest pilot of this job that is under way or has ended with reports, or None."""
+    """Return the newest pilot of this job that is under way or has succeeded with reports, or None if there is none."""
     code = code_of(spec, import_path())
     if code is None:
         return None
@@ -269,7 +273,10 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
 
 
 def _trials_of(service: Service, row: JobRow, like: JobSpec) -> tuple[list[SeenTrial], list[AttemptRow]]:
-    """Return the trials of a job whose step time is known, and its ended attempts."""
+    """Return the trials of a job that have a known step time, and the ended attempts of the job.
+
+    The trials have no curves if the job's objective had another metric or mode than that of `like`.
+    """
     with service.database.read() as db:
         ran = earlier_jobs.attempts_of(db, row.id)
         paced_trials = list(earlier_jobs.paced(db, row.id))
@@ -299,7 +306,7 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
 def _seen(
     paced: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
 ) -> list[SeenTrial]:
-    """Return the trials whose step time is known.
+    """Return the trials that have a known step time.
 
     Their curves are empty if the earlier job's objective had another metric or mode than `like`.
     """
@@ -320,7 +327,10 @@ def _seen(
 
 
 def _step_ns(trial: Paced, setup_ns: int | None) -> int | None:
-    """Return the mean time of a step without the trial's first setup, or None if it cannot be separated from the setup."""
+    """Return the mean time of the trial's steps in nanoseconds, without its first setup.
+
+    Return None if the setup time is not known and there is only one report.
+    """
     first, last = trial.points[0], trial.points[-1]
     if setup_ns is not None:
         return max(1, (last[2] - setup_ns) // last[0])
@@ -328,7 +338,7 @@ def _step_ns(trial: Paced, setup_ns: int | None) -> int | None:
 
 
 def _parts(trial: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
-    """Return the mean time of a step among the first `EARLY_STEPS`, and of a later one.
+    """Return the mean time of the first `EARLY_STEPS` steps, and that of the later steps, in nanoseconds per step.
 
     Each is None if it is not known.
     """
@@ -343,12 +353,12 @@ def _parts(trial: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
 
 
 def _between(a: Point, b: Point) -> int | None:
-    """Return the mean time of a step from one report to another, or None if they are the same report."""
+    """Return the mean time of the steps between two reports, or None if both are the same report."""
     return max(1, (b[2] - a[2]) // (b[0] - a[0])) if b[0] > a[0] else None
 
 
 def _setup_ns(trial: Paced, row: AttemptRow | None) -> int | None:
-    """Return how long the trial's first setup took, or None if that is not known exactly enough.
+    """Return how long the trial's first setup took, in nanoseconds, or None if that is not known exactly enough.
 
     The time is derived from its cost, which is kept in whole micro-dollars. Rounding makes it too inexact if the
     first steps cost only a few micro-dollars.
@@ -363,7 +373,7 @@ def _setup_ns(trial: Paced, row: AttemptRow | None) -> int | None:
 def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
     """Return the mean delays of these attempts around their steps, such as setup and restore.
 
-    The additional setup time of an attempt on a new worker counts as warming.
+    The additional setup time that an attempt needs on a new worker is returned as `warming_ns`.
     """
     usual = Delays()
     fresh = _on_new_workers(attempts)
@@ -386,10 +396,9 @@ def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
 
 
 def _on_new_workers(attempts: Sequence[AttemptRow]) -> set[tuple[str, int]]:
-    """Return (trial, attempt) of the attempts whose worker was certainly new.
+    """Return the attempts, as (trial, attempt), whose worker was certainly new.
 
-    These are the attempts that got their machine before any attempt of the job had ended on it, so that there was no
-    worker to reuse.
+    These attempts got their machine before any attempt of the job had ended on it. There was therefore no worker to reuse.
     """
     first_end: dict[str, int] = {}
     for row in attempts:
@@ -407,7 +416,10 @@ def _mean(values: Sequence[int], usual: int) -> int:
 
 
 def ns_of(row: AttemptRow, *kinds: CostKind) -> int | None:
-    """Return the time that the attempt paid for under these cost kinds, or None if its machine cost nothing."""
+    """Return the time in nanoseconds for which the attempt was billed under these cost kinds.
+
+    The time is derived from the cost. Return None if the machine cost nothing, because the time is then not known.
+    """
     if not row.price.micro_usd_per_hour:
         return None
     return sum(row.price.affords_ns(cost.usd) for kind, cost in row.costs.items() if kind in kinds)

@@ -21,14 +21,14 @@ from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
-SLICE_STEPS = 8  # steps of a simulated lease, at least
-# Samplers that learn, which `KnowingSampler` stands for.
+SLICE_STEPS = 8  # least number of steps of a simulated lease
+# Samplers that learn from results. In a simulation, `KnowingSampler` takes their place.
 LEARNING = ("auto", "tpe", "gp", "cmaes")
 GRID_LISTED = 2000  # most points of a grid that are listed; listing a larger grid takes longer than drawing random points
 HEARTBEAT_STEPS = 4  # steps between simulated heartbeats
 SPOT_HEARTBEAT_NS = 60 * NS
-# How often a trial that waits for a spot machine checks the other market before it may run on demand. With a check every second,
-# planning a job of a million steps took 36 s instead of 6 s.
+# How many times it is checked, until a trial that waits for a spot machine may run on demand, whether the trial should move to the other
+# market. With a check every second, planning a job of a million steps took 36 s instead of 6 s.
 LOOKS = 6
 
 
@@ -74,8 +74,8 @@ def _run(scenario: Scenario) -> SimulatedRun:
 def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
     """Return the sampler of the simulation.
 
-    Model-based samplers are too slow for a plan, so a cheap substitute imitates their learning. The substitute needs
-    known curves. Without them there is nothing to learn, and configurations are drawn at random.
+    Model-based samplers are too slow for a plan, so a cheap substitute imitates their learning. The substitute needs the learning curves
+    of earlier trials. If there are none, configurations are drawn at random.
     """
     spec, seed = scenario.spec, scenario.seed
     name = spec.algorithm.sampler
@@ -145,7 +145,7 @@ def _outcome(run: SimulatedRun, scenario: Scenario) -> SimulatedOutcome:
 def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
     """Return the trials, steps, time and cost of each rung.
 
-    A step belongs to the rung that it leads to. The overhead of an attempt, such as setup, belongs to the rung of the
+    A step belongs to the first rung at or above it. The overhead of an attempt, such as setup, belongs to the rung of the
     attempt's first step.
     """
     steps_of = stops(scenario.spec)

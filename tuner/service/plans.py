@@ -33,7 +33,7 @@ from tuner.worker.environment import code_of
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
-# most parts in which one training is simulated; ten simulations with this many take a few seconds
+# most parts into which one training is divided for a simulation; ten simulations with this many parts take a few seconds
 MAX_PARTS = 2000
 MAX_NS = 366 * 86400 * NS
 NO_PILOT = "no pilot of this job has results yet: run one by POST /v1/pilots or tuner pilot, and plan again"
@@ -53,9 +53,9 @@ class PlanningFacts:
     steps: int | None = None
     #: Ids of jobs to take the step times from. Empty means the pilot and the newest comparable jobs.
     steps_from: tuple[str, ...] = ()
-    deadline_ns: int | None = None  #: Time from now. `deadline_at` has precedence.
+    deadline_ns: int | None = None  #: Time from now until the deadline. `deadline_at` has precedence.
     deadline_at: Instant | None = None
-    #: Whether the plan should be based on a pilot; without one, the plan says so in a note.
+    #: Whether the plan should be based on a pilot. If the job has no pilot with results, the plan says so in a note.
     pilot: bool = False
     machines: RequestedMachines = field(default_factory=RequestedMachines)
     seed: int = 0
@@ -105,7 +105,7 @@ class PlanningFacts:
 
 
 def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
-    """Plan a job. Only simulations are run.
+    """Plan a job from simulations. No trial is run.
 
     Raises:
         Invalid: The job could not be submitted, a value about planning is wrong, or no machine is suitable.
@@ -161,10 +161,10 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
 
 
 def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
-    """Raise Invalid if one training has too many steps to simulate.
+    """Raise Invalid if one training has too many parts to simulate.
 
-    The simulator joins the steps between two rungs into one part, but never joins rungs. With the scheduler `asha` the
-    first rung is at `fidelity.min`, so a training of a million times as many steps is simulated in a million parts.
+    The simulator joins the steps between two rungs into one part, but never joins steps across a rung. With the scheduler `asha`, the
+    first rung is at `fidelity.min`, so a training of a million times as many steps would be simulated in a million parts.
     """
     last = spec.fidelity.max or evidence.steps or 1
     planned = replace(spec, fidelity=replace(spec.fidelity, max=last))
@@ -178,7 +178,7 @@ def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
 
 
 def _deadline_ns(facts: PlanningFacts, now: Instant) -> int | None:
-    """Return the time left until the deadline, or None if there is none. Raise Invalid if it has passed."""
+    """Return the nanoseconds until the deadline, or None if there is no deadline. Raise Invalid if it has passed."""
     left_ns = facts.deadline_ns if facts.deadline_at is None else facts.deadline_at - now
     if left_ns is None or left_ns > 0:
         return left_ns
@@ -188,7 +188,7 @@ def _deadline_ns(facts: PlanningFacts, now: Instant) -> int | None:
 
 
 def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvidence:
-    """Return the evidence from the request if it gives a step time, otherwise from earlier jobs."""
+    """Return the evidence on how long the job takes: from the request if it gives a step time, otherwise from earlier jobs."""
     step_ns, machine = facts.step_ns, ""
     measured = [machine for machine in facts.machines.described if machine.step_ns is not None]
     if step_ns is None and measured and not facts.steps_from:
@@ -207,7 +207,8 @@ def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvid
 
 
 PILOT = "/planning/pilot"
-UNKNOWN_CODE = "unknown"  # for code that is not in a plain file, whose changes cannot be noticed: its pilots are never reused
+# Stands for the digest of code that is not in a plain file. Changes of such code cannot be noticed, so its pilots are never reused.
+UNKNOWN_CODE = "unknown"
 
 
 def start_pilot(
@@ -232,7 +233,8 @@ def start_pilot(
     ]
     if faults:
         raise Invalid(*faults)
-    check(service, spec)  # before the digest of the code, which reads the files that a command names
+    # The check comes first, because computing the digest of the code reads the files that a command names.
+    check(service, spec)
     known = pilot_of_job(service, spec)
     if known is not None:
         return known, False

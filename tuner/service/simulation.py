@@ -1,4 +1,4 @@
-"""Simulate a job on recorded learning curves, on recorded or assumed spot machines."""
+"""Simulate a job on recorded learning curves, and optionally on recorded or assumed spot machines."""
 
 import math
 from dataclasses import dataclass, replace
@@ -30,17 +30,17 @@ class MarketUse:
 
 @dataclass(frozen=True, slots=True)
 class SpotResult:
-    """The result of a simulated job that concerns its spot machines."""
+    """The part of a simulation's result that concerns spot machines."""
 
     trace: str
-    start_s: float  #: Where in the trace the job started.
+    start_s: float  #: Time in the trace at which the job started.
     notice_s: float  #: Time from the preemption notice to the preemption.
     market: str
     markets: dict[str, MarketUse]  #: Machine time used on each market.
-    kept_trainings: float  #: Training that was not lost, in mean trainings.
-    #: Cost of the kept training and one start of each trial on spot without interruptions.
+    kept_trainings: float  #: Training time that was not lost, as a multiple of a mean training.
+    #: Cost that the kept training and one start of each trial would have on spot without interruptions.
     uninterrupted_usd: float
-    on_demand_usd: float  #: The same cost on demand.
+    on_demand_usd: float  #: Cost that they would have on demand.
     times_uninterrupted: float | None  #: Spend relative to `uninterrupted_usd`; None if nothing was kept.
 
 
@@ -77,7 +77,9 @@ class SimulationResult:
 
 
 def recorded_spot(path: Path, *, seed: int, market: Market = "spot") -> SpotConditions:
-    """Draw a trace of spot machines and a start in it. Notices are as long as the trace's cloud promises.
+    """Draw a random trace of spot machines from a file, and a random time in it at which the job starts.
+
+    Preemptions are announced as early as the cloud of the trace promises.
 
     Raises:
         BadFile: The file cannot be read, or has no usable trace.
@@ -106,7 +108,7 @@ def simulate(
         budget_trainings: The budget as a multiple of the mean cost of a training.
         startup_steps: Time to start or resume a trial on a worker, as a multiple of the mean step time.
         wall_clock_ns: Limit on the running time.
-        training_ns: Mean duration of a training; None means the time in the table.
+        training_ns: Mean duration of a training; None means the mean duration in the table.
         spot: The spot machines; None means that all machines stay up.
 
     Raises:
@@ -170,7 +172,7 @@ def _spot_result(run: SimulatedRun, table: RecordedTable, spot: SpotConditions) 
     used = dict.fromkeys((offer.market for offer in spot.markets(price_of(table)).offers), MarketUse(0, 0))
     kept_ns = started_ns = 0
     for row in run.journal.tables.attempts.values():
-        # The bill gives the time of each kind. Training that had to be repeated is billed as lost, not as training.
+        # The time of each cost kind is derived from the bill. Training that had to be repeated is billed as lost, not as training.
         micro_usd = {kind: cost.usd.micro_usd for kind, cost in row.costs.items()}
         price, paid = row.price.micro_usd_per_hour, sum(micro_usd.values())
         if not paid:

@@ -1,7 +1,7 @@
 """Submit a job: refuse a job with any fault that can be found now, otherwise create it in one transaction.
 
-`check` finds the faults of the job itself, `admit` those that depend on machines, prices and budget, and
-`warm_start_faults` those of the earlier jobs that the job wants to learn from.
+`check` finds the faults of the job itself, and `admit` finds faults that depend on machines, prices and the budget.
+`warm_start_faults` finds faults in the earlier jobs that the job wants to learn from.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def submit(
         Invalid: The request is wrong.
         IdempotencyConflict: The key was used for another request.
         BudgetRefused: A shared budget is used up.
-        Unavailable: The cluster does not answer, or has another version.
+        Unavailable: The cluster does not answer, or has another version of Ray or Python.
     """
     digest = hashlib.sha256(json.dumps(dict(body), sort_keys=True).encode()).hexdigest()
     if idempotency_key is not None:
@@ -156,9 +156,13 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
 
 
 def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
-    """Return how many trials of an admitted job may run at once on the machines that there are now, at most `limit`.
+    """Return how many trials of an admitted job may run at once on the machines that the cluster has or may start now.
+
+    The result is at least 1 and at most `limit`.
 
     Raises:
+        Invalid: No node is suitable any more, or no suitable node has a known price.
+        BadFile: The list of node types or the price catalogue cannot be used.
         Unavailable: The cluster does not answer, or has no node.
     """
     nodes = with_those_to_come(service.settings, service.cluster.nodes())
@@ -169,7 +173,7 @@ def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
 def _room(
     service: Service, nodes: list[Node], offers: Iterable[Offer], wanted: Resources, limit: int | None
 ) -> int:
-    """Return how many trials fit on the nodes at once, at most `limit`. All nodes of a trial are of one offer."""
+    """Return how many trials fit on the nodes at once, at most `limit`. A trial with several nodes gets all of them from one offer."""
     left = [
         WorkerMachine(node.labels, node.cpus, node.gpus)
         for node, *_ in priced_nodes(service.settings, nodes, wanted)
@@ -182,7 +186,7 @@ def _room(
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
-    """Return the text about the machine that the job waits for, or an empty text if a node of one of its offers is up."""
+    """Return a text that says which machines the job waits for, or an empty text if a node of one of its offers is alive."""
     offers = list(offers)
     if any(offer.is_of(node.labels) and node.cpus for node in nodes for offer in offers):
         return ""
@@ -217,7 +221,7 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
 
 
 def _check_restores(service: Service, spec: JobSpec) -> None:
-    """Raise Invalid if this code has failed the restore self-test.
+    """Raise Invalid if the job's code has failed the restore self-test.
 
     If the code was not tested yet, the job's driver tests it.
     """
@@ -256,7 +260,7 @@ MAX_JOBS = 50
 
 
 def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
-    """Return the faults of the jobs that `spec` names to learn from.
+    """Return the faults in the list of earlier jobs that `spec` wants to learn from.
 
     Each job must exist, have tuned the same trainable for the same metric, and share a parameter with `spec`.
     """
@@ -274,7 +278,7 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher:
-    """Return the teacher with its trial, and with step and attempt of the checkpoint.
+    """Return the teacher with the name of its trial instead of `best`, and with the step and the attempt of its checkpoint.
 
     Raises:
         Invalid: The project has no such job, the job has not ended, or the trial has no checkpoint.
@@ -336,7 +340,7 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
 def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | None:
     """Return why the new job cannot continue trials of an earlier job from their checkpoints, or None if it can.
 
-    It can if a trial would train in the same way in both jobs: same constants, step unit and code.
+    It can if both jobs have the same constants, step unit and code, because a trial then trains in the same way in both.
     """
     with service.database.read() as db:
         row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)
