@@ -21,14 +21,17 @@ EVERY_S = 120.0  # seconds between checks; the requests cost a few cents a month
 
 
 class StorageWatch(PeriodicService):
-    """Check the storage regularly."""
+    """Check regularly whether the checkpoint storage works, and record the result in the service's health."""
 
     def __init__(self, service: Service) -> None:
         super().__init__("storage", every_s=EVERY_S)
         self._service = service
 
     def one_pass(self) -> None:
-        """Check the storage with a file whose name is unique to this process, because several services may share a storage."""
+        """Check the storage by writing, reading and removing a small file.
+
+        The name of the file is unique to this process, because several services may share a storage.
+        """
         health = self._service.health
         try:
             Storage(self._service.settings.storage).probe(f"{socket.gethostname()}-{os.getpid()}")
@@ -42,7 +45,7 @@ class StorageWatch(PeriodicService):
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """A migration of the database schema."""
+    """The revisions of the database schema before and after a migration."""
 
     before: str | None  #: Revision before the migration; None if the database was empty.
     after: str | None  #: Revision after the migration.
@@ -71,7 +74,7 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
     Raises:
         Invalid: There is no such older revision.
         Conflict: A service uses the database.
-        Unavailable: The database does not answer, is newer than this code, or is in use.
+        Unavailable: The database does not answer or is newer than this code, or other transactions keep its tables locked.
     """
     database = Database(settings.database_url, failpoint=settings.failpoint)
     try:

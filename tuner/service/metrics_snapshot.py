@@ -24,15 +24,15 @@ from tuner.store.totals import Counts, Posted, Running
 from tuner.store.totals import Totals as Totals
 
 ENTRIES_PAGE = 20_000  # ledger entries summed in one query
-# Number of newest ledger entries that are read again each time: in PostgreSQL, an entry may become visible after an entry with a
-# higher number.
+# Number of newest ledger entries that are read again each time, because in PostgreSQL an entry may become visible later than an entry with
+# a higher number.
 UNSETTLED = 5000
-# Tolerance for a wrong clock of another machine that records the end of a job.
+# Tolerance for differences between clocks, because the end of a job may be recorded by another machine.
 CLOCKS_NS = 600 * NS
 
 
 class PostedSums:
-    """Sums of all ledger entries, kept in memory so that a reading does not sum the whole ledger.
+    """Keep the sums of the ledger's entries in memory, so that a reading does not sum the whole ledger.
 
     `_sums` are the sums of the entries up to number `_upto`. A reading adds the entries with higher numbers.
     """
@@ -61,14 +61,14 @@ class PostedSums:
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """The facts of a job that never change: the CPUs of one trial, and the job's rungs."""
+    """The facts about a job that never change: the CPUs of one trial, and the job's rungs."""
 
     cpus: Fraction
     rungs: tuple[int, ...]
 
 
 class TrialCounter:
-    """Counts of trials, steps and ended attempts of all jobs, and of promotions since the first reading.
+    """Count the trials, steps and ended attempts of all jobs, and the promotions since the first reading.
 
     A job is counted again at each reading while it is open, and once more after it has ended. All jobs are counted again
     if a job that had ended before the last complete count is resumed.
@@ -126,7 +126,8 @@ def promotions(reached: Mapping[int, int], rungs: tuple[int, ...]) -> int:
     """Return the number of promotions. A trial that reached a step after a rung was promoted at that rung.
 
     Args:
-        reached: Number of trials by the last step that they reached.
+        reached: For each step, the number of trials whose last step it was.
+        rungs: The steps at which trials are compared.
 
     >>> promotions({1: 6, 3: 2, 9: 1}, (1, 3))
     4
@@ -143,7 +144,7 @@ STALLED_NS = 600 * NS
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """A shared budget in its current period."""
+    """A shared budget with the account of its current period."""
 
     budget: SharedBudget
     account: Account
@@ -155,7 +156,7 @@ class BudgetUse:
 
     @property
     def used(self) -> Fraction:
-        """Return the used fraction of the limit that is closest to being reached."""
+        """Return the larger of the spent fractions of the limits in dollars and in GPU time, or 0 if there is no limit."""
         budget, posted = self.budget, self.account.posted
         parts = [Fraction(0)]
         if budget.usd is not None:
@@ -169,21 +170,23 @@ class BudgetUse:
 class RunningMetrics:
     """Metrics of the running jobs."""
 
-    #: Of the times of each job's last report, the oldest; None if no job runs.
+    #: The oldest among the times of the jobs' last reports; None if no job runs. If a job has no report, its start counts.
     reported_since: Instant | None
     stalled: int  #: Number of stalled jobs.
-    unimproved: Money  #: The highest spend of a job since its best result last improved.
-    unimproved_share: Fraction  #: The highest such spend as a fraction of the job's budget in dollars, which may be that of another job.
-    #: Fraction of the CPUs of running attempts that is in use; None if it was not measured.
+    unimproved: Money  #: The most that a running job has spent since its best result last improved.
+    #: The highest fraction of its budget in dollars that a running job has spent since its best result last improved.
+    unimproved_share: Fraction
+    #: Used fraction of the CPUs of running attempts; None if it was not measured.
     cpu_share: Fraction | None
-    gpu_share: Fraction | None  #: The same for their GPUs.
+    #: Used fraction of the GPUs of running attempts; None if it was not measured.
+    gpu_share: Fraction | None
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
     """All metrics, read at one time."""
 
-    now: Instant  #: When they were read.
+    now: Instant  #: When the metrics were read.
     totals: Totals
     counts: Counts  #: Counts by key. The key `("promotions",)` counts promotions since this process began.
     posted: Posted
@@ -230,7 +233,7 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
     """Return the metrics of the running jobs.
 
     Args:
-        cpus: The CPUs of one trial, by the id of its job.
+        cpus: The number of CPUs of one trial, by the id of its job.
     """
     since = [(job, job.reported_at or job.running_since) for job in running]
     spent = [max(ZERO, job.account.posted.usd - job.improved_spent) for job in running]
@@ -257,7 +260,7 @@ def watched(running: list[Running], cpus: Mapping[str, Fraction], now: Instant) 
 def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
     """Return the shared budgets of all projects that are closest to their limits.
 
-    At most `BUDGETS_MAX` are returned, so that the number of metrics is bounded.
+    At most `BUDGETS_MAX` are returned, to limit the number of metrics.
     """
     uses = [
         BudgetUse(kept.budget, shared_budgets.period_at(db, project, kept.budget, now).account, project)
@@ -270,7 +273,7 @@ def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
 def spent(posted: Posted) -> dict[str, Cost]:
     """Return the spend by market.
 
-    Corrections are left out, because they only move cost between kinds. A counter of the spend therefore never falls.
+    Corrections are left out, because they only move cost between cost kinds. A counter of the spend therefore never falls.
     """
     spend_by_market: dict[str, Cost] = {}
     for (entry, _, market), cost in posted.items():
@@ -280,7 +283,7 @@ def spent(posted: Posted) -> dict[str, Cost]:
 
 
 def by_kind(posted: Posted) -> dict[tuple[str, str], Cost]:
-    """Return the spend by kind and market, with corrections, as bills show it."""
+    """Return the spend by cost kind and market. Corrections are included, as in bills."""
     spend_by_kind: dict[tuple[str, str], Cost] = {}
     for (_, kind, market), cost in posted.items():
         spend_by_kind[kind, market] = spend_by_kind.get((kind, market), FREE) + cost

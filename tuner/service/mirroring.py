@@ -1,4 +1,4 @@
-"""Mirrors, which copy recorded results to other tools: which mirrors the settings name, and the data that they read."""
+"""Run the mirrors that the settings name, and give them the recorded results that they copy to other tools."""
 
 import hashlib
 import logging
@@ -41,15 +41,16 @@ from tuner.tuning.rungs import ladder
 log = logging.getLogger("tuner.mirrors")
 REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
-# Held while importing: two threads that import modules with circular imports may see them half imported.
+# Held while a mirror's library is imported. If two threads import modules with circular imports, one may see a half-imported module.
 _IMPORTING = threading.Lock()
-# At most `RENEWALS_MAX` renewals during one write, so that a write that hangs loses its turn to another service.
+# During a write, the turn is renewed every `RENEWED_S` seconds, at most `RENEWALS_MAX` times. A write that hangs therefore loses its turn to
+# another service.
 RENEWED_S, RENEWALS_MAX = 10.0, 60
 
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """The recorded results in the service's database, in the form that mirrors read."""
+    """Read the recorded results from the service's database, in the form that mirrors need."""
 
     service: Service
 
@@ -103,7 +104,7 @@ class StoredRecord:
 def models(service: Service, job: str) -> list[Model]:
     """Return the best checkpoint of a job that has succeeded, and all files that its exports have delivered.
 
-    If the job confirmed, the best trial is the confirmed one.
+    If the job confirmed its best configurations, the trial that the confirmation chose is used.
     """
     listed: list[Model] = []
     with service.database.read() as db:
@@ -128,7 +129,7 @@ def models(service: Service, job: str) -> list[Model]:
 def _checkpoint(
     job: str, store: CheckpointStore, trial: str, checkpoint: CheckpointId
 ) -> Iterator[Path | None]:
-    """Fetch a checkpoint. If the storage does not answer, raise its own error."""
+    """Fetch a checkpoint and yield its path, or None if it is missing or damaged. Other errors of the storage are passed through."""
     with TemporaryDirectory(prefix="tuner-model-") as folder:
         try:
             files = store.fetch(trial, checkpoint, Path(folder))
@@ -143,7 +144,10 @@ def _checkpoint(
 
 @contextmanager
 def _exported_file(job: str, store: CheckpointStore, export: str, path: str) -> Iterator[Path | None]:
-    """Fetch a file that an export has delivered. If the storage does not answer, raise its own error."""
+    """Fetch a file that an export has delivered, and yield the folder that contains it, or None if it is missing or damaged.
+
+    Other errors of the storage are passed through.
+    """
     file, digest = store.files(export).get(path), hashlib.sha256()
     with TemporaryDirectory(prefix="tuner-model-") as folder:
         with (Path(folder) / Path(path).name).open("wb") as copy:
@@ -165,7 +169,7 @@ def _exported_file(job: str, store: CheckpointStore, export: str, path: str) -> 
 def _trial(trial: ChangedTrial) -> MirroredTrial:
     """Return a trial as it was after the last change that has been read.
 
-    If the trial has changed again since, it is shown as running, because its state at that time is not recorded.
+    If the trial has changed again since then, it is shown as running, because only its newest state is recorded.
     """
     row = trial.row
     same = {
@@ -233,7 +237,7 @@ class LeasedTurn:
 
 
 class Mirrors:
-    """Starts and stops one follower for each mirror that the settings name."""
+    """Start and stop one thread for each mirror that the settings name."""
 
     def __init__(self, service: Service) -> None:
         record = StoredRecord(service)
@@ -251,16 +255,16 @@ class Mirrors:
             follower.stop()
 
     def status(self) -> Mapping[str, str]:
-        """Return `ok` or `failing` for each mirror."""
+        """Return `ok` or `failing` for each mirror, by its name."""
         return {
             follower.mirror_name: "failing" if follower.is_failing else "ok" for follower in self._followers
         }
 
 
 def _configured(service: Service) -> dict[str, Callable[[], Mirror]]:
-    """Return a function that opens the mirror, for each mirror that the settings name.
+    """Return the functions that open the mirrors that the settings name, by the name of the mirror.
 
-    The function imports the mirror's library, so that a missing library affects that mirror alone.
+    Each function imports the library of its mirror, so that a missing library affects that mirror alone.
     """
     settings = service.settings
 

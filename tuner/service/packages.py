@@ -40,11 +40,14 @@ def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bo
 
     A package that is already known is written to the storage again, in case it was lost or changed there.
 
+    Args:
+        name: The name that the user gave. If it is None, the name is derived from the content.
+
     Raises:
         Conflict: Packages are switched off.
         BadFile: The package is too large or not valid.
         Invalid: The name is not valid.
-        Unavailable: The storage does not accept it.
+        Unavailable: The storage does not accept the package.
     """
     check_on(service.settings)
     if len(data) > most_bytes(service.settings):
@@ -93,7 +96,7 @@ def page(service: Service, *, before: tuple[int, str] | None, limit: int) -> lis
 
 
 def faults(service: Service, spec: JobSpec) -> list[Fault]:
-    """Return the faults of the package that a job names, and of its trainable in that package."""
+    """Return the faults of the package that a job names, and of the job's trainable or command in that package."""
     name = spec.package or ""
     if not service.settings.packages:
         return [Fault("/package", OFF)]
@@ -111,7 +114,9 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def described(service: Service, entry: str, package: str | None, kind: str) -> Described:
-    """Describe a trainable of a package or of this machine. With the kind `optuna`, run the objective and record its search space.
+    """Describe the trainable `entry` of a package, or of this machine if `package` is None.
+
+    If `kind` is `optuna`, the objective is run and its search space is recorded.
 
     Raises:
         Conflict: Packages are switched off, and a package or a record of a search space is requested.
@@ -119,7 +124,7 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
         Invalid: `entry` is not written as `module:function`, or its module is not allowed here.
         BadFile: The package was lost or changed in the storage.
     """
-    # both run code that the operator has not installed, or more of it than an import
+    # A package is code that the operator has not installed, and recording a search space runs more code than an import does.
     if package is not None or kind:
         check_on(service.settings)
     if package is None:
@@ -135,9 +140,9 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
 
 
 def same(service: Service, spec: JobSpec, other: JobSpec) -> bool:
-    """Return whether two jobs run the same code or versions of it, so that their measurements can be compared.
+    """Return whether two jobs run the same code, or two versions of it, so that their measurements can be compared.
 
-    They do if neither job uses a package, or if their packages have the same name.
+    This is assumed if neither job uses a package, or if their packages have the same name.
     """
     if spec.package == other.package or spec.package is None or other.package is None:
         return spec.package == other.package
@@ -179,7 +184,7 @@ def _unpacked(service: Service, name: str) -> Iterator[Path]:
 
 
 def _missing(folder: Path, entry: str) -> str | None:
-    """Return why a package lacks the module of a trainable, or None if it has it."""
+    """Return an error text if a package does not contain the module of the trainable `entry`, or None if it does."""
     module = entry.partition(":")[0]
     base = folder.joinpath(*module.split("."))
     if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
@@ -208,7 +213,10 @@ def _nearest(service: Service, name: str) -> str:
 
 
 def _name_of(contents: PackageContents) -> str:
-    """Return the name and version of a wheel, or otherwise the name of a top-level module or folder."""
+    """Return a name for a package: the name and version of a wheel, otherwise the name of a top-level module or folder.
+
+    Return "package" if there is no such name, or if it has characters that names must not have.
+    """
     tops = sorted({name.partition("/")[0] for name in contents.digests})
     wheel = next((top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info")), None)
     plain = wheel or next(

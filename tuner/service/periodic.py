@@ -1,4 +1,4 @@
-"""The base of threads that do the same work at intervals while the service runs."""
+"""The base class of the threads that do the same work at intervals while the service runs."""
 
 import logging
 import threading
@@ -51,10 +51,10 @@ class ServiceHealth:
 
 
 class PeriodicService(threading.Thread, ABC):
-    """Call `one_pass` in a thread, until `stop()`. After that it cannot be started again.
+    """Call `one_pass` at intervals in a thread, until `stop()` is called. A stopped thread cannot be started again.
 
-    A failed pass is counted and logged, and the next one starts from the beginning. A `TunerError` is logged once, not
-    in every pass while it lasts.
+    A failed pass is counted and logged, and the next pass starts from the beginning. A `TunerError` that repeats in successive passes is
+    logged only once.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class PeriodicService(threading.Thread, ABC):
             name: The name of the thread. Its log is `tuner.` and this name.
             every_s: Seconds from the end of a pass to the beginning of the next one.
             first_s: Seconds until the first pass.
-            health: Counts failed passes, together with `failures`. None if they are not counted.
-            failures: The counter of `health` that counts failed passes.
+            health: Where failed passes are counted. If `health` or `failures` is None, they are not counted.
+            failures: The counter of `health` for failed passes.
         """
         super().__init__(name=name, daemon=True)
         self.ready = threading.Event()  #: Set after the first successful pass.
@@ -85,7 +85,7 @@ class PeriodicService(threading.Thread, ABC):
 
     @abstractmethod
     def one_pass(self) -> None:
-        """Do the work once. Any exception ends the pass, and the next one starts from the beginning."""
+        """Do the work once. Any exception ends the pass, and the next pass starts from the beginning."""
 
     def run(self) -> None:
         wait_s = self._first_s
@@ -108,7 +108,7 @@ class PeriodicService(threading.Thread, ABC):
                 self._log.exception("a pass failed; the next one starts from the beginning")
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Wait for the end of the current pass, at most `timeout_s`."""
+        """Stop the thread, and wait at most `timeout_s` seconds for the end of its current pass."""
         self._over.set()
         self.join(timeout_s)
 

@@ -32,7 +32,7 @@ class QuotaView:
     quota: Quota
     budget: SharedBudget | None  #: None if neither dollars nor GPU-hours are limited.
     period: BudgetPeriod | None  #: Spend and holds in the budget's current period.
-    #: For each job that has a driver or lost it in mid-run, the number of trials that it may run at once.
+    #: How many trials may run at once, for each job that has a driver or lost its driver while it ran.
     at_work: list[int]
 
 
@@ -87,8 +87,8 @@ class QueueWait:
     position: int | None = None  #: Place in the queue, from 1.
     #: When the job's window opens; None if the job does not wait for its window.
     next_opening: Instant | None = None
-    #: The limit of the project's quota that is used up until another of the project's jobs ends or pauses. Empty if
-    #: the quota allows this job.
+    #: The limit of the project's quota, in words, that prevents the job from starting until another job of the project ends or pauses. Empty
+    #: if the quota allows the job to start.
     quota: str = ""
 
 
@@ -110,7 +110,7 @@ def waits_of(
     """Return what each of these jobs waits for.
 
     Args:
-        launched: The launch of each job that has one, by job.
+        launched: The launches of these jobs, by the id of the job. Jobs without a launch are left out.
     """
     waiting = [
         row
@@ -138,7 +138,7 @@ def waits_of(
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
-    """Return, by job, the limit of its project's quota that is used up, or an empty text if none is.
+    """Return, by job, which limit of its project's quota is used up, in words, or an empty text if none is.
 
     Jobs whose project has no quota are left out.
     """

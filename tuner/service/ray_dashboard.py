@@ -1,4 +1,4 @@
-"""Links from a job to its dashboards, and access to Ray's dashboard behind the service's key."""
+"""Links from a job to its pages in Optuna's and Ray's dashboards, and a proxy that shows Ray's dashboard to holders of a service key."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -23,7 +23,7 @@ RAY = "/ray"
 
 
 def optuna_dashboard(settings: Settings) -> OptunaDashboard | None:
-    """Return Optuna's dashboard, or None if trials are not mirrored to Optuna or the dashboard is not installed."""
+    """Return Optuna's dashboard, or None if jobs are not mirrored to Optuna or the dashboard is not installed."""
     return OptunaDashboard(settings.optuna_storage, OPTUNA) if has_optuna_dashboard(settings) else None
 
 
@@ -39,13 +39,13 @@ def _installed() -> bool:
 def optuna_link(settings: Settings, job: str) -> str | None:
     """Return the link to the job's Optuna study, or None if there is no dashboard.
 
-    The link contains the job's id, not the study's number.
+    The link contains the job's id. The study's number is looked up when the link is opened (`optuna_study`).
     """
     return f"{OPTUNA}/jobs/{job}" if has_optuna_dashboard(settings) else None
 
 
 def ray_link(service: Service, launch: Launch | None) -> str | None:
-    """Return the link to the newest Ray Job of a job, or to Ray's list of jobs if none was submitted yet.
+    """Return the link to the newest Ray Job that ran a job's driver, or to Ray's list of jobs if there is none yet.
 
     Return None while there is no cluster.
     """
@@ -70,7 +70,8 @@ def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int 
 
 
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
-# The paths that the pages of Ray 2.60's dashboard read, except profilers, which stop a worker, packages, and log tails by WebSocket.
+# The paths that the pages of Ray 2.60's dashboard read. Not included are profilers, because they stop a worker, packages, and the following
+# of logs by WebSocket.
 FILES = ("favicon.ico",)
 FOLDERS = ("static/", "speedscope-1.5.3/")
 READS = (
@@ -92,7 +93,7 @@ READS = (
 )
 BELOW = ("api/data/datasets/", "api/jobs/", "api/train/v2/", "api/v0/", "logical/actors/", "nodes/")
 NEVER = ("api/v0/delay",)
-# Headers that are passed on: only end-to-end ones (RFC 9110, 7.6.1), and no cookies, credentials or addresses.
+# Headers that are passed on: only end-to-end headers (RFC 9110, 7.6.1), and none with cookies, credentials or addresses.
 ASKED_WITH = ("accept", "accept-encoding", "if-modified-since", "if-none-match")
 ANSWERED_WITH = (
     "cache-control",
@@ -113,7 +114,7 @@ class DashboardAnswer:
 
 
 def is_page(path: str) -> bool:
-    """Return whether a path is one of the dashboard's own files, as opposed to data of jobs and nodes."""
+    """Return whether a path is a file of the dashboard itself, as opposed to data of jobs and nodes."""
     rest = path.removeprefix("/")
     return not rest or rest in FILES or rest.startswith(FOLDERS)
 
@@ -122,11 +123,11 @@ def is_page(path: str) -> bool:
 async def open_page(
     cluster: Cluster, method: str, path: str, query: str, headers: Mapping[str, str]
 ) -> AsyncIterator[DashboardAnswer]:
-    """Open a path of Ray's dashboard.
+    """Request a path of Ray's dashboard, and yield the answer, whose body is streamed.
 
     Raises:
-        NotFound: The path is not shown here.
-        Unavailable: The cluster does not answer, or refuses the service's token.
+        NotFound: The service does not give access to this path.
+        Unavailable: The cluster is starting, does not answer, redirects, or refuses the service's token.
     """
     rest = path.removeprefix("/")
     if not _is_shown(rest) or not query.isascii():

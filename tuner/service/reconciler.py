@@ -3,8 +3,8 @@
 It resumes jobs that waited for a budget, records alerts and sends their webhooks, audits the ledger, and meters idle
 machines. The leader does all of this; other services only audit the ledger.
 
-Everything is derived from the database, so the process may be killed at any moment. The next leader repeats nothing,
-except that a webhook may be sent twice. The receiver can recognize the second one by its delivery id.
+The loop derives its work from the database, so the process may be killed at any moment. The next leader repeats nothing, except that a
+webhook may be sent twice. Both requests have the same delivery id, so the receiver can ignore the second one.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ SENDS_S = 10.0  # how long `stop()` waits for webhooks that are being sent
 
 
 class Reconciler(PeriodicService):
-    """Run the passes of the reconciler in a thread. After `stop()` it cannot be started again."""
+    """Run the passes of the reconciler in a thread. A stopped reconciler cannot be started again."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class Reconciler(PeriodicService):
         self.webhooks.settle(SENDS_S)
 
     def one_pass(self) -> None:
-        """Make one pass.
+        """Do the work of the leader if this service leads, and then continue the audit of the ledger.
 
         Raises:
             Unavailable: The database does not answer.
@@ -73,9 +73,9 @@ class Reconciler(PeriodicService):
         self._audit.some()
 
     def _resume_waiting(self, service: Service, term: Term) -> None:
-        """Resume the jobs of a project that waited for a shared budget which has money again.
+        """Resume the paused jobs of a project whose shared budget has money left again.
 
-        Every condition is checked again in the transaction, because it may have changed since it was read.
+        Every condition is checked again in the transaction that resumes the job, because it may have changed since it was read.
         """
         now = service.now()
         with service.database.read() as db:
@@ -96,9 +96,9 @@ class Reconciler(PeriodicService):
                 log.info("%s is resumed: the shared budget %r has room again", wait.job, wait.name)
 
     def _record_alerts(self, service: Service, term: Term) -> None:
-        """Record a webhook delivery for each alert of a project whose share of its shared budget was reached.
+        """Record a webhook delivery for each alert of the project's shared budgets whose share of the limit is spent.
 
-        Periods of a budget that ended while no service ran are included.
+        Alerts of periods that ended while no service ran are included. Deliveries that are already recorded are left out.
         """
         with service.database.read() as db:
             fresh = [each for each in _passed(db, service) if not deliveries.exists(db, each.id)]
@@ -118,9 +118,9 @@ def _rests(db: Connection, job: str) -> bool:
 
 
 def _passed(db: Connection, service: Service) -> list[Delivery]:
-    """Return a webhook delivery for each alert of the project whose share was reached.
+    """Return a webhook delivery for each alert of the project's shared budgets whose share of the limit is spent.
 
-    All periods since the alert's budget was last changed are considered.
+    The periods of a budget that end after its last change are considered.
     """
     passed = []
     for kept in shared_budgets.kept(db, service.project):
@@ -135,7 +135,7 @@ def _passed(db: Connection, service: Service) -> list[Delivery]:
 
 
 def _delivery(service: Service, kept: Kept, period: BudgetPeriod, alert: Alert, share: int) -> Delivery:
-    """Return the webhook delivery of an alert.
+    """Return the webhook delivery of an alert. `share` is the spent share of the limit, in parts per million.
 
     The delivery's id is derived from the alert, budget, limit and period, so that recording it again creates no second
     delivery.

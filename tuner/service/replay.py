@@ -27,33 +27,34 @@ from tuner.tuning.samplers import sampler_for
 
 # A sampler of a large job needs minutes for all its suggestions. The replay then ends early and says so. Clients wait 90 s.
 LIMIT_S = 60.0
-# A replay keeps one processor busy and shares the interpreter's lock with all requests, so there is one at a time.
+# A replay keeps one processor busy and shares the interpreter's lock with all requests, so only one runs at a time. Another
+# request waits at most this many seconds.
 WAIT_S = 20.0
 _ROOM = BoundedSemaphore(1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayView:
-    """The replay of a job."""
+    """The result of replaying a job."""
 
     job: JobRow
     replayed: Replayed
-    #: The policy that was compared with the job's own. None if the record was compared.
+    #: The scheduler and the sampler whose decisions were compared with the job's. None if the record was checked.
     instead: Algorithm | None
 
 
 def replay(
     service: Service, job: str, *, scheduler: str | None = None, sampler: str | None = None
 ) -> ReplayView:
-    """Replay a job's events through `decide` and its sampler.
+    """Replay a job's events through `decide` and the job's sampler.
 
-    Without `scheduler` and `sampler`, compare the decisions with the record. With one of them, compare with the decisions of the
-    same job with this scheduler or sampler, up to the first difference.
+    If neither `scheduler` nor `sampler` is given, compare the decisions with the record. Otherwise compare them with the decisions that the
+    given scheduler or sampler would make in the same job, up to the first difference.
 
     Raises:
         NotFound: The job does not exist.
         Invalid: A job file does not allow this scheduler or sampler.
-        Unavailable: Another replay takes too long.
+        Unavailable: Another replay has not ended within `WAIT_S`.
     """
     instead = _policy(scheduler=scheduler, sampler=sampler)
     rows = job_record.rows_of(service.database, job, service.project)
@@ -66,10 +67,10 @@ def replay(
 
 
 def _policy(**names: str | None) -> dict[str, Any]:
-    """Return the names that are given, by the field of the algorithm.
+    """Check the names of a scheduler and a sampler. Return those that are not None, by the name of their field in `Algorithm`.
 
     Raises:
-        Invalid: A name is not known. The nearest known name is given.
+        Invalid: A name is not known. The error contains the most similar known name.
     """
     known = {"scheduler": get_args(SchedulerName), "sampler": get_args(SamplerName)}
     given = {field: name for field, name in names.items() if name is not None}

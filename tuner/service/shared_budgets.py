@@ -26,7 +26,7 @@ SHOWN_DELIVERIES = 20
 
 @dataclass(frozen=True)
 class RunOutForecast:
-    """When a budget runs out at the spending rate of the last day."""
+    """A forecast of when a budget runs out at the spending rate of the last day."""
 
     usd_per_hour: Money
     gpu_ms_per_hour: int
@@ -44,17 +44,20 @@ class BudgetView:
     forecast: RunOutForecast
     waiting: list[str]  #: Jobs that wait until this budget has money left.
     deliveries: list[Delivery]
-    #: The key that signs its webhooks. Set only when the key is new, because it is never shown again.
+    #: The key that signs the budget's webhooks. Set only in the answer to the request that created the key.
     secret: str | None = None
 
 
 def full_name(project: str, budget: str) -> str:
-    """Return the name of a budget that is unique over all projects."""
+    """Return a name for the budget that is unique across all projects: `PROJECT/BUDGET`, or `BUDGET` in the default project."""
     return budget if project == DEFAULT_PROJECT else f"{project}/{budget}"
 
 
 def put(service: Service, budget: SharedBudget, *, new_secret: bool = False) -> tuple[BudgetView, bool]:
     """Create or replace a shared budget. Return it and whether it is new.
+
+    Args:
+        new_secret: Whether to replace the key that signs the webhooks of an existing budget.
 
     Raises:
         Invalid: The budget is wrong.
@@ -90,7 +93,7 @@ def remove(service: Service, name: str) -> None:
 
     Raises:
         NotFound: The budget does not exist.
-        Conflict: It contains other budgets, or is the project's quota.
+        Conflict: The budget is the parent of other budgets, or the project's quota.
     """
     if name == BUDGET:
         raise Conflict(
@@ -115,7 +118,7 @@ def get(service: Service, name: str) -> BudgetView:
 
 
 def all_of(service: Service) -> list[BudgetView]:
-    """Return all shared budgets of the project, by name."""
+    """Return all shared budgets of the project, ordered by name."""
     with service.database.read() as db:
         return _views(db, service, shared_budgets.kept(db, service.project))
 
@@ -141,7 +144,10 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
 def without_room(
     db: Connection, service: Service, tags: Mapping[str, str], rate: Rate
 ) -> tuple[SharedBudget, BudgetPeriod] | None:
-    """Return the first shared budget for these tags that cannot pay for one second of a trial, or None if all can."""
+    """Return the first shared budget for these tags that cannot pay for one second of a trial, with its current period.
+
+    Return None if all of them can.
+    """
     budgets = [shared_budget.budget for shared_budget in shared_budgets.kept(db, service.project)]
     for budget in applying(budgets, tags):
         now = shared_budgets.period_at(db, service.project, budget, service.now())
@@ -171,7 +177,11 @@ def _views(
 def _forecast(
     period: BudgetPeriod, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
 ) -> RunOutForecast:
-    """Return when the first limit, dollars or GPU-hours, runs out at the spending rate of the last day."""
+    """Forecast when the first of the limits in dollars and GPU-hours runs out at the spending rate of the last day.
+
+    Args:
+        slots: The spend in each time slot of the last day, as (micro-dollars, GPU-milliseconds), by job and number of the slot.
+    """
     sums: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for spent in slots.values():
         for number, amounts in spent.items():

@@ -87,7 +87,7 @@ class SpendView:
     """The spend of a project, in groups."""
 
     group_by: tuple[str, ...]
-    since: Instant | None  #: Beginning of the period as requested; None means that of the project.
+    since: Instant | None  #: Beginning of the period as requested; None means the project's first spend.
     until: Instant | None  #: End of the period as requested; None means now.
     timezone: str
     rows: list[SpendRow]
@@ -105,11 +105,11 @@ def spend_of(
     until: str | None = None,
     timezone: str = "UTC",
 ) -> SpendView:
-    """Return the spend by group. Days are in order of time, other groups start with the most expensive.
+    """Return the spend by group. Days are in order of time. Other groups are ordered by cost, the most expensive first.
 
     Args:
         group_by: Names from `GROUPS`, or `tag:KEY`.
-        since: Beginning of the period: a date in the time zone, or a time. None means no limit.
+        since: Beginning of the period: a date in the time zone `timezone`, or a time. None means no limit.
         until: End of the period, exclusive, in the same form. None means now.
 
     Raises:
@@ -141,9 +141,14 @@ def _with_storage(
     rows: tuple[list[SpendRow], SpendRow],
     period: tuple[Instant | None, Instant | None, str],
 ) -> tuple[list[SpendRow], SpendRow]:
-    """Return the groups and the total with what the stored files of their jobs cost.
+    """Return the groups and the total, with the costs of stored files and of data transfer added.
 
-    Files belong to a job, so groups by market have no storage. A group may have storage and no other spend.
+    Files belong to a job, which may use several markets, so groups by market have no storage cost. A group may have storage cost and no
+    other spend.
+
+    Args:
+        rows: The groups and the total.
+        period: The beginning, the end and the time zone.
     """
     groups, total = {row.keys: row for row in rows[0]}, rows[1]
     since, until, where = period[0] or Instant(0), min(period[1] or service.now(), service.now()), period[2]
@@ -190,7 +195,13 @@ def storage_cost(price: Money | None, byte_ns: int | None) -> Money | None:
 
 
 def _transfer_cost(price: Money | None, moved_bytes: int, unplaced_bytes: int) -> Money | None:
-    """Return what moving bytes between regions cost. It is not known if a region or the price is not."""
+    """Return the cost of moving bytes between regions, or None if it is not known.
+
+    Args:
+        price: The price of moving 10^9 bytes. If it is None, the cost is known only if nothing was moved.
+        moved_bytes: Bytes that were moved between regions.
+        unplaced_bytes: Bytes of which it is not known whether they were moved between regions.
+    """
     if unplaced_bytes or (moved_bytes and price is None):
         return None
     return Money(0 if price is None else spend.round_half_up(price.micro_usd * moved_bytes, 10**9))
@@ -209,12 +220,12 @@ def _value(row: JobRow, key: spend.Key, day: str) -> str | None:
 
 
 def _days(begin: int, end: int, timezone: str) -> Iterator[tuple[str, int]]:
-    """Yield each day of a time zone between two instants, with the nanoseconds of the time that are in it."""
+    """Split the time between two instants into days of a time zone. Yield each day as an ISO date, with its part in nanoseconds."""
     where = calendar.zone(timezone)
     while begin < end:
         starts, ends = calendar.period_of(Instant(begin), "day", where)
         assert ends is not None
-        # Noon is in the same day even if the clock was changed at night.
+        # The middle of the day has the right date even if the clock was changed at night.
         day = datetime.fromtimestamp((starts + ends) // 2 // NS, where).date().isoformat()
         yield day, min(end, ends) - begin
         begin = ends
@@ -223,13 +234,16 @@ def _days(begin: int, end: int, timezone: str) -> Iterator[tuple[str, int]]:
 def _sees_cluster(actor: Actor) -> bool:
     """Return whether the actor may see the cluster's cost.
 
-    The cost is that of all projects, so only the operator may see it.
+    The cost covers the jobs of all projects, so only the operator may see it.
     """
     return actor.is_operator and actor.project == DEFAULT_PROJECT
 
 
 def between(since: str | None, until: str | None, timezone: str) -> tuple[Instant | None, Instant | None]:
-    """Parse dates of the time zone, or times. Raise Invalid if one is wrong."""
+    """Parse the beginning and the end of a period, each a date in the time zone or a time.
+
+    Raise Invalid if a value is wrong or the end is not later than the beginning.
+    """
     faults, where = [], calendar.zone("UTC")
     try:
         where = calendar.zone(timezone)

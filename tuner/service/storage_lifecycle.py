@@ -1,9 +1,9 @@
-"""The life of stored files: measure them, and remove those that retention or a user says are no longer needed.
+"""Measure stored files, and remove files that a retention policy or a user's request no longer keeps.
 
 A removal has two parts. One transaction checks that nothing needs the files, deletes their records, and orders the
-removal with an entry in the audit log. From then on nothing lists the files. Afterwards the files are removed from the
-storage, manifests first. The order stays in the database until the last file is gone, so a service that is killed, or a
-storage that refuses, only delays the removal.
+removal with an entry in the audit log. From then on the files are no longer listed. Afterwards the files are removed from
+the storage, manifests first. The order stays in the database until the last file is removed, so a service that is killed, or
+an error of the storage, only delays the removal.
 """
 
 import logging
@@ -34,16 +34,17 @@ log = logging.getLogger("tuner.lifecycle")
 
 EVERY_S = 60.0
 MEASURE_NS = 15 * 60 * NS  # how often the files of a running job are measured
-LATER_NS = 600 * NS  # when a job whose files are due but still needed is looked at again
-AT_ONCE = 200  # jobs that are measured, and trials whose files are removed, in one pass
+LATER_NS = 600 * NS  # time after which a job is checked again whose files are due but still needed
+AT_ONCE = 200  # most jobs that are measured, and most trials whose files are removed, in one pass
 REFUSALS = 3  # after this many errors of the storage, a pass gives up
-# A clock that was set wrongly must not make files due. So nothing is due until the clock has run evenly for some time.
+# A clock that is set wrongly must not make files due. Therefore no file is due until the clock has run for `STEADY_NS` without a jump of more
+# than `JUMP_NS`.
 STEADY_NS = 600 * NS
 JUMP_NS = 60 * NS
 
 
 class SteadyClock:
-    """Tell whether the wall clock has run like the monotonic clock for `STEADY_NS`."""
+    """Check whether the wall clock has run as evenly as the monotonic clock for `STEADY_NS`."""
 
     def __init__(
         self, now: Callable[[], Instant], monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -66,17 +67,18 @@ class SteadyClock:
 
 
 class StorageLifecycle(PeriodicService):
-    """Measure the files of jobs, and remove those that are due. Only the leader does so."""
+    """Measure the files of jobs, and remove files that are due. Only the leader does so."""
 
     def __init__(self, service: Service, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("lifecycle", every_s=EVERY_S)
         self._service = service
         self._clock = SteadyClock(service.now, monotonic_ns)
-        # When each job that has ended next keeps fewer files, by the job's id and the time of its end. Policies never change.
+        # When each ended job will next keep fewer files (None if never), by the job's id and the time of its end. This can be cached, because
+        # the retention policy of a job never changes.
         self._next: dict[tuple[str, Instant], Instant | None] = {}
 
     def one_pass(self) -> None:
-        """Make one pass.
+        """Order the removals that are due, remove files, and measure files. Do nothing if this service does not lead.
 
         Raises:
             Unavailable: The database does not answer.
@@ -103,7 +105,7 @@ class StorageLifecycle(PeriodicService):
                 self._next[key] = known[key]
 
     def _order(self, term: Term, ended: EndedJob, now: Instant) -> Instant | None:
-        """Order the removal of what the job no longer keeps. Return when to look at it again, or None for never."""
+        """Order the removal of the files that the job no longer keeps. Return when to check the job again, or None if never."""
         service = self._service.of(ended.project)
         with service.database.read() as db:
             policy = policy_of(service, jobs.get(db, ended.id))
@@ -160,25 +162,25 @@ def policy_of(service: Service, row: JobRow) -> RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class OrderedRemoval:
-    """The files of a job that were just ordered to be removed."""
+    """The result of ordering the removal of a job's files."""
 
     job: str
     retain: Retain  #: The trials whose files are kept.
-    trials: int  #: The trials whose files are removed.
-    checkpoint_bytes: int  #: The size of their recorded checkpoints.
+    trials: int  #: Number of trials whose files are removed.
+    checkpoint_bytes: int  #: Size of the recorded checkpoints of these trials.
 
 
 def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> OrderedRemoval:
     """Delete the checkpoints and artifacts of a job that has ended.
 
-    Nothing lists them from then on. The files are removed from the storage within a few minutes.
+    The files are no longer listed afterwards. They are removed from the storage within a few minutes.
 
     Args:
         retain: The trials whose files are kept.
 
     Raises:
         NotFound: The job does not exist.
-        Conflict: The job has not ended, or a warm start needs the files.
+        Conflict: The job has not ended or still has a driver or an export, or another job needs its files.
     """
     with service.database.write("artifacts.delete") as db:
         row = jobs.get(db, job, service.project)
@@ -193,7 +195,7 @@ def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> Ord
 def _order_removal(
     db: Connection, service: Service, row: JobRow, retain: Retain, *, why: str
 ) -> OrderedRemoval:
-    """Order the removal of the files of all trials but the retained ones, and of their exports. The caller has locked the job."""
+    """Order the removal of the files and the exports of all trials that are not retained. The caller must have locked the job."""
     kept = stored_files.retained_trials(db, row.id, retain, confirms=row.spec.confirm is not None)
     if kept is None:
         return OrderedRemoval(row.id, retain, 0, 0)
@@ -216,16 +218,16 @@ class StoredJob:
     job: str
     name: str
     state: str
-    size_bytes: int  #: As last measured.
+    size_bytes: int  #: Size of the files when they were last measured.
     measured_at: Instant
     usd_per_month: Money | None  #: None if the price is not known.
     policy: RetentionPolicy
-    needed_by: str | None  #: Why the files are needed, or None.
-    #: The trials whose files the job keeps now. None if it has not ended. Files of others are due.
+    needed_by: str | None  #: Why the files are needed. None if they are not.
+    #: The trials whose files the job keeps now; the files of its other trials are due. None if the job has not ended.
     keeps: Retain | None
-    next_change: Instant | None  #: When it next keeps fewer files, or None if never.
-    storage_gb_months: float  #: The size times the time in which the files were stored so far.
-    storage_usd: Money | None  #: What that cost. None if the price is not known.
+    next_change: Instant | None  #: When the job will next keep fewer files. None if never.
+    storage_gb_months: float  #: Size of the files times the time for which they were stored until now.
+    storage_usd: Money | None  #: Cost of storing the files until now. None if the price is not known.
 
     @property
     def keep_for_seconds(self) -> float | None:
@@ -234,7 +236,7 @@ class StoredJob:
 
 @dataclass(frozen=True, slots=True)
 class StorageView:
-    """What a project has in the storage. The largest job comes first."""
+    """The files that a project's jobs have in the storage. The job with the most bytes comes first."""
 
     items: list[StoredJob]
     size_bytes: int
@@ -246,7 +248,7 @@ def storage(service: Service, job: str | None = None) -> StorageView:
     """Return the files of the project's jobs, as they were last measured.
 
     Args:
-        job: Return the files of this job alone, also if all of them were deleted.
+        job: Return only the files of this job, even if all of them were deleted. None means all jobs that have files.
 
     Raises:
         NotFound: The job does not exist.
@@ -290,5 +292,5 @@ GB = 10**9
 
 
 def monthly(price: Money | None, size_bytes: int) -> Money | None:
-    """Return what a size costs in a month, or None if the price is not known."""
+    """Return the cost of storing this many bytes for a month, or None if the price (of 10^9 bytes for a month) is not known."""
     return None if price is None else Money(round(price.micro_usd * size_bytes / GB))

@@ -1,4 +1,4 @@
-"""Describe a trainable by importing it, in a process of its own, because an import runs somebody's code."""
+"""Describe a trainable by importing it in a process of its own, because the import runs user code."""
 
 import json
 import os
@@ -25,14 +25,14 @@ AT_ONCE = 4  # most probes at the same time, because each is a process that may 
 
 @dataclass(frozen=True)
 class Described:
-    """A trainable, as far as it could be described."""
+    """The description of a trainable, or the reason why it cannot be tuned."""
 
     trainable: str
     doc: str = ""
     search_space: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     objective: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     error: str | None = None  #: Why it cannot be tuned; None if it can.
-    #: Why the search space of an objective cannot be recorded; None if that is not the case.
+    #: Error code of the reason why the search space of an objective cannot be recorded; None if there is no such reason.
     code: str | None = None
     import_ns: int = 0  #: CPU time of the import; 0 if not known.
 
@@ -42,7 +42,7 @@ class Prober(Protocol):
         """Describe a trainable. If it cannot be tuned, the returned `error` says why; no exception is raised.
 
         Args:
-            entry: `module:attribute`.
+            entry: The trainable, as `module:attribute`.
             package: Folder of the package that contains the trainable. None means a module of this machine.
             kind: `optuna` to run the objective and record its search space.
         """
@@ -81,7 +81,7 @@ class SubprocessProber:
 
 
 def _place(entry: str) -> Hashable | None:
-    """Return a value that changes when the description of a module may have changed, or None if that cannot be known."""
+    """Return a value that changes when the module of a trainable changes, or None if changes cannot be noticed."""
     file = source_of(entry.partition(":")[0])
     if file is None:
         return None
@@ -140,7 +140,7 @@ def is_allowed(entry: str, allowed: Sequence[str]) -> bool:
 
 
 def module_faults(entry: str, allowed: Sequence[str]) -> list[Fault]:
-    """Return a fault if the trainable's module is not allowed by `TUNER_ALLOWED_MODULES`."""
+    """Return a fault if the module of the trainable `entry` is not allowed by `TUNER_ALLOWED_MODULES`."""
     if is_allowed(entry, allowed):
         return []
     detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"
@@ -148,19 +148,19 @@ def module_faults(entry: str, allowed: Sequence[str]) -> list[Fault]:
 
 
 def command_faults(command: str, roots: Sequence[str], *, where: str) -> list[Fault]:
-    """Return a fault if the program or the script of a valid command does not exist.
+    """Return a fault if the program or the script of a command does not exist.
 
     Args:
-        command: The command.
+        command: The command, whose syntax has been checked.
         roots: The directories with the user's files.
-        where: What to call these directories in the error message.
+        where: How the error message names these directories.
     """
     detail = program.fault(command, roots, where)
     return [] if detail is None else [Fault("/command", detail)]
 
 
 def recorded_space(objective: Callable[[Any], Any]) -> dict[str, Any]:
-    """Run an Optuna objective in this process, and return its search space as a job file has it.
+    """Run an Optuna objective in this process, and return its search space in the form of a job file.
 
     Raises:
         SpaceRefused: The search space cannot be recorded.
@@ -171,7 +171,7 @@ def recorded_space(objective: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def described(prober: Prober, entry: str, allowed: Sequence[str], kind: str = "") -> Described:
-    """Import a trainable, and describe it. With the kind `optuna`, run the objective and record its search space.
+    """Import a trainable, and describe it. If `kind` is `optuna`, run the objective and record its search space.
 
     Raises:
         Invalid: `entry` is not written as `module:function`, or its module is not allowed here.

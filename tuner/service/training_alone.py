@@ -40,9 +40,9 @@ def prepare(entry: str, recorded: Environment | None, *, threads: int | None, se
 
     Args:
         entry: The trainable.
-        recorded: The recorded environment of the trial that is trained again. Its variables are set. None leaves all
-            variables except that of `threads` unchanged.
-        threads: Number of threads to compute with. None means that the libraries decide.
+        recorded: The recorded environment of the trial that is trained again. Its variables are set, and other variables that
+            affect training are removed. If it is None, only the variable for `threads` is set.
+        threads: Number of threads that libraries compute with. None means that the libraries decide.
         seed: The seed that `train` will be given.
 
     Returns:
@@ -76,12 +76,12 @@ def train(
 
     Args:
         entry: The trainable, `module:function`.
-        config: Its configuration, including constants.
+        config: The configuration of the trial, including constants.
         steps: The last step. None if the trainable decides.
         save_to: A directory for the last step's checkpoint. None saves none.
         on_report: Called with the step and its metrics after each step, in another thread.
         seed: Seed of all random generators. None leaves them unchanged.
-        kind: The job's `kind`.
+        kind: The `kind` field of the job.
         metric: The metric under which an Optuna objective's value is reported.
         teacher: The teacher, as in `BeginMessage`.
 

@@ -25,7 +25,7 @@ KEPT = 5000
 
 @dataclass(frozen=True)
 class JobView:
-    """A job with all facts that users see of it."""
+    """A job with everything that users see of it."""
 
     row: JobRow
     summary: JobSummary
@@ -39,7 +39,7 @@ class JobView:
 
     @property
     def budget_used(self) -> float:
-        """Return the used fraction of the limit that is closest to being reached, at most 1."""
+        """Return the largest used fraction among the limits of the job's budget, at most 1."""
         budget, posted = self.row.budget, self.summary.account.posted
         parts = [0.0]
         if budget.usd is not None:
@@ -75,8 +75,8 @@ class _Progress:
     best: CostedReport | None
 
 
-# The cache, by database: without it a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the number of the job's newest
-# event, so that a cached summary never becomes wrong.
+# The cache of summaries, by database. Without it, a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the number of the job's
+# newest event, so that a cached summary never becomes wrong.
 _KEPT: WeakKeyDictionary[Database, dict[Hashable, _Progress]] = WeakKeyDictionary()
 
 

@@ -24,7 +24,7 @@ from tuner.store.deliveries import Delivery, DeliveryState
 
 log = logging.getLogger("tuner.webhooks")
 
-# Requests under way at the same time, so that slow receivers of one project do not delay the others.
+# Most requests under way at the same time, for one project and in all, so that slow receivers of one project do not delay other projects.
 AT_ONCE_PER_PROJECT = 2
 AT_ONCE = 32
 # A refused message is sent again after 10 s, then at growing intervals up to an hour, and given up after a day.
@@ -66,7 +66,7 @@ class WebhookSender:
                 self._start(term, delivery, secrets)
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait for the requests under way. Return whether all of them ended in time."""
+        """Wait at most `timeout_s` seconds for the end of the requests under way. Return whether all of them have ended."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._sending.total(), timeout_s)
 
@@ -138,15 +138,15 @@ class WebhookResult:
     """The outcome of sending a webhook."""
 
     accepted: bool  #: Whether the receiver answered with a 2xx status.
-    detail: str  #: The status, or why it was not sent.
+    detail: str  #: The HTTP status, or why there is none.
 
 
 class AddressRefused(Exception):
-    """Raised for an address to which nothing may be sent."""
+    """Raised if a webhook must not be sent to its URL or to the address of the URL's host."""
 
 
 def signature(secret: str, at_s: int, body: bytes) -> str:
-    """Return the value of `Tuner-Signature`: HMAC-SHA256 (RFC 2104) of the time, a dot and the body, the scheme that Stripe uses."""
+    """Return the value of `Tuner-Signature`: HMAC-SHA256 (RFC 2104) of the time, a dot and the body, as at Stripe."""
     mac = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256)
     return f"t={at_s},v1={mac.hexdigest()}"
 
@@ -168,7 +168,7 @@ def is_private(address: Address) -> bool:
 
 
 def may_be_private(settings: Settings, url: str) -> bool:
-    """Return whether the operator allows this host even if it is private or without TLS."""
+    """Return whether the operator allows webhooks to the host of this URL even if it is private or the URL has no TLS."""
     try:
         host = (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
@@ -180,6 +180,7 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
     """Return what is wrong with a webhook's URL as far as can be found without the network, or None.
 
     Args:
+        pointer: The JSON pointer to the URL in the request.
         private: Whether private addresses and URLs without TLS are allowed.
     """
     try:
@@ -199,9 +200,13 @@ def url_fault(pointer: str, url: str, *, private: bool) -> Fault | None:
 def send(
     url: str, body: bytes, headers: dict[str, str], *, private: bool, resolve: Resolve | None = None
 ) -> WebhookResult:
-    """Send one POST without following redirects or using proxies. Errors are returned in the outcome and never raised.
+    """Send one POST request without following redirects or using proxies. Errors are returned in the result and not raised.
 
-    The name is resolved only once, so that the request goes to the same address that was checked.
+    The name of the host is resolved only once, so that the request goes to the address that was checked.
+
+    Args:
+        private: Whether private addresses and URLs without TLS are allowed.
+        resolve: Returns the addresses of a host and port. None means the system's resolver.
     """
     try:
         parts = urlsplit(url)
@@ -233,7 +238,7 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
 def _resolve(host: str, port: int) -> list[str]:
     """Return the addresses of a host name. Raise OSError if it has none, or if the resolver does not answer in time.
 
-    The system's resolver has no time limit. It therefore runs in a thread that is abandoned when the time is over.
+    The system's resolver has no time limit. It therefore runs in a thread that is abandoned after `TIMEOUT_S`.
     """
     answer: list[list[str] | OSError] = []
 
@@ -259,9 +264,9 @@ def _port(parts: SplitResult) -> int:
 
 
 def _post(parts: SplitResult, address: str, body: bytes, headers: dict[str, str]) -> int:
-    """Send the request and return the status.
+    """Send a POST request to an address and return the HTTP status.
 
-    It ends within `TIMEOUT_S` after connecting, however slowly the receiver answers.
+    The request ends within `TIMEOUT_S` after connecting, however slowly the receiver answers.
     """
     host = parts.hostname or ""
     raw = socket.create_connection((address, _port(parts)), TIMEOUT_S)
