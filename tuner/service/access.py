@@ -1,6 +1,6 @@
-"""Who may do what: keys, users, members and projects.
+"""Manage keys, users, members and projects, and find out who sends a request.
 
-Keys are looked up for each request, so that revoking one takes effect at once.
+Every request looks up its key in the database, so that revoking a key takes effect at once.
 """
 
 import hmac
@@ -38,27 +38,34 @@ from tuner.store.access import MemberRow as MemberRow
 from tuner.store.access import ProjectRow as ProjectRow
 from tuner.store.access import UserRow as UserRow
 
-NEAR = 500  # most members that are compared with a mistyped name, to suggest one
+NEAR = 500  # At most this many members are compared with a mistyped user name, to suggest similar names.
 
 
 @dataclass(frozen=True)
 class KeyView:
-    """A key as it is shown to users."""
+    """A user's key with its current state."""
 
     row: KeyRow
-    state: str
-    secret: str | None = None  #: The complete key. Set only in the answer that creates it.
+    state: str  #: `active`, `replaced`, `expired` or `revoked`.
+    secret: str | None = None  #: The complete key. Set only in the answer to the request that creates it.
 
 
 def keys(service: Service, *, before: tuple[int, str] | None, limit: int) -> Sequence[KeyView]:
-    """Return a page of keys, newest first. Admins get all keys of the project; other users get their own."""
+    """Return a page of keys, newest first. Admins get all keys of the project; other users get their own.
+
+    Args:
+        before: Creation time and id of the last key of the previous page. None for the first page.
+    """
     with service.database.read() as db:
         rows = access.page_of_keys(db, service.project, user=_whose(service), before=before, limit=limit)
     return [KeyView(row, state_of(row, service.now())) for row in rows]
 
 
 def own(service: Service) -> KeyRow | None:
-    """Return the user's key that authenticated this request, or None if it was the service's own key."""
+    """Return the user's key that authenticated this request, or None if no user's key did.
+
+    The service's own key belongs to no user.
+    """
     if not service.actor.key:
         return None
     with service.database.read() as db:
@@ -67,6 +74,10 @@ def own(service: Service) -> KeyRow | None:
 
 def make(service: Service, user: str, name: str, life_ns: int) -> KeyView:
     """Create a key for a member of the project.
+
+    Args:
+        name: A label for the key.
+        life_ns: How long the key is valid, in nanoseconds.
 
     Raises:
         Invalid: A value is wrong, or the user is not a member of the project.
@@ -88,12 +99,15 @@ def make(service: Service, user: str, name: str, life_ns: int) -> KeyView:
 
 
 def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
-    """Replace a key with a new one of the same lifetime. The old key stays valid for the overlap.
+    """Replace a key with a new one of the same lifetime.
+
+    Args:
+        overlap_ns: How long the old key stays valid, in nanoseconds. It never outlives its own expiry.
 
     Raises:
-        NotFound: There is no such key that the user may change.
-        Invalid: The overlap is wrong.
-        Conflict: The key has ended or was rotated already.
+        NotFound: The key does not exist, or the user may not change it.
+        Invalid: The overlap is out of range.
+        Conflict: The key has expired, was revoked or has already been rotated.
     """
     if (fault := overlap_fault(overlap_ns)) is not None:
         raise Invalid(fault)
@@ -116,9 +130,10 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
 
 
 def revoke(service: Service, key: str) -> None:
-    """Revoke a key at once.
+    """Revoke a key at once. Revoking a revoked key changes nothing.
 
-    Revoking it again changes nothing. Raise NotFound if there is no such key that the user may change.
+    Raises:
+        NotFound: The key does not exist, or the user may not change it.
     """
     with service.database.write("key.revoke") as db:
         row = access.key(db, service.project, key, user=_whose(service), alone=True)
@@ -140,7 +155,7 @@ def state_of(row: KeyRow, now: Instant) -> str:
 
 
 def _whose(service: Service) -> str | None:
-    """Return the user whose keys may be seen and changed, or None for all users."""
+    """Return the user whose keys this request may see and change, or None if it may do so for all users."""
     return None if service.actor.may("admin") else service.actor.user
 
 
@@ -165,7 +180,11 @@ def _no_member(db: Connection, project: str, user: str) -> Fault:
 
 
 def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow]:
-    """Return a page of projects. The operator gets all projects; other users get those that they are members of."""
+    """Return a page of projects, by name. The operator gets all projects; other users get the project of their key.
+
+    Args:
+        after: Name of the last project of the previous page. Empty for the first page.
+    """
     with service.database.read() as db:
         if service.actor.is_operator:
             return access.page_of_projects(db, after=after, limit=limit)
@@ -173,7 +192,11 @@ def projects(service: Service, *, after: str, limit: int) -> Sequence[ProjectRow
 
 
 def project(service: Service, name: str) -> ProjectRow:
-    """Return a project. Raise NotFound if there is none, or if the user is not a member of it."""
+    """Return a project.
+
+    Raises:
+        NotFound: The project does not exist. For users other than the operator, also if it is not the project of their key.
+    """
     if not service.actor.is_operator and name != service.project:
         raise NotFound(f"there is no project {name!r}")
     with service.database.read() as db:
@@ -181,7 +204,7 @@ def project(service: Service, name: str) -> ProjectRow:
 
 
 def add_project(service: Service, name: str) -> ProjectRow:
-    """Create a project. Raise Invalid for a wrong name, or Conflict if the project exists."""
+    """Create a project. Raise Invalid if the name is wrong, or Conflict if the project already exists."""
     if (fault := project_fault(name)) is not None:
         raise Invalid(fault)
     with service.database.write("project.add") as db:
@@ -191,13 +214,13 @@ def add_project(service: Service, name: str) -> ProjectRow:
 
 
 def users(service: Service, *, after: str, limit: int) -> Sequence[UserRow]:
-    """Return a page of the users of all projects."""
+    """Return a page of the users of all projects, by name, starting after the name `after`."""
     with service.database.read() as db:
         return access.page_of_users(db, after=after, limit=limit)
 
 
 def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
-    """Disable a user, so that all of the user's keys are refused, or enable the user again.
+    """Disable a user, or enable a disabled user again. All keys of a disabled user are refused.
 
     Raises:
         NotFound: The user does not exist.
@@ -213,13 +236,18 @@ def disable_user(service: Service, name: str, *, disabled: bool) -> UserRow:
 
 
 def members(service: Service, *, after: str, limit: int) -> Sequence[MemberRow]:
-    """Return a page of the project's members."""
+    """Return a page of the project's members, by name, starting after the name `after`."""
     with service.database.read() as db:
         return access.page_of_members(db, service.project, after=after, limit=limit)
 
 
 def put_member(service: Service, name: str, role: str) -> tuple[MemberRow, bool]:
-    """Give a user a role in the project. Return the member and whether it is new. A change takes effect at once.
+    """Give a user a role in the project: add the user as a member, or change the member's role.
+
+    A change takes effect at once.
+
+    Returns:
+        The member, and whether the user was not a member before.
 
     Raises:
         Invalid: The name or the role is wrong.
@@ -240,7 +268,7 @@ def remove_member(service: Service, name: str) -> None:
     """Remove a member and revoke all of the member's keys in the project.
 
     Raises:
-        NotFound: The member does not exist.
+        NotFound: The user is not a member of the project.
     """
     with service.database.write("member.remove") as db:
         before = access.member(db, service.project, name, alone=True)
@@ -255,12 +283,18 @@ ASK = "ask an admin of the project for another"
 
 
 def is_operators(given: str, own: str) -> bool:
-    """Return whether the given key is the service's own. The comparison takes the same time for every key."""
+    """Return whether the given key is the service's own key.
+
+    The comparison takes constant time, so that the time of an answer does not help to guess the key.
+    """
     return hmac.compare_digest(given.encode(), own.encode())
 
 
 def operator(service: Service, project: str | None) -> Actor:
-    """Return the actor for the service's own key, in the project that the request names.
+    """Return the actor of a request that was sent with the service's own key.
+
+    Args:
+        project: The project that the request names. None means the default project.
 
     Raises:
         NotFound: The project does not exist.
@@ -272,11 +306,15 @@ def operator(service: Service, project: str | None) -> Actor:
 
 
 def user_of(service: Service, given: str, project: str | None = None) -> Actor:
-    """Return the actor for a user's key, in the key's project.
+    """Authenticate a request by a user's key and return its actor, who acts in the key's project.
+
+    Args:
+        given: The complete key.
+        project: The project that the request names. None means the key's project.
 
     Raises:
         Unauthorized: The key is not valid.
-        NotFound: The request names another project. The answer does not reveal whether that project exists.
+        NotFound: The request names a project other than the key's. The error does not reveal whether that project exists.
     """
     parsed_key = read_key(given)
     if parsed_key is None:
@@ -292,8 +330,10 @@ def user_of(service: Service, given: str, project: str | None = None) -> Actor:
 
 
 def still(service: Service, actor: Actor) -> bool:
-    """Return whether the actor's key is still valid in its project. Long requests, such as event streams, check it
-    repeatedly."""
+    """Return whether the actor's key is still valid in the actor's project. Return True for an actor without a key.
+
+    Long requests, such as event streams, check this repeatedly.
+    """
     if not actor.key:
         return True
     try:
@@ -303,7 +343,10 @@ def still(service: Service, actor: Actor) -> bool:
 
 
 def known(service: Service, key: str) -> Actor:
-    """Return the actor for the id of a key that was authenticated before.
+    """Return the actor of a key that an earlier request has authenticated.
+
+    Args:
+        key: The id of the key. The secret is not checked again.
 
     Raises:
         Unauthorized: The key is not valid any more.
@@ -321,7 +364,7 @@ def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> No
     The operator always may. Other users may only if there is just one project.
 
     Args:
-        what: The beginning of the error text, which names the page.
+        what: Subject and verb of the error text, which continues with "the jobs of every project".
     """
     if actor.is_operator:
         return
@@ -334,7 +377,10 @@ def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> No
 
 
 def shows_all(db: Connection, actor: Actor) -> bool:
-    """Return whether the actor may open pages that show the jobs of all projects."""
+    """Return whether the actor may open pages that show the jobs of all projects.
+
+    The operator always may. Other users may only if there is just one project.
+    """
     return actor.is_operator or not access.has_several_projects(db)
 
 
@@ -344,7 +390,7 @@ def has_several_projects(service: Service) -> bool:
 
 
 def _actor(service: Service, bearer: Bearer) -> Actor:
-    """Return the actor for a key. Raise Unauthorized, with the reason, if the key is not valid any more."""
+    """Return the actor of a key. Raise Unauthorized, with the reason, if the key is not valid any more."""
     key, now = bearer.key, service.now()
     if key.revoked_at is not None:
         raise Unauthorized(f"{key.id} was revoked at {rfc3339(key.revoked_at)}; {ASK}")

@@ -1,4 +1,4 @@
-"""Advice on what would have made a job cheaper: collect its records and apply the rules of `tuner.planning.advice`."""
+"""Advise what would have made a job cheaper: collect the job's records and apply the rules of `tuner.planning.advice`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,11 +49,11 @@ class AdviceView:
 
     job: JobRow
     spent: Money
-    measured: Money  #: Spent on attempts whose resource use was measured.
+    measured: Money  #: The part of `spent` that went to attempts whose resource use was measured.
     findings: list[AdviceFinding]
-    missing: list[MissingMeasurement]
-    catalogue: str
-    catalogue_age: str
+    missing: list[MissingMeasurement]  #: Measurements that the job lacks and that some rules need.
+    catalogue: str  #: Name of the price catalogue.
+    catalogue_age: str  #: Age of its prices, in words.
 
 
 def advice(service: Service, job: str) -> AdviceView:
@@ -77,8 +77,9 @@ def advice(service: Service, job: str) -> AdviceView:
 def evidence_of(service: Service, row: JobRow) -> JobEvidence:
     """Return the records of a job that the advice rules use.
 
-    They are read in pages, because with SQLite's rollback journal a read blocks every commit. The spend is read last, so
-    that it is not less than the sum of the attempts' bills.
+    The attempts and reports are read in pages of trials, because with SQLite's rollback journal a read blocks every
+    commit. The spend of a running job grows meanwhile, so it is read last. It is therefore never less than the sum of
+    the attempts' bills.
     """
     now = service.now()
     with service.database.read() as db:
@@ -139,7 +140,11 @@ def _curves(
 
 
 def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
-    """Return the steps whose reports the advice rules use. Other reports are not read, because a job may have a million."""
+    """Return the steps whose reports the advice rules use. Other reports are not read, because a job may have a million.
+
+    Args:
+        lasts: The last step of each trial that has reported.
+    """
     reached, fidelity = sorted(lasts, reverse=True), spec.fidelity
     last = fidelity.max or (reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else fidelity.min)
     whole = spec.algorithm.scheduler == "none"
@@ -148,10 +153,10 @@ def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
 
 
 def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price | None, str]:
-    """Return the price of one trial's share of a machine on this market, with the source of the price.
+    """Return the price of one trial's share of a machine on this market, and the source of the price.
 
-    The lowest price among the job's offers on this market is used. If it has none there, the price of its instance
-    type on this market is used. Return None if that price is not known.
+    The price is the lowest among the job's offers on this market. If the job has no offer on this market, it is the
+    price of the job's instance type there, or None if that is not known.
     """
     size = row.spec.resources
     offered = [offer for offer in row.offers if offer.market == market]
@@ -170,7 +175,8 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
 def _is_priced(settings: Settings, kind: str) -> bool:
     """Return whether the settings have a spot price for this instance type, or the catalogue lists the type.
 
-    Any other type gets a price computed from its CPUs and GPUs, which does not show that a spot market for it exists.
+    The price of any other type is computed from its CPUs and GPUs. Such a price does not show that the type has a
+    spot market.
     """
     return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 

@@ -36,12 +36,12 @@ EMPTY = ReportSeries([], [], [], [])
 
 @dataclass(frozen=True, slots=True)
 class CurvesView:
-    """The reports of all trials up to an event, with one metric for a chart."""
+    """The learning curves of a job's trials up to an event, and one metric to draw as a chart."""
 
     job: JobRow
-    seq: int  #: Number of the newest event that is included.
+    seq: int  #: Number of the newest event whose reports are included.
     trials: Sequence[TrialRow]
-    series: Mapping[str, ReportSeries]  #: By trial, with the values of the objective.
+    series: Mapping[str, ReportSeries]  #: By trial, the reports with the values of the objective's metric.
     losses: Mapping[str, list[int]]  #: By trial, the steps at which it was preempted.
     metric: str  #: The charted metric: the objective's, or the requested one.
     metrics: Sequence[str]  #: The metrics that can be requested.
@@ -52,7 +52,7 @@ class CurvesView:
         return sum(len(course.steps) for course in self.series.values())
 
     def promotions(self, trial: str) -> list[int]:
-        """Return the rungs at which the trial was compared and after which it continued."""
+        """Return the rungs at which the trial has a value of the objective and beyond which it continued."""
         course = self.series.get(trial, EMPTY)
         if not course.steps:
             return []
@@ -73,7 +73,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective.metric
-        # read first, so that no event is missed: later events come from the stream
+        # Read before the curves, so that no event is missed: the event stream delivers all events after this one.
         seq = jobs.newest_event(db, job)
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
@@ -96,27 +96,30 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
 
 @dataclass(frozen=True)
 class TrialView:
-    """A trial with everything that is recorded of it."""
+    """A trial with its learning curve, bill, attempts and checkpoints."""
 
     row: TrialRow
     curve: list[CostedReport]
     bill: Mapping[CostKind, Cost]
     attempts: list[tuple[AttemptRow, Usage | None]]
-    inherited: Inherited | None  #: The trial of an earlier job that it continues, if any.
+    #: The trial of an earlier job that this trial continues. None if it began from scratch.
+    inherited: Inherited | None
     checkpoints: list[DurableCheckpoint]
 
 
 @dataclass(frozen=True)
 class BillView:
-    """The bill of a job."""
+    """The bill of a job, with what it would have cost without early stopping or without spot."""
 
     job: JobRow
     account: Account
-    by_trial: Mapping[str, Mapping[CostKind, Cost]]
+    by_trial: Mapping[str, Mapping[CostKind, Cost]]  #: By trial or export.
     trials: list[TrialRow]
-    #: Cost if every trial were trained to the last step at its own pace. None if there is no last step or no report.
+    #: Estimated cost if every trial with a report had been trained to the job's last step, at the trial's own cost per step.
+    #: None if the job has no last step or no report.
     full_fidelity: Money | None
-    on_demand: Money | None  #: Cost of the same machine time on demand; None if that price is not known.
+    #: Cost of the same machine time at on-demand prices. None if the on-demand price is not known.
+    on_demand: Money | None
 
     @property
     def by_kind(self) -> dict[CostKind, Cost]:
@@ -128,13 +131,16 @@ class BillView:
 
     @property
     def exports(self) -> Money:
-        """What exports of the job's models have cost."""
+        """Return the cost of the exports of the job's models."""
         costs = (total(kinds).usd for trial, kinds in self.by_trial.items() if EXPORT_ID.fullmatch(trial))
         return sum(costs, start=ZERO)
 
     @property
     def search(self) -> Money:
-        """What the search has cost: everything but the exports, which have no counterfactual."""
+        """Return the spend of the job without its exports, for comparison with `full_fidelity` and `on_demand`.
+
+        Those amounts do not include exports either.
+        """
         return self.account.posted.usd - self.exports
 
     @property
@@ -171,9 +177,9 @@ def page_of_trials(
 
 
 def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
-    """Add the reason if a trial stayed pending or paused when its job ended.
+    """Return the trial with a reason added if it was pending or paused when its job ended. Return any other trial unchanged.
 
-    The recorded trial does not have this reason, because the end of a job does not change its pending and paused trials.
+    The reason is not recorded, because the end of a job does not change the rows of its pending and paused trials.
     """
     if row.reason or row.state not in ("pending", "paused") or job.state not in FINAL:
         return row
@@ -232,10 +238,10 @@ def check_exists(service: Service, job: str) -> None:
 def ledger_lines(
     service: Service, job: str, *, after: int = 0, limit: int | None = None
 ) -> Iterator[EntryRow]:
-    """Yield the ledger entries of a job, oldest first. Each read fetches up to 1000.
+    """Yield the ledger entries of a job, oldest first. Each transaction reads up to 1000 entries.
 
     Args:
-        after: Sequence number of the entry to start after.
+        after: Sequence number of the entry to start after; 0 starts at the first entry.
         limit: Most entries to yield; None for all.
 
     Raises:
@@ -265,7 +271,10 @@ def changes(service: Service, job: str, after: int) -> tuple[ChangesSince, JobVi
 
 
 def version(service: Service, job: str) -> Version:
-    """Return the current version of a job's answers, for comparison with an earlier one. Raise NotFound if there is no such job."""
+    """Return the current version of a job's answers. Raise NotFound if there is no such job.
+
+    If it equals an earlier version, no answer about the job has changed since.
+    """
     with service.database.read() as db:
         return curves.version(db, job, service.project)
 
@@ -297,8 +306,8 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
 def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
     """Return the cost of the job's machine time at on-demand prices, or None if the on-demand price is not known.
 
-    The cost of every attempt on spot is scaled by the ratio of the prices. The cost of a restore self-test is left
-    out, because a job on demand has none.
+    The spend of attempts on spot is multiplied by the ratio of the on-demand price to the paid price. The cost of a
+    restore self-test is excluded, because a job that uses only on-demand machines runs none.
     """
     spent_by_market = answers.spent_by_market(db, row.id)
     if not any(market == "spot" for market, _, _ in spent_by_market):
@@ -314,10 +323,10 @@ def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
 
 
 def _price_on_demand(service: Service, row: JobRow) -> Price | None:
-    """Return the on-demand price of one trial when the job was admitted.
+    """Return the on-demand price of one trial's share of a machine, or None if it is not known.
 
-    It is the lowest price among the job's on-demand offers. Without such an offer, it is the on-demand price of the
-    job's instance type.
+    The price is the lowest among the job's on-demand offers. If the job has no such offer, it is the on-demand price of
+    the job's instance type that was recorded at admission, or the current one if none was recorded.
     """
     size = row.spec.resources
     offered = [o.rate(size).price for o in row.offers if o.market == "on_demand"]

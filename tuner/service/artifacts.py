@@ -1,4 +1,4 @@
-"""Artifacts of a trial: the files that it reported with its metrics."""
+"""List and read the artifacts of a trial: the files that it reported with its metrics."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from tuner.service.bootstrap import Service
 from tuner.store import jobs, stored_files
 
 OTHER = "application/octet-stream"
-# The only content types with which an artifact is sent. User code chooses names and content, so a browser must never take a
-# file for a page or a script. An image in SVG may contain scripts, so it is not among them.
+# Content types by file extension. All other artifacts are sent as `OTHER`: user code chooses names and contents, so a browser
+# must never interpret an artifact as a page or a script. SVG is missing because an SVG image may contain scripts.
 IMAGES = {
     ".png": "image/png",
     ".jpg": "image/jpeg",
@@ -43,7 +43,7 @@ def artifacts_of(service: Service, job: str, trial: str) -> list[ArtifactView]:
     """Return the artifacts of a trial, ordered by name.
 
     Raises:
-        NotFound: The job or the trial does not exist.
+        NotFound: The job or the trial does not exist, or the list of its artifacts is damaged.
         Unavailable: The storage does not answer.
     """
     return [_view(stored_artifact) for _, stored_artifact in sorted(_stored(service, job, trial)[1].items())]
@@ -75,7 +75,7 @@ def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dic
         gone = stored_files.removal_of(db, job, trial)
     stored = TrialArtifacts(service.settings.storage, service.project, job, trial)
     try:
-        # Files that are being removed are not listed any more.
+        # Files whose removal is ordered are not listed, because they may be deleted at any moment.
         files = stored.list()
         return stored, {name: file for name, file in files.items() if gone is None or file.attempt > gone}
     except ArtifactDamaged as error:

@@ -1,7 +1,7 @@
 """Audit the ledger in the background.
 
-A round compares the balance of every account with the sum of its ledger entries, a limited number of accounts per
-call.
+A round compares every job's account with the sums of its ledger entries and open holds, a limited number of accounts per
+call. It also checks that no shared budget is exceeded.
 """
 
 import logging
@@ -12,16 +12,15 @@ from tuner.service.shared_budgets import full_name
 
 log = logging.getLogger("tuner.audit")
 
-AT_ONCE, TOGETHER = 50, 10  # most accounts per call of `some`, and per transaction
+AT_ONCE, TOGETHER = 50, 10  # Most accounts per call of `Audit.some`, and per transaction.
 ROUND_NS = 60 * 10**9
 BUDGET = "budget "
 
 
 class Audit:
-    """Audit accounts, a limited number at each call of `some`.
+    """Audit the accounts in rounds, a limited number of accounts at each call of `some`.
 
-    Use it from one thread only. A fault that it finds stays in the service's vitals until a later check finds it
-    corrected.
+    Use it from one thread only. A fault stays in `health.violations` of the service until a later check no longer finds it.
     """
 
     def __init__(self, service: Service) -> None:
@@ -30,9 +29,10 @@ class Audit:
         self._began_at = service.now()
 
     def some(self) -> None:
-        """Check the next accounts if a round is under way or a new one is due. Rounds begin at least `ROUND_NS` apart.
+        """Check the next `AT_ONCE` accounts. Do nothing if the last round is complete and the next one is not due yet.
 
-        The accounts are read in many short transactions, because with SQLite a read blocks every commit.
+        Rounds begin at least `ROUND_NS` apart. The accounts are read in many short transactions, because with SQLite a
+        read blocks every commit.
         """
         service, now = self._service, self._service.now()
         if not self._after:
@@ -53,7 +53,7 @@ class Audit:
             service.health.checked_at = service.now()
 
     def _check_budgets(self) -> None:
-        """Check that no shared budget is exceeded."""
+        """Record a fault for each shared budget whose spend and holds exceed its limit."""
         service, names = self._service, set[str]()
         with service.database.read() as db:
             projects = shared_budgets.projects(db)

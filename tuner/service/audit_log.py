@@ -1,6 +1,6 @@
-"""The audit log: changes that users requested.
+"""Write and read the audit log of the changes that users requested.
 
-An entry is written in the transaction of its change, so that neither exists without the other.
+An entry is written in the same transaction as its change, so that neither exists without the other.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def note(
     before: Facts | None = None,
     after: Facts | None = None,
 ) -> None:
-    """Add an entry to the audit log.
+    """Add an entry to the audit log, in the transaction `db` of the change.
 
     Args:
         action: The kind of change, such as `job.pause`.
@@ -45,16 +45,21 @@ def note(
 
 
 def page(service: Service, only: EntryFilter, *, before: int | None, limit: int) -> Sequence[AuditLogEntry]:
-    """Return a page of the project's entries, newest first."""
+    """Return a page of the project's entries, newest first.
+
+    Args:
+        only: The filter that the entries must match.
+        before: Sequence number of the last entry of the previous page. None for the first page.
+    """
     with service.database.read() as db:
         return audit_log.page(db, service.project, only, before=before, limit=limit)
 
 
-# The facts that entries contain
+# The facts of changed objects that entries record
 
 
 def of_job(row: JobRow) -> dict[str, Any]:
-    """Return the facts of a job that a request can change."""
+    """Return the facts about a job that a request can change."""
     return {
         "state": row.state,
         "wish": row.control_request,
@@ -76,9 +81,9 @@ def of_budget(budget: Budget) -> dict[str, Any]:
 
 
 def of_shared_budget(budget: SharedBudget) -> dict[str, Any]:
-    """Return the facts of a shared budget.
+    """Return the facts about a shared budget.
 
-    Only the host of a webhook's URL is recorded, because the rest of the URL may be secret.
+    Of a webhook's URL, only the host is included, because the rest may be secret.
     """
     return {
         "usd": None if budget.usd is None else budget.usd.usd,
