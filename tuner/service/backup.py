@@ -26,20 +26,20 @@ from tuner.store.restore_corrections import PausedJob as PausedJob
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """A backup that was made."""
+    """A description of a backup that was just written."""
 
     file: str
     bytes: int
-    kind: str
-    revision: str
-    version: str
+    kind: str  #: The kind of database, `sqlite` or `postgresql`.
+    revision: str  #: Schema revision of the database.
+    version: str  #: Version of tuner that made the backup.
     taken_at: str  #: Changes after this time may be missing.
-    jobs: int
-    sha256: str
+    jobs: int  #: Number of jobs in the backup.
+    sha256: str  #: Digest of the copy of the database in the backup.
 
 
 def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = system_now) -> BackedUp:
-    """Write a backup, readable only by its owner. On any error no file is left.
+    """Write a backup of the database to a file that only its owner can read. If the backup fails, no file is left.
 
     Raises:
         Conflict: The file exists, or the database is empty or newer than this version of tuner.
@@ -91,7 +91,9 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
 
 @contextmanager
 def _folder_next_to(file: Path) -> Iterator[Path]:
-    """Create a temporary folder next to the file, on the same disk.
+    """Yield a temporary folder next to the file and remove it afterwards.
+
+    It is on the same disk as the file, so that the finished backup can be renamed to the file atomically.
 
     Raises:
         BadFile: The folder cannot be created, or a write into it fails.
@@ -116,8 +118,9 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-AT_ONCE = 16  # number of parallel requests to the storage
-FUTURE_NS = 5 * 60 * NS  # tolerance for a wrong clock of the machine that made the backup
+AT_ONCE = 16  # Number of parallel requests to the storage.
+# A backup may be dated this far in the future, because the clock of the machine that made it may be fast.
+FUTURE_NS = 5 * 60 * NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +129,21 @@ class Restored:
 
     taken_at: str  #: When the backup was made.
     version: str  #: Version of tuner that made the backup.
-    revision_before: str
-    revision: str
-    jobs: int
+    revision_before: str  #: Schema revision of the backup.
+    revision: str  #: Schema revision of the restored database.
+    jobs: int  #: Number of jobs in the restored database.
     paused: tuple[PausedJob, ...]
     gone: tuple[str, ...]  #: Jobs of the replaced database that the backup does not have.
     missing: tuple[str, ...]  #: Checkpoints that the backup names and the storage does not have.
-    storage_fault: str | None  #: Why the storage could not be searched for checkpoints; None if it was.
-    kept: str | None  #: Where the replaced database was moved if it was damaged; otherwise None.
+    #: Why the storage could not be searched for checkpoints; None if the search succeeded.
+    storage_fault: str | None
+    kept: str | None  #: Path of a copy of the replaced database if that was damaged; otherwise None.
 
 
 def restore(
     settings: Settings, file: Path, *, replace: bool, now: Callable[[], Instant] = system_now
 ) -> Restored:
-    """Replace the database with a backup. If BadFile or Conflict is raised, nothing was changed.
+    """Replace the database with a backup. If BadFile or Conflict is raised, the database is unchanged.
 
     Args:
         replace: Whether a database that has jobs or shared budgets may be replaced.
@@ -208,10 +212,9 @@ def _refuse_unfit(about: About, database: Database, now: Instant) -> None:
 
 
 def _refuse_altered(copy: Path) -> None:
-    """Raise BadFile if a SQLite copy has code or balances that tuner cannot have written.
+    """Raise BadFile if a SQLite copy has triggers, views or balances that tuner cannot have written.
 
-    The backup's seal (a digest) does not prove this, because anybody who alters a backup can compute a new
-    seal.
+    The digest in the backup does not rule this out, because anybody who alters a backup can compute a new digest.
     """
     with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
         fresh = Path(name) / "fresh"
@@ -232,10 +235,16 @@ def _put(
     now: Instant,
     failpoint: str,
 ) -> tuple[RestoredRows, Path | None]:
-    """Replace the database by the backup. Return its corrected content, and where a damaged database was moved.
+    """Replace the database with the backup, and correct the accounts.
 
-    With SQLite the money is corrected before the backup becomes the database. With PostgreSQL old drivers are fenced
-    when the backup is loaded, and the money is corrected right after that.
+    With SQLite, the accounts are corrected before the backup replaces the database. With PostgreSQL, they are corrected
+    after the backup is loaded. No old driver can write in between, because loading also fences old drivers.
+
+    Args:
+        replaced: The accounts of the replaced database, by job.
+
+    Returns:
+        The contents of the restored database, and the path of a copy of the replaced one if that was damaged.
     """
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
@@ -256,7 +265,10 @@ def _correct(database: Database, about: About, replaced: Mapping[str, Account], 
 
 
 def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[CheckpointKey], str | None]:
-    """Return the checkpoints that the storage does not have. If that cannot be determined, return none and the reason."""
+    """Return the checkpoints in `keys` that the storage does not have. The second item is then None.
+
+    If the storage cannot be searched, return an empty list and the reason.
+    """
     stores = {key.job: CheckpointStore(settings.storage, key.project, key.job) for key in keys}
 
     def is_there(key: CheckpointKey) -> bool:
@@ -271,14 +283,15 @@ def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[Ch
 
 
 def _has_later(settings: Settings, missing: CheckpointKey) -> bool:
-    """Return whether the storage has a later checkpoint of the same trial.
+    """Return whether the storage has a later checkpoint of the trial than the missing one.
 
-    If it has, retention removed the missing one. If not, this may be the wrong storage. The missing checkpoint then
-    stays in the database, and a trial that resumes from it reports the fault.
+    A later checkpoint shows that retention removed the missing one after the backup. Without one, the settings may name
+    the wrong storage. The missing checkpoint then stays in the database, and a trial that resumes from it reports the
+    fault.
     """
     try:
         stored = CheckpointStore(settings.storage, missing.project, missing.job).ids(missing.trial)
     except Exception:
-        # every storage backend raises its own error types; in doubt the checkpoint stays recorded
+        # Every storage backend raises its own error types. If the answer is unknown, the checkpoint stays recorded.
         return False
     return any(checkpoint.step > missing.step for checkpoint in stored)

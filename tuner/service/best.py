@@ -1,4 +1,7 @@
-"""The best configuration under a budget, here or on another machine."""
+"""Find the best configuration of a job within limits of cost and time.
+
+Cost and time are those recorded on the job's own machine, or those computed for another machine.
+"""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +30,7 @@ from tuner.store.pareto_front import skyline
 from tuner.tuning.confirm import confidence, mean
 
 HERE = MachineQuery()
-#: Two configurations are equal if the confidence that the one with the better mean is better is below this.
+#: Two configurations count as equally good if the one with the better mean is really better with a probability below this.
 EQUAL_BELOW = 0.6
 
 
@@ -36,7 +39,7 @@ class PricedPoint:
     """A configuration at a step (a point), with the cost and time to train it on the requested machine."""
 
     point: CostedReport
-    elsewhere: Repriced | None = None  #: None if the recorded cost and time apply.
+    elsewhere: Repriced | None = None  #: Cost and time on another machine. None if the recorded ones apply.
 
     @property
     def cost(self) -> Cost:
@@ -49,14 +52,15 @@ class PricedPoint:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """How sure it is that a configuration is the best of those that were trained with several seeds."""
+    """A configuration that was chosen after the best ones were trained with several seeds, and how certain the choice is."""
 
-    trial: str  #: The trial of the search.
+    trial: str  #: The trial of the search that has the configuration. Its repetitions are further trials.
     step: int
-    seeds: int
+    seeds: int  #: Number of seeds that the configuration was trained with.
     mean: float  #: Mean of the metric over the seeds.
-    runner_up: str | None  #: The best other candidate. None if there is none.
-    confidence: float | None  #: Probability that it is better than the runner-up.
+    runner_up: str | None  #: Trial of the best other configuration. None if there is none.
+    #: Probability that the configuration is better than the runner-up. None without a runner-up.
+    confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,14 @@ class BestView:
 
     job: JobRow
     best: PricedPoint
-    #: The cheapest point that is better than the best affordable one. None also with a confirmation.
+    #: The cheapest point that is better than `best`. It is outside the limits. None if there is none.
     next_better: PricedPoint | None
     #: How points were priced on another machine; None if the recorded costs apply.
     pricing: MachinePricing | None
     #: Forecast of what more money would buy; None if not requested.
     forecast: NextDollarForecast | None = None
 
-    #: None if the job did not confirm, or if limits or another machine were given.
+    #: None if the job did not repeat its best configurations with several seeds, or if limits or another machine were given.
     confirmation: Confirmation | None = None
 
     @property
@@ -81,9 +85,9 @@ class BestView:
         return self.best.point.value
 
     def gain(self, point: CostedReport) -> float:
-        """Return how much better a point is than the best affordable one.
+        """Return how much better the metric of a point is than that of `best`.
 
-        The value is positive for a better point, even if the metric is minimized.
+        The result is positive if the point is better, even if the metric is minimized.
         """
         score = self.job.spec.objective.score
         assert point.value is not None
@@ -95,8 +99,13 @@ def best(
 ) -> BestView:
     """Return the best configuration whose training stays within these limits of cost, GPU-hours and time.
 
+    Args:
+        query: The machine for which cost and time are computed. By default, the recorded ones apply.
+        with_forecast: Whether to add a forecast of what more money would buy.
+
     Raises:
-        NothingAffordable: No point is within the limits; the cheapest one is named.
+        NotFound: The project has no such job.
+        NothingAffordable: No point is within the limits; the error names the cheapest one.
         Invalid: The requested machine or market is not known.
     """
     with service.database.read() as db:
@@ -110,13 +119,20 @@ def best(
 
 
 def best_trial(db: Connection, row: JobRow) -> str | None:
-    """Return the best trial of a job, or None if it has none. If the job confirmed, it is the confirmed one."""
+    """Return the best trial of a job, or None if no trial has a feasible report.
+
+    If the job repeated its best configurations with several seeds, the result is the trial that was confirmed.
+    """
     view = _best(db, row, fronts.ANY, None)
     return None if view is None else _confirmed(db, view).best.point.trial
 
 
 def _confirmed(db: Connection, view: BestView) -> BestView:
-    """Choose the configuration with the best mean over its seeds, if the job confirmed, or a cheaper one that is as good."""
+    """Replace the best configuration with the confirmed one, if the job repeated configurations with several seeds.
+
+    The confirmed configuration is the one with the best mean over its seeds, or the cheapest of those that are equally
+    good (see `EQUAL_BELOW`).
+    """
     configs = fronts.repeated(db, view.job.id) if view.job.spec.confirm is not None else []
     if not configs:
         return view
@@ -144,10 +160,10 @@ def best_of_all(
 ) -> BestView:
     """Return the best configuration over all jobs that tuned this trainable for this metric.
 
-    The newest job decides which direction is better.
+    The objective of the newest job decides whether larger or smaller values are better.
 
     Raises:
-        NothingAffordable: No job tuned it, or no point is within the limits.
+        NothingAffordable: No job tuned the trainable for the metric, or no point is within the limits.
         Invalid: The requested machine or market is not known.
     """
     with service.database.read() as db:
@@ -181,7 +197,11 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 def pareto(
     service: Service, job: str, query: MachineQuery = HERE
 ) -> tuple[Objective | None, list[PricedPoint], MachinePricing | None]:
-    """Return the job's second objective, its Pareto front, cheapest first, and how the points were priced.
+    """Return the job's Pareto front, cheapest first.
+
+    Returns:
+        The job's second objective or None, the points of the front, and how they were priced on another machine. The last
+        is None if the recorded costs apply.
 
     Raises:
         NotFound: The project has no such job.
@@ -213,7 +233,10 @@ class _PointsOnOtherMachine:
         )
 
     def best(self, limits: CostLimits) -> tuple[PricedPoint, float] | None:
-        """Return the best point within the limits, with its loss: its metric, negated if larger is better."""
+        """Return the best point within the limits and its loss, or None if no point is within them.
+
+        The loss is the metric, negated if larger is better.
+        """
         within = [
             (point.loss, cost.cost.usd, point.seq, cost, point)
             for cost, point in self._points
@@ -235,7 +258,7 @@ class _PointsOnOtherMachine:
         return self._priced([(costs[point.seq], point) for point in points])
 
     def _priced(self, repriced: Sequence[tuple[Repriced, Any]]) -> list[PricedPoint]:
-        """Return the points with all their recorded fields."""
+        """Read the complete reports of these points, and return each with its cost on the other machine."""
         whole = fronts.whole(self._db, self._row.id, [(point.trial, point.step) for _, point in repriced])
         return [PricedPoint(point, cost) for point, (cost, _) in zip(whole, repriced, strict=True)]
 
@@ -266,7 +289,7 @@ def _cheapest(db: Connection, service: Service, row: JobRow, query: MachineQuery
 
 
 def without_best(db: Connection, row: JobRow) -> str:
-    """Say why a job without a point on its front has no best trial."""
+    """Return a text that says why a job whose Pareto front is empty has no best trial."""
     near, limits = fronts.nearest(db, row.id), row.spec.constraints
     if near is None or not limits:
         return f"no trial has reported {row.spec.objective.metric!r} yet"

@@ -28,7 +28,7 @@ def system_now() -> Instant:
 
 @dataclass(frozen=True)
 class Service:
-    """The parts that a use case needs: settings, database, cluster and so on, with the actor and project of the request.
+    """The parts of a service, such as its database and cluster, with the actor and project of the request in progress.
 
     In background work, which has no request, the actor is `BACKGROUND` and the project is the default one.
     """
@@ -57,14 +57,14 @@ class Service:
 
     @cached_property
     def leading(self) -> Leading:
-        """Return this service's part in the election of the leader."""
+        """Return the object through which this service takes part in the election of the leader."""
         leadership = Leading(self.database, self.now)
         self.health.leads = leadership.is_leading
         return leadership
 
 
 def build(settings: Settings) -> Service:
-    """Build the service and bring its database up to date.
+    """Build the service, and migrate its database to the newest revision.
 
     Raises:
         Unavailable: The database does not answer.
@@ -90,12 +90,12 @@ def build(settings: Settings) -> Service:
 def keep_url(path: Path, url: str) -> None:
     """Write the database URL to the file that drivers read.
 
-    If the file already has this URL, it is not written again, because a driver may read it at any moment. Another service
-    with the same home may write it at the same time.
+    A file that already has this URL is left unchanged, because a driver may read it at any moment. Another service with
+    the same home may call this at the same time.
     """
     with suppress(FileNotFoundError):
         if path.read_text() == url:
             return
         path.unlink()
-    with suppress(FileExistsError):  # another service with the same settings has written it in the meantime
+    with suppress(FileExistsError):  # another service with the same settings has just written it
         write_private(path, url)

@@ -1,4 +1,7 @@
-"""The price catalogue in effect: the one that the settings name, the one that was imported, or the shipped one."""
+"""Find, query and replace the price catalogue in effect.
+
+It is the file that TUNER_PRICES names, otherwise the imported file, otherwise the catalogue that is shipped with tuner.
+"""
 
 import os
 from collections.abc import Mapping
@@ -22,9 +25,9 @@ SHIPPED = "shipped with tuner"
 
 
 def catalogue(settings: Settings) -> Catalogue:
-    """Return the catalogue of TUNER_PRICES, otherwise `$TUNER_HOME/prices.csv`, otherwise the shipped one.
+    """Return the catalogue of TUNER_PRICES, otherwise of `$TUNER_HOME/prices.csv`, otherwise the shipped one.
 
-    A file is read again when it has changed. Raise BadFile if it cannot be used.
+    A file is read again only if it has changed. Raise BadFile if the file cannot be used.
     """
     if settings.prices:
         return _of_file(Path(settings.prices), "TUNER_PRICES: ")
@@ -34,7 +37,7 @@ def catalogue(settings: Settings) -> Catalogue:
 
 
 def fault_of_prices(settings: Settings) -> str | None:
-    """Return why the catalogue in effect cannot be used, so that every job would be refused, or None if it can."""
+    """Return why the catalogue in effect cannot be used, or None if it can. With an unusable catalogue every job is refused."""
     try:
         catalogue(settings)
     except BadFile as error:
@@ -72,8 +75,8 @@ class PricesView:
     catalogue: Catalogue
     listings: list[Listing]
     today: date
-    warning: str | None  #: A warning about the listings found, if any.
-    rates: tuple[DataRates, ...]
+    warning: str | None  #: A warning about these listings, such as about their age; None if there is none.
+    rates: tuple[DataRates, ...]  #: Prices of moving and storing data, by cloud.
 
 
 def prices(
@@ -82,10 +85,12 @@ def prices(
     """Return the catalogue's listings that match these values.
 
     Args:
+        today: The date at which the age of the prices is judged.
         filters: The requested value of each field, such as `region`. None means any value.
+        market: List only machines that have a price on this market. None means any market.
 
     Raises:
-        Invalid: The catalogue has no listing with one of the values. The error suggests the nearest known ones.
+        Invalid: One of the values is in no listing of the catalogue. The error suggests the most similar known values.
     """
     here = catalogue(settings)
     given = {field: word for field, word in filters.items() if word is not None}
@@ -97,9 +102,9 @@ def prices(
 
 
 def data_rates(settings: Settings) -> tuple[DataRates, ...]:
-    """Return the prices of moving and storing data, by cloud.
+    """Return the prices of moving and storing data, one item for each cloud.
 
-    A price in the settings replaces that of every cloud.
+    A price in the settings replaces the price of every cloud.
     """
     return tuple(_with_settings(rates, settings) for rates in _shipped_rates())
 
@@ -110,10 +115,10 @@ CLOUDS_OF_STORAGE = {
 
 
 def storage_price(settings: Settings) -> Money | None:
-    """Return the dollars for keeping a GB (10^9 bytes) in the job storage for a month.
+    """Return the price, in dollars per month, of keeping a GB (10^9 bytes) in the job storage.
 
-    TUNER_STORAGE_USD_PER_GB_MONTH is used if it is set, otherwise the list price of the storage's cloud. Return None for a directory
-    without that setting, because its price is not known.
+    TUNER_STORAGE_USD_PER_GB_MONTH is used if it is set, otherwise the list price of the storage's cloud. Return None if
+    neither is known, as for a directory without that setting.
     """
     if settings.storage_usd_per_gb_month is not None:
         return Money.from_usd(settings.storage_usd_per_gb_month)
@@ -122,19 +127,19 @@ def storage_price(settings: Settings) -> Money | None:
 
 
 def transfer_price(settings: Settings) -> Money | None:
-    """Return the dollars for moving a GB (10^9 bytes) between the job storage and another region.
+    """Return the price, in dollars, of moving a GB (10^9 bytes) between the job storage and another region.
 
-    TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of the storage's cloud. Return None for a directory without
-    that setting, because its price is not known.
+    TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of the storage's cloud. Return None if neither
+    is known, as for a directory without that setting.
     """
     return _between_regions(settings, _rates_of_storage(settings))
 
 
 def data_transfer_price(settings: Settings) -> Money | None:
-    """Return the dollars for moving a GB (10^9 bytes) from the region of the datasets to another one.
+    """Return the price, in dollars, of moving a GB (10^9 bytes) from the region of the datasets to another region.
 
-    TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of that region's cloud. Return None for a region that the
-    catalogue does not list.
+    TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of the cloud of the datasets' region. Return None
+    if neither is known, as for a region that the catalogue does not list.
     """
     return _between_regions(settings, rates_of_region(settings, settings.data_region))
 
@@ -146,7 +151,7 @@ def _between_regions(settings: Settings, rates: DataRates | None) -> Money | Non
 
 
 def rates_of_region(settings: Settings, region: str | None) -> DataRates | None:
-    """Return the prices of a region's cloud, or None if the catalogue does not list the region."""
+    """Return the prices of moving and storing data in a region's cloud, or None if the catalogue does not list the region."""
     listed = catalogue(settings).find(region=region) if region else []
     return next((rates for rates in data_rates(settings) if listed and rates.cloud == listed[0].cloud), None)
 
@@ -158,7 +163,7 @@ def _rates_of_storage(settings: Settings) -> DataRates | None:
 
 
 def update(settings: Settings, file: Path) -> Catalogue:
-    """Replace the catalogue of this home with a file, which is checked completely first.
+    """Check a catalogue file completely, then copy it over `$TUNER_HOME/prices.csv`. Return the new catalogue.
 
     Raises:
         BadFile: The file cannot be used.

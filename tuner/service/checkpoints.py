@@ -1,4 +1,4 @@
-"""Download of a trial's stored checkpoints."""
+"""Choose a stored checkpoint of a trial and read its files for a download."""
 
 from tuner.checkpoints.checkpoints import (
     CheckpointArchive,
@@ -17,7 +17,7 @@ from tuner.store import answers, jobs
 from tuner.store.answers import DurableCheckpoint
 from tuner.store.jobs import JobRow
 
-# Limits of an error message.
+# An error message lists at most this many file names, and at most this many characters of a requested name.
 MOST_NAMES = 20
 MOST_CHARS = 200
 
@@ -28,7 +28,7 @@ def open_checkpoint(
     """Return a trial's checkpoint and its files as one tar file.
 
     Args:
-        step: The step of the checkpoint. None means the one with the best metric; among equal ones the first.
+        step: The step of the checkpoint. None means the best checkpoint, as `choose` defines it.
 
     Raises:
         NotFound: The job, the trial or the checkpoint does not exist, or its files are gone or damaged.
@@ -46,7 +46,11 @@ def open_checkpoint(
 
 
 def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
-    """Return one file of a checkpoint. Raise NotFound, which names the checkpoint's files, if it has no such file."""
+    """Return one file of a checkpoint.
+
+    Raises:
+        NotFound: The checkpoint has no such file. The error lists its files.
+    """
     for file in archive.files:
         if file.path == path:
             return file
@@ -55,9 +59,11 @@ def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
 
 
 def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> DurableCheckpoint:
-    """Return a trial's checkpoint of `step`, or if that is None the one with the best metric, among those of the highest stage of proxies.
+    """Return a trial's checkpoint of `step`, or its best checkpoint if `step` is None.
 
-    A checkpoint of a feasible report is better than any other.
+    The best checkpoint is the one whose report violates the constraints least. Ties are broken by the later stage of the
+    proxies, then the better metric, then the earlier step. If no checkpoint has a report with a value, the last checkpoint
+    is the best.
 
     Raises:
         NotFound: The job has no such trial, or the trial has no such checkpoint.
