@@ -1,4 +1,4 @@
-"""The Ray cluster as the service uses it: its nodes, and the drivers that are submitted to it."""
+"""Connect the service to its Ray cluster: list the nodes, and submit, query and stop drivers."""
 
 import os
 import sys
@@ -21,18 +21,18 @@ from tuner.settings import Settings
 DRIVER_ENV = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    # Tune's snapshots of itself are not used: the database is the record.
+    # Tune's own snapshots are practically disabled, because a new driver restores its state from the database.
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "1000000",
-    # Seconds after which an actor that does not end by itself is killed. With less than ten, Tune's loop blocks
-    # meanwhile.
+    # Seconds after which an actor that does not end by itself is killed. With less than ten, Tune's loop blocks while it
+    # waits for the actor.
     "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
-    # Otherwise Tune restarts the actor of a drained node regardless of `max_failures`. The loop decides about the
-    # trial instead.
+    # Without this, Tune restarts the actor of a drained node regardless of `max_failures`. The driver itself must decide
+    # whether the trial resumes.
     "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
-    # Ray keeps about 40 kB of metrics per task name, and our task names contain the attempt. Metrics of machines are
-    # still collected.
+    # Ray keeps about 40 kB of metrics per task name. Our task names contain the attempt, so memory would grow with every
+    # attempt. Metrics of machines are still collected.
     "RAY_enable_metrics_collection": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -47,7 +47,7 @@ FIT_FRESH_S = 30.0
 class DashboardAccess:
     """The address of Ray's dashboard and the token that it requires.
 
-    The token is sent to the dashboard only and never shown.
+    The token is sent only to the dashboard and is never displayed.
     """
 
     url: str
@@ -66,7 +66,7 @@ class Cluster(Protocol):
     def nodes(self) -> list[Node]: ...
 
     def check_fit(self) -> None:
-        """Raise RayUnfit, with what to do, if the cluster has another version of Ray or Python.
+        """Raise RayUnfit if the cluster has another version of Ray or Python than the service. The error says what to do.
 
         The service accepts and launches no job on such a cluster.
         """
@@ -74,11 +74,12 @@ class Cluster(Protocol):
     def submit(
         self, submission_id: str, *, job: str, epoch: int, about: Mapping[str, str], code: str | None
     ) -> None:
-        """Submit a driver. Submitting the same id again changes nothing.
+        """Submit the driver of a job. Submitting the same id again changes nothing.
 
         Args:
+            epoch: The number of the launch.
             about: Facts about the job that Ray's dashboard shows.
-            code: Digest of the trainable's code on the service's machine.
+            code: Digest of the trainable's code on the service's machine. None if it is not computed.
         """
 
     def submit_export(self, submission_id: str, *, job: str, export: str) -> None:
@@ -94,11 +95,11 @@ class Cluster(Protocol):
         """Return the address and token of Ray's dashboard, or None while there is no cluster yet."""
 
     def shut_down(self) -> None:
-        """End the service's own cluster. A cluster that the service did not start keeps running."""
+        """End the cluster that the service started for itself. Any other cluster keeps running."""
 
 
 class RayCluster:
-    """The existing cluster that the settings name, otherwise a local Ray head that this service starts."""
+    """The cluster that TUNER_RAY_ADDRESS names. Without that setting, a local Ray head that this service starts."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -133,9 +134,9 @@ class RayCluster:
         return alive_nodes
 
     def check_fit(self) -> None:
-        """Check the version of an existing cluster, at most every `FIT_FRESH_S`.
+        """Check the versions of the cluster that the settings name, at most once every `FIT_FRESH_S` seconds.
 
-        A local head always fits: it runs this installation.
+        A local head is not checked, because it runs from the service's own installation.
         """
         looked_at, now = self._fit_at, time.monotonic()
         if self._head is not None or (looked_at is not None and now - looked_at < FIT_FRESH_S):
@@ -178,7 +179,7 @@ class RayCluster:
         )
 
     def shut_down(self) -> None:
-        """End the local head, unless it belongs to a cluster that `tuner cluster` started."""
+        """End the local head if there is one, unless it belongs to a cluster that `tuner cluster` started."""
         if self._head is not None and not self._head.is_for_a_cluster():
             self._head.stop()
 
@@ -188,25 +189,31 @@ class RayCluster:
         return self._dashboard
 
 
-SILENT_NS = 4 * NS  # a process without a heartbeat for this long is checked
-HUNG_NS = 90 * NS  # and stopped after this long
-# After the machine has slept or its clock was set, every process seems silent until its next heartbeat. A process is therefore stopped
-# only if it stays silent for this long while this service watches it.
+SILENT_NS = 4 * NS  # A process that has sent no heartbeat for this long is checked.
+HUNG_NS = 90 * NS  # A process that has sent no heartbeat for this long is stopped.
+# After the machine was suspended or its clock was set, every process seems silent until its next heartbeat. A process is therefore
+# stopped only if it stays silent for this long while this service watches it.
 WATCHED_NS = 10 * NS
 
 
 class SilenceWatch:
-    """The silent processes, and since when this service has seen no heartbeat of each."""
+    """The silent processes, and since when this service has observed the silence of each."""
 
     def __init__(self) -> None:
         self._silent: dict[str, tuple[object, Instant]] = {}
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all processes but these."""
+        """Forget all processes except the named ones."""
         self._silent = {name: seen for name, seen in self._silent.items() if name in names}
 
     def stays_silent(self, name: str, state: object, now: Instant) -> bool:
-        """Return whether this service has seen the process in the same state, with the same last heartbeat, for `WATCHED_NS`."""
+        """Return whether the process has stayed in this state for `WATCHED_NS`, as observed by this service.
+
+        The first call for a process, or for a new state of it, starts the observation.
+
+        Args:
+            state: A value that changes with each heartbeat of the process.
+        """
         before = self._silent.get(name)
         if before is None or before[0] != state:
             self._silent[name] = (state, now)
@@ -214,14 +221,15 @@ class SilenceWatch:
         return now - before[1] >= WATCHED_NS
 
 
-# Parts of the names of variables that hold a secret. "CREDENTIAL" is missing, because AWS_SHARED_CREDENTIALS_FILE names a file.
+# A variable whose name contains one of these words holds a secret. "CREDENTIAL" is not one of them, because the variable
+# AWS_SHARED_CREDENTIALS_FILE holds only a path.
 CREDENTIALS = ("SECRET", "TOKEN", "PASSWORD", "API_KEY", "ACCESS_KEY")
 
 
 def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of a driver and its workers.
+    """Return the environment variables of a driver and its workers.
 
-    Ray's dashboard shows it. A database URL with a password is therefore passed in a file.
+    Ray's dashboard shows these variables. A database URL with a password is therefore passed in a file.
     """
     env = {**DRIVER_ENV, "TUNER_HOME": str(settings.home), "TUNER_STORAGE": settings.storage}
     env["TUNER_STORAGE_CLASS"], env["TUNER_STORAGE_TAGS"] = settings.storage_class, settings.storage_tags
@@ -248,8 +256,8 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     else:
         env["TUNER_DATABASE_URL"] = settings.database_url
     passed = {k: v for k, v in environ.items() if k.startswith(("TUNER_USER_", "AWS_", "OMP_"))}
-    # Credentials are not passed, not even the id of an AWS key. An id without its secret makes AWS calls fail, while without
-    # both the node's own role is used.
+    # Credentials are not passed. The id of an AWS key is not secret, but it is not passed either: AWS calls fail if they find an
+    # id without its secret, and use the node's own role if they find neither.
     return {**env, **{k: v for k, v in passed.items() if not any(word in k.upper() for word in CREDENTIALS)}}
 
 

@@ -1,7 +1,7 @@
-"""Meter the cost of the cluster's machines while no trial runs on them. The leader measures it every few seconds.
+"""Meter the time and cost of the cluster's machines, and how much of it passes while no trial runs on them.
 
-This cost is not part of any job's bill. A period in which no service measured is not estimated; only its length is
-reported.
+The leader measures every few seconds. The cost of idle machines is not part of any job's bill. If no service measured
+for a period, its cost is not estimated. Only the length of the period is reported.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ from tuner.store import cluster_hours
 from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, MachineTime, ObservedTime
 
 LOOK_NS = 5 * NS
-# After a longer pause it is not known which machines were running in the meantime.
+# If the last measurement is longer ago than this, it is not known which machines were running in the meantime.
 GAP_NS = 30 * NS
-# Pause after the cluster did not answer, because each further try would delay the reconciler's pass.
+# How long to wait after the cluster did not answer, because each further try would delay the reconciler's pass.
 AWAY_NS = 15 * NS
 
 
@@ -30,10 +30,10 @@ class KindCost:
     """Time and cost of the machines of one type and market."""
 
     kind: Kind
-    alive_ns: int  #: Summed over its machines, as is `idle_ns`.
-    idle_ns: int
+    alive_ns: int  #: How long the machines ran, summed over the machines.
+    idle_ns: int  #: How long they ran without a trial, summed over the machines.
     cost: Money  #: Cost of `alive_ns`.
-    idle: Money  #: Cost of `idle_ns`, during which no trial ran.
+    idle: Money  #: Cost of `idle_ns`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class ClusterCost:
 
     since: Instant  #: When the cluster was first measured.
     kinds: tuple[KindCost, ...]
-    watched_ns: int  #: How long it was measured.
-    #: How long nothing measured the cluster after the first measurement; 0 if at most `GAP_NS`.
+    watched_ns: int  #: How long the cluster was measured.
+    #: How long no service measured the cluster after the first measurement. 0 if that was at most `GAP_NS` in total.
     unseen_ns: int
     unpriced_ns: int  #: Machine time whose price is not known.
 
@@ -68,16 +68,17 @@ class ClusterCost:
 
 
 class ClusterMeter:
-    """Measure the cost of the cluster's machines. Use it from one thread only."""
+    """Measure the machine time of the cluster and record its cost. Use it from one thread only."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._again_at = Instant(0)
 
     def measure(self) -> None:
-        """Measure the cluster, and record the machine time since the last measurement, if the next one is due.
+        """If a measurement is due, record the machine time since the last one.
 
-        Another service may have made the last measurement. Nothing is recorded if the cluster does not answer.
+        Another service may have made the last measurement. No machine time is recorded if the cluster does not answer, or if
+        the last measurement is more than `GAP_NS` ago.
 
         Raises:
             Unavailable: The database does not answer.
@@ -97,15 +98,15 @@ class ClusterMeter:
                 cluster_hours.begin(db, service.project, now)
                 return
             passed = now - seen.until
-            # A last measurement slightly in the future comes from another service's clock and is ignored. If it is further
-            # in the future, a clock was set back, and measuring starts again from the present time.
+            # If the last measurement is slightly in the future, the clock of the service that made it is ahead of this one's.
+            # Nothing is done then. If it is further in the future, a clock was set back, and measuring starts again from now.
             if -GAP_NS <= passed < LOOK_NS // 2 or not cluster_hours.advance(db, service.project, seen, now):
                 return
             if 0 < passed <= GAP_NS:
                 self._add(db, workers, passed, now)
 
     def _add(self, db: Connection, workers: list[Node], passed_ns: int, now: Instant) -> None:
-        """Record that these nodes were alive for `passed_ns`, and which of them were idle."""
+        """Record that these nodes ran for `passed_ns` until `now`, and which of them were idle."""
         project = self._service.project
         idle = {node.id for node in idle_of(workers, cluster_hours.busy(db))}
         sums: dict[tuple[Kind, Price], tuple[int, int]] = {}
@@ -129,10 +130,10 @@ class ClusterMeter:
 
 
 def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
-    """Return the nodes on which nothing runs.
+    """Return the nodes on which no attempt runs.
 
-    An attempt whose node is not known counts as running on one node of its kind. The idle cost may therefore be too
-    low, but never too high.
+    An attempt whose node is not known counts as running on one node of its instance type and market. The idle cost may
+    therefore be too low, but never too high.
     """
     idle = [node for node in workers if node.id not in busy.nodes]
     for kind, market in busy.elsewhere:
@@ -144,7 +145,12 @@ def idle_of(workers: Iterable[Node], busy: Busy) -> list[Node]:
 
 
 def cluster_cost(service: Service, since: Instant | None, until: Instant | None) -> ClusterCost | None:
-    """Return the cost of the hours that begin in this period, or None if no worker node was ever seen."""
+    """Return the cost of the whole hours that begin in a period, or None if no worker node was ever seen.
+
+    Args:
+        since: Start of the period. None means the first measurement.
+        until: End of the period. None means now.
+    """
     now = service.now()
     with service.database.read() as db:
         known = cluster_hours.clock(db, service.project)

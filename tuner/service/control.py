@@ -1,7 +1,7 @@
-"""Pause, resume, cancel or change a job, and steer its trials.
+"""Pause, resume, cancel or change a job, and enqueue, stop or promote its trials.
 
-If the job has a driver, the request is recorded and the driver carries it out. Otherwise it takes effect at once. Requests about single
-trials wait for the job's next driver if it has none.
+If the job has a driver, the request is recorded and the driver carries it out. If not, a request about the job takes
+effect at once, and a request about a trial waits for the job's next driver.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -46,23 +46,24 @@ def pause(service: Service, job: str) -> JobView:
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
         if row.state == "paused":
-            budget_waits.end(db, job)  # first, so that the reconciler cannot resume the job from here on
+            # End the wait first, so that the reconciler cannot resume the job in the meantime.
+            budget_waits.end(db, job)
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_control_request(db, job, "pause")
-        # after the job's row: the driver locks the two in this order, and another order could deadlock
+        # The driver locks the job's row first and the wait for the budget second. The other order could deadlock with it.
         budget_waits.end(db, job)
         _note(db, service, "job.pause", row)
     return job_view(service, job)
 
 
 def resume(service: Service, job: str) -> JobView:
-    """Resume a paused or succeeded job, or withdraw a requested pause that has not happened yet.
+    """Resume a paused or succeeded job. If the job is about to pause, withdraw the requested pause.
 
     Raises:
         NotFound: The project has no such job.
-        Conflict: The job was cancelled, is being cancelled, or failed. Also if its teacher's checkpoint was deleted, or if an unfinished
-            job learns from it.
+        Conflict: The job was cancelled, is being cancelled, or failed; one of its exports has not ended; its teacher's
+            checkpoint was deleted; or a job that has not ended learns from it.
         BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
     """
     with service.database.write("job.resume") as db:
@@ -84,13 +85,16 @@ def resume(service: Service, job: str) -> JobView:
 
 
 def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
-    """Raise Conflict if the job's teacher is gone, or if a job learns from this one, whose trials would replace their checkpoints."""
+    """Raise Conflict if the checkpoint of the job's teacher is gone, or if a job that has not ended learns from this one.
+
+    The resumed trials would replace the checkpoint from which that other job learns.
+    """
     stored_files.lock_job(db, row.id)
     if (student := stored_files.student_of(db, row.id)) is not None:
         raise Conflict(f"{student} learns from a trial of this job; cancel it, or wait until it has ended")
     teacher = row.spec.teacher
     if teacher is None or row.state == "paused":
-        return  # the teacher of a job that has not ended is kept
+        return  # The teacher's checkpoint is never deleted before the job has ended.
     stored_files.lock_job(db, teacher.job)
     try:
         is_kept = chosen_teacher(db, service, teacher) == teacher
@@ -105,7 +109,7 @@ def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
 def cancel(service: Service, job: str) -> JobView:
     """Cancel a job: all its work stops at once, and its results are kept. Cancelling a cancelled job changes nothing.
 
-    An export that waits for a machine is cancelled, too. One that has a machine runs to its end, within its own hold.
+    A queued export of the job is cancelled, too. A running export continues to its end, paid by its own hold.
 
     Raises:
         NotFound: The project has no such job.
@@ -135,12 +139,12 @@ def patch(
     max_concurrent_trials: int | None = None,
     revisions: Collection[str] | None = None,
 ) -> JobView:
-    """Change the budget, tags, priority or width of a job. Either all changes are made or none.
+    """Change the budget, tags, priority or number of concurrent trials of a job. Either all changes are made or none.
 
     Args:
         budget: New values of fields of the budget. None removes a limit. A limit may not fall below what the job has already
             used: money and GPU-hours spent and held, trials begun, wall clock run.
-        tags: The tags that replace all present ones.
+        tags: The new tags, which replace all present ones.
         max_concurrent_trials: How many trials may run at once, if the machines and the project's quota allow it.
         revisions: Change the job only if its revision is one of these; None for any revision.
 
@@ -148,9 +152,9 @@ def patch(
         NotFound: The project has no such job.
         Stale: The job has another revision.
         Invalid: A value is wrong.
-        Conflict: The job is over, a limit is below what was used already, or a shared budget that the new tags match has
-            no room for the job's spend and holds.
-        Unavailable: The number of trials at once was to be changed, and the cluster does not answer.
+        Conflict: A limit is below what the job has already used, or a shared budget that the new tags match has no room for
+            the job's spend and holds. Also if the job was cancelled or failed, and `budget` or `max_concurrent_trials` is given.
+        Unavailable: `max_concurrent_trials` is given, and the cluster does not answer.
     """
     wanted = max_concurrent_trials
     fitting = 0 if wanted is None else _fitting_width(service, job, wanted)
@@ -176,7 +180,10 @@ def patch(
 
 
 def _fitting_width(service: Service, job: str, wanted: int) -> int:
-    """Return how many of the wanted trials there is room for. Call it before the transaction, because the cluster may be slow to answer."""
+    """Return how many concurrent trials the cluster has room for, at least 1 and at most `wanted`.
+
+    Call it outside of a transaction, because the cluster may be slow to answer. Raise Invalid if `wanted` is out of range.
+    """
     if not 1 <= wanted <= MAX_CONCURRENT_TRIALS:
         raise Invalid.at("/max_concurrent_trials", f"must be between 1 and {MAX_CONCURRENT_TRIALS}")
     with service.database.read() as db:
@@ -195,15 +202,15 @@ def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> Non
 
 
 def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
-    """Try a configuration next, as soon as a worker is free.
+    """Enqueue a configuration, so that the job tries it as soon as a worker is free.
 
-    A configuration that is already waiting is not added again.
+    A configuration that is already enqueued is not added again.
 
     Raises:
         NotFound: The project has no such job.
         Invalid: The configuration is not in the job's search space.
         TooManyWaiting: `MAX_START` configurations are already waiting.
-        Conflict: The job has ended or is being cancelled, it may begin no more trials, or a trial has this configuration.
+        Conflict: The job has ended or is being cancelled, its budget allows no more trials, or a trial has this configuration.
     """
     with _steering(service, job) as (db, row):
         space = row.spec.space
@@ -225,7 +232,11 @@ def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
 
 
 def _refuse_more(db: Connection, row: JobRow, waiting: int) -> None:
-    """Raise an error if no more configurations may wait."""
+    """Raise TooManyWaiting or Conflict if no further configuration may be enqueued.
+
+    Args:
+        waiting: Number of enqueued configurations whose trials have not begun.
+    """
     if waiting >= MAX_START:
         raise TooManyWaiting(
             f"{waiting} configurations of this job are already waiting, which is the maximum; enqueue more when some of them have begun"
@@ -238,7 +249,7 @@ def _refuse_more(db: Connection, row: JobRow, waiting: int) -> None:
 
 
 def stop_trial(service: Service, job: str, trial: str) -> TrialView:
-    """Stop a trial for good. Stopping a stopped trial changes nothing.
+    """Request that a trial is stopped for good. Stopping a stopped trial changes nothing.
 
     Raises:
         NotFound: The project has no such job or trial.
@@ -255,11 +266,11 @@ def stop_trial(service: Service, job: str, trial: str) -> TrialView:
 
 
 def promote_trial(service: Service, job: str, trial: str) -> TrialView:
-    """Let a trial run to its next rung, before other trials.
+    """Request that a trial runs to its next rung, before other trials.
 
     Raises:
         NotFound: The project has no such job or trial.
-        Conflict: The job has ended or is being cancelled, it has no rungs, or the trial has ended or has not begun.
+        Conflict: The job has ended or is being cancelled, the job has no rungs, or the trial has ended or has not begun.
     """
     with _steering(service, job) as (db, row):
         state = _state_of(db, job, trial)
@@ -276,7 +287,7 @@ def promote_trial(service: Service, job: str, trial: str) -> TrialView:
 
 @contextmanager
 def _steering(service: Service, job: str) -> Iterator[tuple[Connection, JobRow]]:
-    """Return a transaction and the job's row. Other changes of the job wait until the transaction ends.
+    """Open a write transaction and yield it with the job's row. Other changes of the job wait until it ends.
 
     Raises:
         NotFound: The project has no such job.
@@ -304,7 +315,11 @@ def _request(db: Connection, service: Service, row: JobRow, request: Callable[[i
 
 
 def _note(db: Connection, service: Service, action: str, before: JobRow) -> None:
-    """Record a request and its changes in the audit log. A request that changed nothing is not recorded."""
+    """Record a request and its changes to the job in the audit log. A request that changed nothing is not recorded.
+
+    Args:
+        before: The job's row before the request.
+    """
     was, now = audit_log.of_job(before), audit_log.of_job(jobs.get(db, before.id))
     changed = [name for name in was if was[name] != now[name]]
     if changed:
@@ -325,7 +340,7 @@ def _meanwhile(row: JobRow) -> str:
 
 
 def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) -> None:
-    """Set the budget of a job.
+    """Replace the budget of a job.
 
     Raises:
         Invalid: A limit is wrong.
@@ -349,9 +364,9 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
 
 
 def go_on(db: Connection, row: JobRow, now: Instant) -> None:
-    """Order a launch that resumes the job, now or when its window opens. Until the window opens, a paused job stays paused.
+    """Order a launch that resumes the job now, or when its time window opens. Do nothing if a launch is already ordered.
 
-    Do nothing if a launch is already ordered.
+    A paused job stays paused until its window opens.
     """
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
@@ -365,7 +380,7 @@ def go_on(db: Connection, row: JobRow, now: Instant) -> None:
 
 
 def _call_off(db: Connection, service: Service, row: JobRow) -> None:
-    """Cancel the launch that would have resumed a paused job when its window opens, if there is one."""
+    """Cancel the launch that was ordered to resume a paused job when its window opens. Do nothing if there is none."""
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
         launches.end(db, row.id, launch.epoch)
@@ -385,10 +400,10 @@ def _refuse_cancelled(row: JobRow) -> None:
 def _ended_without_driver(
     db: Connection, service: Service, row: JobRow, state: Literal["paused", "cancelled"]
 ) -> bool:
-    """Cancel or pause a job that has no driver, and end the launch that is ordered for it.
+    """Cancel or pause a job that has no driver, end the launch that is ordered for it, and return True.
 
-    Return False, without a change, if a driver has to do it: either the job has a driver, or its driver died and a new
-    one must first close the open attempts and holds.
+    Return False, without a change, if a driver must cancel or pause the job. That is so if the job has a driver, or if its
+    driver died, because the next driver must first close the open attempts and holds.
     """
     launch = launches.get(db, row.id)
     has_driver = launch is not None and launch.state in ("submitted", "running")
@@ -396,7 +411,7 @@ def _ended_without_driver(
         return False
     if launch is not None:
         launches.end(db, row.id, launch.epoch)
-    # the job was restored from a backup made in mid-run
+    # A job without a driver has open attempts only if it was restored from a backup that was made while it ran.
     if state == "cancelled" and nodes_assigned_at(db, row.id):
         end_open(db, row.id, service.now())
     jobs.move(db, row.id, state, "cancelled" if state == "cancelled" else None, at=service.now())

@@ -1,9 +1,9 @@
 """The controller: launch the drivers of waiting jobs, and start a new driver for a job whose driver died.
 
 Several services may run at once, but only the controller of the leader acts. A pass reads the launches, queries the
-cluster outside of any transaction, and writes the result under the epoch of the launch and the term in which the pass
-began. The process may therefore be killed at any moment. Nothing is done twice if a pass is cut short, or continues after
-another service has taken over.
+cluster outside of any transaction, and writes the result. A write is refused if the launch has another epoch by then, or
+if the term in which the pass began is over. The process may therefore be killed at any moment. Nothing is done twice if
+a pass is interrupted, or if it continues after another service has become the leader.
 """
 
 import logging
@@ -38,12 +38,12 @@ ASK_EVERY_S = 0.5
 ASK_AT_ONCE = 16
 EITHER = "spot_with_fallback"
 QUICK_DEATHS_MAX = 5
-# A driver that lived longer than this does not count as a quick death, even without a report: it may have waited for a machine.
+# The death of a driver that lived longer than this is not quick, even if no trial reported: it may have waited for a machine.
 QUICK_NS = 3600 * NS
 
 
 class Controller(PeriodicService):
-    """Run the passes of the controller in a thread. After `stop()` it cannot be started again."""
+    """Run the passes of the controller in a thread. A stopped controller cannot be started again."""
 
     def __init__(self, service: Service) -> None:
         super().__init__("controller", every_s=PASS_S, health=service.health, failures="controller_failures")
@@ -51,14 +51,14 @@ class Controller(PeriodicService):
         self._exports = ExportSupervisor(service)
         self._asked_at: dict[str, float] = {}
         self._watch = SilenceWatch()
-        # Rows and windows of launched and waiting jobs. They are kept because a job's needs never change.
+        # Rows and windows of launched and waiting jobs. They are cached because a job's resources and window never change.
         self._rows: dict[str, JobRow] = {}
         self._windows: dict[str, Window | None] = {}
 
     def one_pass(self) -> None:
-        """Make one pass.
+        """Check the drivers, launch waiting jobs and supervise exports, if this service leads.
 
-        A service that does not lead only makes sure that the cluster runs, so that it is ready to take over.
+        A service that does not lead only makes sure that its cluster runs, so that it is ready to become the leader.
 
         Raises:
             Unavailable: The cluster or the database does not answer.
@@ -84,11 +84,16 @@ class Controller(PeriodicService):
     ) -> None:
         """Launch the jobs that are due and for which the cluster has room.
 
-        A job that lost its driver in mid-run keeps its place on the cluster and is launched at any hour: the new driver
-        closes the attempts and holds that the last one left open, and pauses the job if its window is closed. Other
-        jobs are launched in the order of the queue. An export of a job in `exporting` takes the room of one trial on
-        one node. If the cluster has no room for a job, only those later jobs wait that may take the same nodes. The rows of jobs are read one by one when needed, because thousands of jobs may
-        wait.
+        A job that lost its driver keeps its place on the cluster, and is launched even if its time window is closed. The
+        new driver closes the attempts and holds that the last one left open, and then pauses a job whose window is closed.
+
+        Other jobs are launched in the order of the queue. If the cluster has no room for a job, a later job waits too if it
+        may use the same nodes. The rows of jobs are read one by one when needed, because thousands of jobs may wait.
+
+        Args:
+            live: The launches that have not ended.
+            begun: The jobs whose driver has started, including jobs whose driver has died since.
+            exporting: The jobs that have an export in progress. It takes the room of one trial on one node.
         """
         now = self._service.now()
         due = {launch.job: launch for launch in live if launch.is_due(now)}
@@ -110,7 +115,8 @@ class Controller(PeriodicService):
         for turn in turns:
             if len(awaited) == len(nodes) and nodes:
                 return
-            if turn.project in full:  # the project's next job goes first, even if a later one is smaller
+            # A smaller job of the project does not overtake its next job, which does not fit into the quota.
+            if turn.project in full:
                 continue
             row = self._needs(turn.job)
             if is_full(allowed.get(row.project), under_way, row):
@@ -118,7 +124,7 @@ class Controller(PeriodicService):
                 continue
             wanted = eligible(nodes, row)
             if wanted & awaited or not has_room(nodes, [*under_way, *exports_under_way], row):
-                awaited |= wanted  # jobs further back in the queue may not take these nodes first
+                awaited |= wanted  # Jobs further back in the queue may not take these nodes before this job.
                 continue
             self._submit(term, due[turn.job], self._row(turn.job))
             under_way.append(row)
@@ -144,7 +150,7 @@ class Controller(PeriodicService):
             return [waiting_job for waiting_job in in_fair_order(db, now) if waiting_job.job in due]
 
     def _needs(self, job: str) -> JobRow:
-        """Return the row of a job, of which only what never changes may be used."""
+        """Return the row of a job, which may be cached: only fields that never change are up to date."""
         if job not in self._rows:
             self._rows[job] = self._row(job)
         return self._rows[job]
@@ -156,7 +162,7 @@ class Controller(PeriodicService):
     def _submit(self, term: Term, launch: Launch, row: JobRow) -> None:
         """Submit the driver of a launch to Ray, then record that it was submitted.
 
-        If the process dies in between, the next pass submits the same id again, which changes nothing.
+        If this process dies in between, the next pass submits the same id again, which changes nothing.
         """
         name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
         code = code_of(row.spec, import_path()) if spot else None
@@ -169,17 +175,18 @@ class Controller(PeriodicService):
             raise
         with self._service.leading.write(term, "controller.launched") as db:
             launches.submitted(db, launch.job, launch.epoch, self._service.now())
-        # A pass that launches many jobs may take long. Without this, the service would give up leading in the meantime.
+        # A pass that launches many jobs may take long. Without this call, the service would give up its term meanwhile.
         self._service.leading.pass_succeeded()
         self._service.health.count("launches")
         log.info("launched %s (%s)", launch.submission_id, name)
 
-    # Looking after drivers
+    # Supervising drivers
 
     def _due(self, live: Iterable[Launch]) -> list[Launch]:
-        """Return the launches whose drivers to check in this pass, at most `ASK_AT_ONCE`.
+        """Return at most `ASK_AT_ONCE` launches whose drivers to check in this pass.
 
-        Silent drivers come first, then the least recently checked ones.
+        Silent drivers come first, then the least recently checked ones. A driver that is not silent is checked at most once
+        every `ASK_EVERY_S`.
         """
         now, submitted = (
             time.monotonic(),
@@ -193,7 +200,7 @@ class Controller(PeriodicService):
         return [submitted[name] for name in due[:ASK_AT_ONCE]]
 
     def _silent_ns(self, launch: Launch) -> int:
-        """Return the time since the driver's last heartbeat, or since its submission if there was none."""
+        """Return the nanoseconds since the driver's last heartbeat, or since its submission if it has sent none."""
         return self._service.now() - max(launch.heartbeat_at or 0, launch.submitted_at or 0)
 
     def _supervise(self, term: Term, launch: Launch) -> None:
@@ -214,7 +221,7 @@ class Controller(PeriodicService):
         return self._watch.stays_silent(launch.submission_id, launch, self._service.now())
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
-        """Return whether the launch is still unchanged in the database.
+        """Return whether the launch is unchanged in the database, so that its driver has sent no heartbeat meanwhile.
 
         The launch is read again because this service may itself have been suspended since the first read. A healthy driver
         would then seem silent.
@@ -226,12 +233,15 @@ class Controller(PeriodicService):
             return launches.get(db, launch.job) == launch
 
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
-        """Order the next launch of a job whose driver ended without ending its launch.
+        """Order the next launch of a job whose driver died.
 
-        Do nothing if the driver ended its launch, as it does when it ends as intended. A death is quick if no trial
-        reported, the driver lived for less than `QUICK_NS`, and Ray knows the driver. After `QUICK_DEATHS_MAX` quick
-        deaths in a row the job fails instead. The launch after the second quick death in a row is delayed by 1 s, and
-        the delay doubles with each further one.
+        Do nothing if the driver recorded the end of its launch, because it then ended as intended. A death is quick if no
+        trial reported since the launch, the driver lived for less than `QUICK_NS`, and Ray knows the driver. After the second
+        quick death in a row the next launch is delayed by 1 s, and each further quick death doubles the delay. After
+        `QUICK_DEATHS_MAX` quick deaths in a row the job fails.
+
+        Args:
+            status: The state of the driver that Ray reports; `unknown` if Ray does not know the driver.
         """
         service, now = self._service, self._service.now()
         with service.database.read() as db:
@@ -259,7 +269,7 @@ class Controller(PeriodicService):
         )
 
     def _give_up(self, term: Term, launch: Launch, log_end: str) -> None:
-        """Settle the job's open holds and fail the job, because too many of its drivers died quickly in a row.
+        """Fail a job after `QUICK_DEATHS_MAX` quick deaths in a row, and settle its open holds.
 
         Args:
             log_end: The end of the last driver's log, which is shown to the user.
@@ -290,21 +300,25 @@ def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:
 
 
 def _of_export(row: JobRow) -> JobRow:
-    """Return the row of a job that needs as much as its export does: the room of one trial on one node."""
+    """Return a copy of the job's row that needs only what an export of the job needs: the room of one trial on one node."""
     spec = replace(row.spec, resources=row.spec.resources.on_one_node)
     return replace(row, spec=spec, concurrency=1)
 
 
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Return whether the trials of one more job fit on the nodes next to the trials of the jobs under way.
+    """Return whether the trials of one more job fit on the nodes, in addition to the trials of the jobs under way.
 
-    Only jobs under way that may use the same nodes count. A job of one market takes nodes of that market first. A job
-    that may use both markets takes the rest, so it reduces the room in a market only by the part that does not fit in
-    the other. If no job under way may use the same nodes, there is always room.
+    Jobs under way count only if they may use the same nodes. A job that may use both markets takes nodes only after the
+    jobs of a single market. It therefore reduces the room in one market only by the part that does not fit in the other.
+    If no job under way may use the same nodes, there is always room. If the job may run on none of the present nodes,
+    there is room only if no job under way may use the job's market.
+
+    Args:
+        row: The job that is to be launched.
     """
     wants, mine = row.spec.resources, eligible(nodes, row)
     others = [(other, eligible(nodes, other)) for other in under_way]
-    if not mine:  # the nodes it may run on are gone, or have not joined yet
+    if not mine:  # the nodes that the job may run on are gone, or have not joined yet
         return not any(
             EITHER in (wants.market, other_row.spec.resources.market)
             or other_row.spec.resources.market == wants.market
@@ -324,7 +338,11 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 
 def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: str) -> float:
-    """Return the CPUs or GPUs (`unit`) of these nodes that the other jobs leave to a job of this market."""
+    """Return how many CPUs or GPUs of these nodes are free for a job of this market when the other jobs run.
+
+    Args:
+        unit: `cpus` or `gpus`.
+    """
     free, flexible = {"spot": 0.0, "on_demand": 0.0}, 0.0
     for node in nodes:
         free[node.market] += getattr(node, unit)
@@ -342,7 +360,7 @@ def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: st
 
 
 def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bool:
-    """Return whether starting this job would exceed its project's quota, given the project's jobs under way."""
+    """Return whether starting this job, in addition to the jobs under way, would exceed the quota of its project."""
     if quota is None:
         return False
     took = [other.concurrency for other in under_way if other.project == row.project]
@@ -350,7 +368,7 @@ def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bo
 
 
 def about(row: JobRow) -> dict[str, str]:
-    """Return facts about a job for Ray's dashboard, which shows `job_name` in its list. The job's driver adds the spend."""
+    """Return the facts about a job that Ray's dashboard shows. Its list of jobs shows `job_name`. The driver adds the spend."""
     metadata = {
         "job_name": row.spec.name,
         "trainable": row.spec.trainable,
