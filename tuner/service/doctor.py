@@ -1,4 +1,4 @@
-"""Check everything that must be right before jobs are accepted, and say what to do about each fault."""
+"""Check that the settings, database, storage and cluster allow the service to accept jobs, and say how to fix each fault."""
 
 import contextlib
 import ipaddress
@@ -27,10 +27,10 @@ from tuner.settings import Settings, release
 from tuner.store import access, launches, leadership
 
 PROBE = ".probe"
-# A shorter key, in characters, can be guessed by somebody who tries a thousand keys per second.
+# Somebody who tries a thousand keys per second could guess a key with fewer characters than this.
 SHORTEST_KEY = 20
 SOON_NS, SHOWN = 14 * DAY_NS, 5
-# How long a starting service waits for the check of its storage.
+# How many seconds a starting service waits for the check of its storage.
 STORAGE_S = 10.0
 
 log = logging.getLogger("tuner.storage")
@@ -42,8 +42,8 @@ class PartCheck:
 
     part: str  #: Name of the part, such as `key` or `database`.
     ok: bool
-    seen: str  #: The state that was found.
-    fix: str = ""  #: What to do about it; empty if nothing is wrong.
+    seen: str  #: The state that the check found, for users.
+    fix: str = ""  #: How to fix the fault; empty if nothing is wrong.
 
 
 def _check(part: str, seen: str, fix: str = "") -> PartCheck:
@@ -60,9 +60,9 @@ class Diagnosis:
 
 
 def examine(settings: Settings) -> Diagnosis:
-    """Check everything that can be checked without a job.
+    """Make all checks that need no job, and return their results.
 
-    The only change it makes is a file in the storage, which it removes again.
+    The checks write a file to the storage and remove it again. They create the folder of a local storage if it is missing.
     """
     parts = [of_key, of_home, of_database, of_storage, of_token, of_node_types]
     if settings.ray_address:
@@ -71,17 +71,17 @@ def examine(settings: Settings) -> Diagnosis:
 
 
 def refuse_unfit(settings: Settings) -> None:
-    """Raise Unavailable, with what to do, if this service must not start.
+    """Raise Unavailable, with the fix, if the key, Ray's token, the storage or the list of node types has a fault.
 
-    Bring the database up to date first.
+    The service must not start then. The database is not checked, because `build` has already migrated it.
     """
     _refuse(settings, of_key, of_token, _of_storage_in_time, of_node_types)
 
 
 def refuse_without_key(settings: Settings) -> None:
-    """Raise Unavailable if other machines can reach the service and the settings give it no key.
+    """Raise Unavailable if the service's own key has a fault (see `of_key`).
 
-    Services that share a database would each generate a different key.
+    The service calls this before it generates a key. Services that share a database would each generate a different key.
     """
     _refuse(settings, of_key)
 
@@ -94,10 +94,10 @@ def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[PartCheck]
 
 
 def _of_storage_in_time(settings: Settings) -> list[PartCheck]:
-    """Check the storage, or return nothing if it does not answer within `STORAGE_S`.
+    """Check the storage. Return an empty list if it does not answer within `STORAGE_S` seconds.
 
-    The service starts anyway, because it can answer questions about jobs without its storage. `StorageWatch` checks the
-    storage again later.
+    The service starts even if the storage does not answer, because it can answer questions about jobs without it.
+    `StorageWatch` checks the storage again later.
     """
     checks: list[PartCheck] = []
     looking = threading.Thread(
@@ -113,9 +113,9 @@ def _of_storage_in_time(settings: Settings) -> list[PartCheck]:
 
 
 def fault_of_cluster(cluster: Cluster) -> str | None:
-    """Return why jobs cannot be accepted with the cluster's versions of Ray and Python.
+    """Return why the cluster's versions of Ray and Python do not allow jobs to be accepted.
 
-    Return None if the versions fit, or if the cluster does not answer.
+    Return None if the versions match the service's, or if the cluster does not answer.
     """
     try:
         cluster.check_fit()
@@ -127,10 +127,10 @@ def fault_of_cluster(cluster: Cluster) -> str | None:
 
 
 def of_key(settings: Settings) -> Iterator[PartCheck]:
-    """Check the service's own key.
+    """Check that the service's own key is given or may be generated, is long enough, and is not readable by other users.
 
-    Only a service that listens on loopback may generate one, because services that share a database would each generate
-    a different one.
+    Only a service that listens on loopback may generate its key, because services that share a database would each
+    generate a different key.
     """
     key, path, local = settings.given_api_key, settings.api_key_path, is_loopback(settings.host)
     if key and (local or len(key) >= SHORTEST_KEY):
@@ -159,7 +159,7 @@ def of_key(settings: Settings) -> Iterator[PartCheck]:
 def of_home(settings: Settings) -> Iterator[PartCheck]:
     """Check that other users of this machine cannot read the home directory, which holds the database and the key.
 
-    Access by a group is allowed, because volumes of Kubernetes grant it.
+    Access by the group is allowed, because Kubernetes volumes grant it.
     """
     if settings.home.is_dir():
         mode = settings.home.stat().st_mode & 0o777
@@ -182,9 +182,10 @@ def is_loopback(host: str) -> bool:
 
 
 def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[PartCheck]:
-    """Check that there is a token for a cluster that is operated by others.
+    """Check that the service has a token for the cluster that TUNER_RAY_ADDRESS names.
 
-    Without tokens, anybody who reaches Ray can run any code.
+    RAY_AUTH_MODE=disabled is reported but is not a fault. On a cluster that requires no token, anyone who can reach Ray can
+    run any code.
     """
     if not settings.ray_address:
         return
@@ -207,7 +208,7 @@ def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ite
 
 
 def of_database(settings: Settings) -> Iterator[PartCheck]:
-    """Check the database. If it is up to date, report the leader, the drivers and the keys that expire soon, too."""
+    """Check the revision of the database. If it is the newest one, also report the leader, drivers and keys that expire soon."""
     database, newest = Database(settings.database_url), newest_revision()
     where = database.url.render_as_string(hide_password=True)
     try:
@@ -239,7 +240,10 @@ def _leader(db: Connection) -> PartCheck:
 
 
 def _drivers(db: Connection) -> PartCheck:
-    """Report the running drivers, and name those of another version. Their jobs continue nevertheless."""
+    """Report the number of running drivers, and name those of another version of tuner or Ray.
+
+    Another version is not a fault: these drivers keep running.
+    """
     drivers = [launch for launch in launches.live(db) if launch.state == "running"]
     ours = release(), version("ray")
     others = [

@@ -1,4 +1,7 @@
-"""`python -m tuner.service.driver`: the driver of one launch of a job, with machines priced as the service prices them."""
+"""Run the driver of one launch of a job: `python -m tuner.service.driver`.
+
+The driver gets the service's function for pricing machines, so that both use the same prices.
+"""
 
 import gc
 import sys
@@ -6,7 +9,8 @@ import sys
 
 def run() -> int:
     """Run the driver and return its exit status."""
-    gc.disable()  # no garbage collection until everything is imported: this saves a sixth of the CPU time of a start
+    # Garbage collection is off until everything is imported, which saves a sixth of the CPU time of a start.
+    gc.disable()
     from tuner.driver.main import main
     from tuner.service.node_prices import finder
 

@@ -1,4 +1,4 @@
-"""Estimate the cost of a described run with the price catalogue in effect."""
+"""Estimate the cost of a training run that the user describes, with the price catalogue in effect."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from tuner.store import jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateQuestions:
-    """The requested sections of an estimate."""
+    """The question for each section of an estimate. A section whose question is None is not requested."""
 
     run: described.TrainingRun | None = None
     choices: described.PricedOptions | None = None
@@ -48,10 +48,10 @@ class EstimateQuestions:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateView:
-    """The requested sections, with the names of the answer of `POST /v1/estimates`."""
+    """The sections of an estimate, named as in the answer of `POST /v1/estimates`. A section that was not requested is None."""
 
-    catalogue: str
-    prices: str
+    catalogue: str  #: Name of the price catalogue.
+    prices: str  #: Age of its prices, in words.
     run: RunView | None
     choices: ChoicesView | None
     scaling: ScalingView | None
@@ -62,10 +62,10 @@ class EstimateView:
 
 
 def estimate(settings: Settings, questions: EstimateQuestions, now: Instant) -> EstimateView:
-    """Return the requested sections.
+    """Estimate the requested sections.
 
     Raises:
-        Invalid: Nothing is requested, or a value is not known or contradicts another.
+        Invalid: No section is requested, or a value is not known or contradicts another value.
         BadFile: The catalogue cannot be read.
     """
     if questions == EstimateQuestions():
@@ -91,10 +91,12 @@ def estimate(settings: Settings, questions: EstimateQuestions, now: Instant) -> 
 
 
 def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
-    """Return the scaling efficiency on GPUs that jobs of this job's trainable measured.
+    """Return the scaling efficiency over GPUs that jobs like this one measured on the same instance type.
+
+    Jobs like this one have the same trainable and constants.
 
     Raises:
-        ValueError: There is no such job, or the efficiency is not known.
+        ValueError: The project has no such job, or its scaling efficiency is not known.
     """
     try:
         with service.database.read() as db:

@@ -1,4 +1,7 @@
-"""Export a trial's checkpoint as a paid step, supervise the process of the export, and price its variants."""
+"""Export a trial's checkpoint, supervise the process of the export, and price serving the exported variants.
+
+An export is paid from the job's budget.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -28,54 +31,59 @@ from tuner.store.exports import ExportSpec as ExportSpec
 from tuner.store.jobs import JobRow
 from tuner.training.variants import Variant
 
-OUTLIVES_NS = 2 * NS  # how long the actor of an export can outlive the last heartbeat of its process
+# How long the actor of an export can outlive the last heartbeat of the export's process.
+OUTLIVES_NS = 2 * NS
 LOST = "the process of the export died, or its cluster was restarted; export again"
 log = logging.getLogger("tuner.controller")
-LEAST_NS = 30 * NS  # importing PyTorch and tracing a small module already take half of this
+# An export is refused if the money pays for less time. Importing PyTorch and tracing a small module take half of this.
+LEAST_NS = 30 * NS
 
 
 @dataclass(frozen=True, slots=True)
 class ServingQuery:
-    """How predictions will be served."""
+    """The load and the machine for which the cost of serving predictions is computed."""
 
     per_second: float = 10.0  #: Requests per second.
     #: Seconds to start a machine and a process. The measured time to load the file is added.
     start_s: float = 10.0
-    instance_type: str | None = None  #: The machine. None means that of the export.
+    #: Type of the serving machine. None means the instance type that the export ran on.
+    instance_type: str | None = None
 
 
 @dataclass(frozen=True)
 class VariantView:
-    """A variant, and what its predictions cost. The cheapest comes first."""
+    """A variant of an export, with the cost of serving it."""
 
     variant: Variant
+    #: One item per market, the lowest price first. Empty without a file or a price.
     serving: Sequence[PricedServing]
 
 
 @dataclass(frozen=True)
 class ExportView:
-    """An export with everything that is known of it."""
+    """An export with its costs and variants."""
 
     row: ExportRow
-    mode: str
+    mode: str  #: `min` or `max`: whether smaller or larger values of the metric are better.
     metric_name: str
-    cost: Cost  #: What was posted.
-    held: Cost
+    cost: Cost  #: The cost posted so far.
+    held: Cost  #: The cost held now.
     variants: Sequence[VariantView]
-    #: The formats that no other beats in metric and dollars per million predictions in batches.
+    #: The formats that no other format beats both in the metric and in dollars per million predictions in batches.
     pareto_front: Sequence[str]
 
 
 def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> ExportView:
-    """Queue an export of a trial's best checkpoint. The leader submits it.
+    """Queue an export of a trial's best checkpoint. The leader submits its process.
 
     Args:
-        trial: None for the job's best trial, as `best_trial` chooses it.
+        trial: The trial to export. None means the job's best trial, as `best_trial` chooses it.
 
     Raises:
         NotFound: The job or the trial does not exist, or the trial has no checkpoint.
-        Conflict: The job runs, another export of it has not ended, or it runs a command, which cannot declare an export.
-        BudgetRefused: The budget does not pay for the shortest export.
+        Conflict: The job is queued or running, another export of the job has not ended, or the job's trainable is a command,
+            which cannot declare an export.
+        BudgetRefused: The budget or the export's own limit pays for less than `LEAST_NS` of a machine.
     """
     with service.database.write("job.export") as db:
         jobs.change_alone(db, job)
@@ -87,7 +95,8 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
             trial = best_trial(db, row)
             if trial is None:
                 raise NotFound(f"{job} has no best trial: {without_best(db, row)}")
-        stored_files.lock_job(db, job)  # nothing removes the checkpoint between the choice and the commit
+        # Without the lock, the checkpoint could be removed between the choice and the commit.
+        stored_files.lock_job(db, job)
         chosen = choose(db, row, trial, None)
         own = ledger.lock_account(db, row.project, job).left
         left = shared_budgets.allowance(db, row.project, job, service.now(), own).left
@@ -124,11 +133,11 @@ def _refuse_unfit(row: JobRow) -> None:
 
 
 def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportView:
-    """Return an export with its figures.
+    """Return an export with its costs, and with the cost of serving its variants as `query` describes.
 
     Raises:
         NotFound: The job or the export does not exist.
-        Invalid: The machine is not known.
+        Invalid: The requested machine is not known or has no price.
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
@@ -141,7 +150,7 @@ def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportV
 
 
 def of_job(service: Service, job: str) -> list[ExportView]:
-    """Return the exports of a job, newest first."""
+    """Return the exports of a job, newest first. Raise NotFound if there is no such job."""
     with service.database.read() as db:
         jobs.get(db, job, service.project)
         names = [export_row.id for export_row in exports.of_job(db, job)]
@@ -149,10 +158,10 @@ def of_job(service: Service, job: str) -> list[ExportView]:
 
 
 def open_variant(service: Service, job: str, export: str, format: str) -> tuple[Variant, StoredFile]:
-    """Return a delivered variant and its file.
+    """Return the variant of an export with this format, and its file.
 
     Raises:
-        NotFound: The job, the export or the file does not exist.
+        NotFound: The job, the export, the variant or its file does not exist.
         Unavailable: The storage does not answer.
     """
     variant, path = _delivered(service, job, export, format)
@@ -166,10 +175,10 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
 
 
 def served_model(service: Service, job: str, export: str, format: str) -> tuple[ServedModel, Resources]:
-    """Return the measured figures of a delivered variant, and the size of the trial that they were measured with.
+    """Return the measured speed and size of a variant, and the resources of the job's trials.
 
     Raises:
-        NotFound: The job or the export does not exist, or the variant was not delivered.
+        NotFound: The job or the export does not exist, or the export has no file for the variant.
     """
     model = _served(_delivered(service, job, export, format)[0])
     with service.database.read() as db:
@@ -185,7 +194,7 @@ def _served(variant: Variant) -> ServedModel:
 
 
 def _delivered(service: Service, job: str, export: str, format: str) -> tuple[Variant, str]:
-    """Return a delivered variant and the path of its file."""
+    """Return the variant with this format and the path of its file. Raise NotFound if the variant or its file does not exist."""
     with service.database.read() as db:
         jobs.get(db, job, service.project)
         row = exports.get(db, job, export)
@@ -230,10 +239,12 @@ def _view(
 def _machines(
     service: Service, row: JobRow, export: ExportRow, query: ServingQuery
 ) -> list[tuple[PricedMachine, Price]]:
-    """Return the machine of the query in each market that has a price, and the price of a share as large as a trial.
+    """Return the requested machine on each market on which it has a price, with the price of a share as large as a trial.
+
+    Without a requested machine, use the instance type that the export ran on. If that has no price, return an empty list.
 
     Raises:
-        Invalid: The machine has no price in any market.
+        Invalid: The requested machine has no price on any market.
     """
     kind = query.instance_type or (export.offer.instance_type if export.offer else None)
     machines, refusal = [], Invalid.at("instance_type", "has no price")
@@ -269,15 +280,15 @@ def _serving(
 
 
 class ExportSupervisor:
-    """The part of the controller that supervises exports."""
+    """Submit and supervise the processes of exports, as a part of the controller."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._stopped: set[str] = set()  # processes that were stopped because they hung
+        self._stopped: set[str] = set()  # Ids of the processes that this service stopped because they hung.
         self._watch = SilenceWatch()
 
     def one_pass(self, term: Term) -> None:
-        """Look after all exports that have not ended.
+        """Submit the exports that are not submitted yet, and check the processes that have sent no heartbeat for `SILENT_NS`.
 
         Raises:
             Unavailable: The cluster or the database does not answer.
@@ -293,11 +304,14 @@ class ExportSupervisor:
                 self._supervise(term, row)
 
     def _silent_ns(self, row: ExportRow) -> int:
-        """Return the time since the process's last heartbeat, or since its submission if there was none."""
+        """Return the nanoseconds since the process's last heartbeat, or since its submission if it has sent none."""
         return self._service.now() - max(row.submitted_at or 0, row.heartbeat_at or 0)
 
     def _submit(self, term: Term, row: ExportRow) -> None:
-        """Submit the process, then record that. If this service dies in between, the next one submits the same id again."""
+        """Submit the process of an export, then record that it was submitted.
+
+        If this service dies in between, the next leader submits the same id again, which changes nothing.
+        """
         self._service.cluster.submit_export(row.submission_id, job=row.job, export=row.id)
         with self._service.leading.write(term, "controller.export_submitted") as db:
             exports.submitted(db, row, self._service.now())
@@ -305,7 +319,7 @@ class ExportSupervisor:
 
     def _supervise(self, term: Term, row: ExportRow) -> None:
         status = self._service.cluster.status(row.submission_id)
-        # The row was read before the exports ahead of it were looked after, which may have taken long.
+        # The row is read again, because it may have changed while the exports before it were checked.
         with self._service.database.read() as db:
             row = exports.get(db, row.job, row.id)
         if row.state not in exports.LIVE:
@@ -320,11 +334,14 @@ class ExportSupervisor:
             self._stopped.add(row.submission_id)
 
     def _settle_dead(self, term: Term, row: ExportRow) -> None:
-        """Settle and fail an export whose process died. What it had used counts as lost, as for a dead driver."""
+        """Settle the hold of an export whose process died, and fail the export.
+
+        The machine time that it used is posted as lost, as for a dead driver.
+        """
         now = self._service.now()
         died_at = Instant(min(now, (row.heartbeat_at or now) + OUTLIVES_NS))
         if row.submission_id in self._stopped:
-            died_at = now  # it may have worked until it was stopped
+            died_at = now  # The process may have used its machine until it was stopped.
             self._stopped.discard(row.submission_id)
         with self._service.leading.write(term, "controller.export_lost") as db:
             hold = ledger.open_hold(db, row.hold)

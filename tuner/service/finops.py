@@ -1,7 +1,7 @@
-"""The monthly report for the lead of a team: the spend of a project, its efficiency, and possible savings.
+"""Make the monthly report for the lead of a team: the spend of a project, its efficiency, and possible savings.
 
-Sums are taken over the ledger entries of the month. Savings and advice are those of the jobs that ended in the month,
-over their whole life, because a job's counterfactual is not known for a part of it.
+Amounts spent are sums over the ledger entries of the month. Savings and advice cover the whole life of the jobs that ended
+in the month, because what a job would have cost otherwise is known only for the whole job.
 """
 
 import re
@@ -26,7 +26,8 @@ from tuner.service.storage_lifecycle import storage
 from tuner.store import jobs, spend
 from tuner.store.spend import Span, SpendRow
 
-# Advice reads all records of a job. The most expensive jobs that ended in the month are examined.
+# Savings and advice are computed for this many of the jobs that ended in the month, the most expensive first. A limit is
+# needed because the advice reads all records of a job.
 EXAMINED = 50
 Level = Literal["crawl", "walk", "run"]
 FOUNDATION = "sample goals of the FinOps Foundation"
@@ -35,13 +36,13 @@ OWN = "chosen by this project"
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What the examined jobs cost against what they would have cost otherwise."""
+    """What the examined jobs cost, compared with what they would have cost without a feature such as spot."""
 
     name: str
-    counterfactual: str  #: What the cost is compared with.
-    jobs: int  #: Jobs for which the comparison is known.
-    usd: Money  #: What they cost.
-    counterfactual_usd: Money
+    counterfactual: str  #: What the cost is compared with, as a text for users.
+    jobs: int  #: Number of jobs for which the other cost is known.
+    usd: Money  #: What these jobs cost.
+    counterfactual_usd: Money  #: What they would have cost otherwise.
 
     @property
     def saved_usd(self) -> Money:
@@ -50,12 +51,12 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class RightSizing:
-    """A kind of advice that applied to some of the examined jobs."""
+    """All findings of one rule of the advice on the examined jobs."""
 
-    kind: str
-    title: str  #: The finding of the job for which it would have saved most.
-    jobs: int
-    saves_usd: Money | None  #: Sum over the jobs for which it is known; None if it is not known for any.
+    kind: str  #: Name of the rule.
+    title: str  #: Title of the finding that would have saved most.
+    jobs: int  #: Number of findings.
+    saves_usd: Money | None  #: Sum of the savings that are known; None if none is known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Maturity:
     """One capability, measured against the levels of the FinOps maturity model."""
 
     capability: str
-    measure: str
+    measure: str  #: What is measured, as a text for users.
     value: float | None  #: None if it cannot be measured.
     walk: float  #: The value at which the level is walk.
     run: float  #: The value at which the level is run.
@@ -73,7 +74,7 @@ class Maturity:
     def level(self) -> Level | None:
         if self.value is None:
             return None
-        # A measure whose goal is low, such as idle time, has its run value below its walk value.
+        # If smaller values are better, as for idle time, `run` is below `walk`.
         sign = 1 if self.run > self.walk else -1
         reached = [
             name
@@ -93,7 +94,8 @@ class MonthlyReport:
     is_complete: bool  #: Whether the month is over.
     total: SpendRow
     by_kind: Mapping[CostKind, Cost]
-    spot_share: float | None  #: Of the dollars with a known market. None without any.
+    #: Share of the spend on known markets that went to spot. None without such spend.
+    spot_share: float | None
     ended: Mapping[str, int]  #: Jobs that ended in the month, by state.
     cluster: ClusterCost | None
     examined_jobs: int
@@ -103,7 +105,7 @@ class MonthlyReport:
 
     @property
     def goodput(self) -> float | None:
-        """Return the share of the dollars that paid for training that was not lost, or None if nothing was spent."""
+        """Return the share of the spend that paid for training whose work was not lost, or None if nothing was spent."""
         return _share(self.by_kind.get("train", FREE).usd, sum_of(cost.usd for cost in self.by_kind.values()))
 
     @property
@@ -119,7 +121,7 @@ def monthly_report(service: Service, month: str | None = None, timezone: str = "
     """Return the report of the project for a calendar month of a time zone.
 
     Args:
-        month: The month, such as `2026-11`. None means the present one.
+        month: The month, such as `2026-11`. None means the current one.
         timezone: The name of the time zone, such as Europe/Berlin.
 
     Raises:
@@ -169,7 +171,7 @@ def _month(service: Service, month: str | None, timezone: str) -> tuple[Instant,
         at = calendar.moment_of(f"{month}-15", where)
     first, last = calendar.period_of(at, "month", where)
     assert last is not None
-    # The middle of the month is in the month for every offset of a time zone.
+    # The name is taken from the middle of the month, which no change of the time zone's offset moves into another month.
     return first, last, f"{datetime.fromtimestamp((first + last) // 2 // NS, where):%Y-%m}"
 
 
@@ -209,7 +211,7 @@ def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
 
 
 def _right_sizing(service: Service, ids: Sequence[str]) -> list[RightSizing]:
-    """Return each kind of advice, the one that would have saved most first."""
+    """Return the findings on these jobs, summed by rule. The rule that would have saved most comes first."""
     by_kind: dict[str, list[AdviceFinding]] = {}
     for job in ids:
         for finding in advice(service, job).findings:
