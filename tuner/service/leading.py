@@ -1,8 +1,8 @@
 """Leader election among services that share a database.
 
-Every service answers requests. Only the leader launches jobs, lets waiting jobs continue and sends webhooks. The
-leader renews its term every second. If it gives up, or has not renewed its term for three seconds, another service begins the
-next term. Writes of an earlier term are refused, however late they arrive (`Leading.write`).
+Every service answers requests. Only the leader launches jobs, lets waiting jobs continue and sends webhooks. The leader
+renews its term every second. If it gives up its term, or has not renewed it for three seconds, another service begins
+the next term. `Leading.write` then refuses writes of the earlier term, however late they arrive.
 """
 
 import logging
@@ -26,13 +26,13 @@ log = logging.getLogger("tuner.leading")
 ROLE = "controller"
 LEASE_NS = 3 * NS
 RENEW_NS = NS
-# A leader that has not done its work for this long lets the others try: it may be the only one that cannot reach Ray.
+# A leader whose passes have failed for this long gives up its term, because other services may be able to reach Ray.
 UNFIT_NS = 60 * NS
-REST_NS = 2 * LEASE_NS  # how long such a leader then waits before it tries to lead again
+REST_NS = 2 * LEASE_NS  # How long such a service waits before it tries to lead again.
 
 
 class Leading:
-    """One service's part in the election of the leader. Thread-safe."""
+    """One service's participation in the election of the leader, with its term if it leads. Thread-safe."""
 
     def __init__(self, database: Database, now: Callable[[], Instant]) -> None:
         self.holder = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -44,7 +44,9 @@ class Leading:
         self._is_over = False
 
     def term(self) -> Term | None:
-        """Return the term of this service, or None if it does not lead. Begin or renew the term first if that is due.
+        """Return the term of this service, or None if it does not lead.
+
+        If the last check is `RENEW_NS` ago or more, first renew the term, or try to begin one.
 
         Raises:
             Unavailable: The database does not answer.
@@ -52,36 +54,40 @@ class Leading:
         with self._lock:
             now = self._now()
             if self._looked_at is None or not 0 <= now - self._looked_at < LEASE_NS:
-                self._fit_at = now  # this service has just started, or it was suspended
+                # This service has just started or was suspended, so no pass could succeed.
+                self._fit_at = now
             if self._looked_at is None or not 0 <= now - self._looked_at < RENEW_NS:
                 self._set(self._renew_or_begin(now), now)
             return self._term
 
     def is_leading(self) -> bool:
-        """Return whether this service leads, according to its last access to the database."""
+        """Return whether this service leads, according to the last result of `term`. The database is not read.
+
+        Return False if that result is older than `LEASE_NS`, because the term may have expired.
+        """
         term, looked_at = self._term, self._looked_at
         return term is not None and looked_at is not None and self._now() - looked_at < LEASE_NS
 
     @contextmanager
     def write(self, term: Term, name: str = "") -> Iterator[Connection]:
-        """Open a write transaction for changes that were decided in the given term.
+        """Open a write transaction for changes that this service decided as the leader in the given term.
 
         Raises:
-            Fenced: The next term has begun.
+            Fenced: The term is over, because another one has begun.
             Unavailable: The database does not answer.
         """
         with leadership.write(self._database, term, name) as db:
             yield db
 
     def pass_succeeded(self) -> None:
-        """Record that the work of a leader was just done successfully."""
+        """Record that the leader's work has just succeeded, so that this service stays fit to lead."""
         self._fit_at = self._now()
 
     def give_up(self) -> None:
-        """Give up the term and never lead again, so that another service may lead at once.
+        """Give up the term, so that another service can lead at once. This service never leads again.
 
         Raises:
-            Unavailable: The database does not answer. Another service can lead only after this term has run out.
+            Unavailable: The database does not answer. Another service can then lead only after this term has expired.
         """
         with self._lock:
             self._is_over = True
@@ -92,9 +98,12 @@ class Leading:
                 log.info("this service gave up its term as the leader")
 
     def _renew_or_begin(self, now: Instant) -> Term | None:
-        """Renew or begin a term in the database and return it, or None if this service does not lead."""
+        """Renew or begin a term in the database and return it, or return None if this service does not lead.
+
+        Give up the term instead if no pass has succeeded for `UNFIT_NS`.
+        """
         term = self._term
-        # `<= REST_NS`: setting the clock back must not make the pause longer
+        # If the clock was set back, the remaining pause exceeds REST_NS. It is then ignored, so that the pause never gets longer.
         if self._is_over or 0 < self._rests_until - now <= REST_NS:
             return None
         if term is None and self.is_led():
@@ -116,7 +125,8 @@ class Leading:
     def is_led(self) -> bool:
         """Return whether any service leads.
 
-        It uses a read transaction, because waiting services check this all the time and would block each other's writes.
+        Services that do not lead check this once a second. They use a read transaction, because write transactions would
+        block the writes of other services.
 
         Raises:
             Unavailable: The database does not answer.
@@ -136,18 +146,18 @@ class Leading:
 
 
 class Renewing(PeriodicService):
-    """Renew the term of a service, or try to begin one, in a thread of its own."""
+    """Renew the term of a service, or try to begin one, every `RENEW_NS` in a separate thread."""
 
     def __init__(self, leading: Leading) -> None:
         super().__init__("leading", every_s=RENEW_NS / NS, first_s=RENEW_NS / NS)
         self._leading = leading
 
     def one_pass(self) -> None:
-        with suppress(TunerError):  # the controller logs it
+        with suppress(TunerError):  # The controller, which also calls `term`, logs the error.
             self._leading.term()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop the thread and give up the term. First stop all threads that do the leader's work."""
+        """Stop the thread and give up the term. Before calling this, stop all threads that do the leader's work."""
         super().stop(timeout_s)
         try:
             self._leading.give_up()

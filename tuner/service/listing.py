@@ -1,11 +1,11 @@
-"""List the trainables that may be tuned here, by reading source files.
+"""List the trainables that the service may tune, by reading source files.
 
-Nothing is imported, because that takes seconds per module and runs code that the user did not ask to run. The list
-therefore says only what the source says. Whether a trainable can be imported is known only after
+Nothing is imported, because an import takes seconds per module and runs code that the user did not ask to run. The list
+therefore contains only facts that are visible in the source. Whether a trainable can be imported is known only after
 `Prober.describe`, which the web page calls when the user chooses a trainable.
 
-The work is bounded by the number of files and folders, by file size and by time, because the service may be started
-in any folder. Files near the root are read first, so that only files in deep folders are left out.
+The number of files and folders, the size of a file and the time are limited, because the service may be started in any
+folder. Files near the root are read first, so that a limit excludes files in deep folders.
 """
 
 import ast
@@ -36,16 +36,16 @@ READ_S = 1.5
 SHIPPED = "trainables"
 NOT_CODE = frozenset({"tests", "test", "docs", "build", "dist", "node_modules", "venv", "env", "site"})
 CONFIGS = frozenset({"config", "cfg", "conf", "params", "hparams", "hyperparameters", "hyperparams"})
-# Most files do not train anything. A file without one of these words is not parsed.
+# Most files do not train anything. A file without any of these words is therefore not parsed.
 HINT = re.compile(rb"\btrain\b|\breport\b|Trainable\b|\b(?:" + "|".join(sorted(CONFIGS)).encode() + rb")\b")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainableListing:
-    """The trainables that were found."""
+    """The trainables that a search of the source files found."""
 
     items: list[Described]
-    truncated: bool  #: Whether there are more files than were read.
+    truncated: bool  #: Whether a limit was reached, so that some files were not read.
 
 
 def listed(allowed: Sequence[str], read_s: float = READ_S) -> TrainableListing:
@@ -55,7 +55,7 @@ def listed(allowed: Sequence[str], read_s: float = READ_S) -> TrainableListing:
     Installed modules may be tuned too, but they are not listed, because there are thousands of them.
 
     Args:
-        read_s: Seconds after which no further file is read.
+        read_s: How many seconds to search. After that time no further file is read.
     """
     walk, items = _Walk(time.monotonic() + read_s), dict[str, Described]()
     for module, file in walk.modules(allowed):
@@ -65,14 +65,14 @@ def listed(allowed: Sequence[str], read_s: float = READ_S) -> TrainableListing:
 
 
 class _Walk:
-    """One search for modules. It counts down the files and folders that it may still read."""
+    """One search for modules, which ends at the time `until` or when it has read `FILES_MAX` files or `FOLDERS_MAX` folders."""
 
     def __init__(self, until: float) -> None:
         self.truncated = False
         self._until, self._files, self._folders = until, FILES_MAX, FOLDERS_MAX
 
     def modules(self, allowed: Sequence[str]) -> Iterator[tuple[str, Path]]:
-        """Yield each allowed module with its file. No module is yielded twice."""
+        """Yield the name and file of each allowed module, until a limit is reached. No module is yielded twice."""
         seen = set[str]()
         for name, file in self._candidates(allowed):
             if name not in seen and is_allowed(name, allowed):
@@ -93,7 +93,7 @@ class _Walk:
                 yield from self._of(prefix)
 
     def _of(self, module: str) -> Iterator[tuple[str, Path]]:
-        """Yield a module, or the modules of a package."""
+        """Yield the name and file of a module, or of each module of a package."""
         place = _place(module)
         if place is None:
             return
@@ -103,7 +103,11 @@ class _Walk:
             yield from self._below(place, module)
 
     def _below(self, root: Path, package: str) -> Iterator[tuple[str, Path]]:
-        """Yield the modules in a folder, then those of its subfolders."""
+        """Yield the names and files of the modules in a folder, then of those in its subfolders, level by level.
+
+        Args:
+            package: The name of the package that the folder contains; empty for a folder of the import path.
+        """
         folders = deque([(root, package)])
         while folders:
             folder, package = folders.popleft()
@@ -144,8 +148,10 @@ def _is_test(name: str) -> bool:
 
 
 def _has_code(entry: os.DirEntry[str], path: str) -> bool:
-    """Return whether a folder may hold modules of users. Folders of this service, virtual environments, tests, docs
-    and builds are excluded."""
+    """Return whether a folder may contain modules of users.
+
+    Folders of this service, virtual environments, tests, docs and builds are excluded.
+    """
     is_ours = "." not in path and path in OURS
     return (
         not is_ours
@@ -155,9 +161,9 @@ def _has_code(entry: os.DirEntry[str], path: str) -> bool:
 
 
 def _place(module: str) -> Path | None:
-    """Return the file of a module or the folder of a package, found without importing it."""
+    """Return the file of a module or the folder of a package without importing it, or None if there is none."""
     file = source_of(module)
-    # Only Python's own finders know a package that is installed from a checkout (in editable mode).
+    # A package that is installed from a checkout (in editable mode) can be found only by Python's own finders.
     if file is None and "." not in module:
         spec = importlib.util.find_spec(module)
         file = Path(spec.origin) if spec is not None and spec.origin else None
@@ -175,12 +181,13 @@ def _facts(file: Path) -> tuple[int, int]:
     return facts.st_mtime_ns, facts.st_size
 
 
-# The cache: parsing 278 files of Python's library, 22 kB each, takes 3.1 s. Checking whether they have changed takes 3 ms.
+# Cached by size and time of modification: parsing 278 files of Python's library, of 22 kB each, takes 3.1 s. Checking whether
+# they have changed takes 3 ms.
 @lru_cache(FILES_MAX)
 def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Described, ...]:
     """Return the trainables that a file defines, as far as its source shows.
 
-    Return none for a file that is too large or not valid Python.
+    Return an empty tuple for a file that is too large, cannot be read or is not valid Python.
     """
     if size > FILE_BYTES_MAX:
         return ()
@@ -198,9 +205,9 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
 
 
 def _described(module: str, tree: ast.Module) -> Iterator[Described]:
-    """Yield the trainables of a module: `train`, functions that report, and Ray Tune's classes.
+    """Yield the trainables of a module: `train`, other functions that report metrics, and subclasses of Ray Tune's `Trainable`.
 
-    If there are none, yield the functions that take a configuration.
+    If the module defines none, yield the functions whose first parameter is named like a configuration (see `CONFIGS`).
     """
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = [node for node in defined if not node.name.startswith("_")]
@@ -239,7 +246,7 @@ def _takes_one(node: ast.FunctionDef) -> bool:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Return the names that a module imports from others, or assigns."""
+    """Return the names that a module imports with `from ... import`, or assigns."""
     names = set[str]()
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
@@ -250,7 +257,10 @@ def _bound(tree: ast.Module) -> set[str]:
 
 
 def _literal(tree: ast.Module, name: str) -> Mapping[str, Any] | None:
-    """Return the dictionary that a module assigns to a name, or None if it is computed or cannot be written as JSON."""
+    """Return the dictionary that a module assigns to a name.
+
+    Return None if there is none, if it is computed, or if it is too large or cannot be written as JSON.
+    """
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

@@ -1,4 +1,4 @@
-"""Run a cluster of several nodes on this machine, and preempt a node of it or of a cluster that tuner did not start."""
+"""Run a cluster of several nodes on this machine, and preempt a node of this cluster or of one that tuner did not start."""
 
 import contextlib
 import os
@@ -27,15 +27,15 @@ from tuner.service.cluster import import_path
 from tuner.settings import Settings
 
 INSTANCE_TYPE = "local"
-LOOK_S = 0.2  # between looks at the job that drains a node
+LOOK_S = 0.2  # Seconds between checks of the Ray job that notifies a node.
 
 
 @dataclass(frozen=True, slots=True)
 class LocalClusterPlan:
-    """The nodes of a local cluster."""
+    """The number and size of the nodes of a local cluster."""
 
-    spot: int
-    on_demand: int
+    spot: int  #: Number of spot nodes.
+    on_demand: int  #: Number of on-demand nodes.
     cpus_per_node: int
     gpus_per_node: int
     replace_after_s: float | None  #: Seconds after which a lost node is replaced; None if it is not.
@@ -51,10 +51,12 @@ def keep(
     """Run a local cluster until `over` is set.
 
     Args:
-        on_change: Called with all nodes and a list of changes, when the nodes have joined and after each change.
+        on_change: Called when all nodes have joined, and after each change. The arguments are all nodes and the changes, as
+            texts for users.
+        over: Set this event to end the cluster.
 
     Raises:
-        Conflict: This home has a cluster already or uses another one.
+        Conflict: A local cluster already runs for this home, or TUNER_RAY_ADDRESS names another cluster.
         RayUnavailable: The cluster does not start.
     """
     if settings.ray_address:
@@ -74,9 +76,9 @@ def keep(
 
 
 def specs(settings: Settings, plan: LocalClusterPlan) -> list[NodeSpec]:
-    """Return the nodes of a plan.
+    """Return a description of each node of a plan.
 
-    Each gets an equal share of this machine's memory; one more share is left for everything else.
+    With n nodes, each gets the (n + 1)th part of this machine's memory, and one part remains for other processes.
     """
     wanted: list[tuple[str, Market]] = [
         *((f"spot-{number}", "spot") for number in range(1, plan.spot + 1)),
@@ -104,26 +106,28 @@ def _price(settings: Settings, plan: LocalClusterPlan, market: Market) -> Decima
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """Preempt a node of the local cluster. With TUNER_RAY_ADDRESS, announce to that cluster that the operator takes a node away.
+    """Preempt a node of the local cluster. If TUNER_RAY_ADDRESS names a cluster, send a node of it a preemption notice instead.
+
+    The operator must then take away the machine of that node.
 
     Args:
-        name: The name of the node, or the beginning of its id.
-        notice_ns: The time from the notice until the node is taken away. 0 means without a notice, which only the local cluster allows.
+        name: The name of the node, or at least the first 4 characters of its id.
+        notice_ns: Nanoseconds from the notice until the node is taken away. 0 means no notice, which only the local cluster allows.
         say: Called with each line of progress.
 
     Raises:
         NotFound: Not exactly one node has this name.
-        Conflict: The node cannot be preempted: no local cluster runs, the node is not alive, it is the head of another cluster, or
-            `notice_ns` is 0 there.
+        Conflict: No local cluster runs, or the node is not alive. With TUNER_RAY_ADDRESS: the node is the head, or `notice_ns` is 0.
         Unavailable: The notice could not be given.
     """
     (_drain if settings.ray_address else _kill)(settings, name, notice_ns=notice_ns, say=say)
 
 
 def _kill(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """Send a preemption notice to a node and remove it `notice_ns` later, or at once if that is 0. Block until it is gone.
+    """Send a preemption notice to a node of the local cluster, and kill the node `notice_ns` later. Block until it is gone.
 
-    If this call is interrupted after the notice was sent, the node is killed at once, because a notice cannot be withdrawn.
+    If `notice_ns` is 0, kill the node at once without a notice. If this call is interrupted after the notice was sent, the
+    node is killed at once, because a notice cannot be withdrawn.
 
     Raises:
         NotFound: Not exactly one node has this name.
@@ -157,17 +161,18 @@ def _kept(settings: Settings, name: str) -> KeptNode:
 
 
 def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """Drain a node: its trials save checkpoints and continue elsewhere, and Ray places nothing more on it.
+    """Drain a node: its trials save checkpoints and continue on other nodes, and Ray places no new work on it.
 
-    The Ray node ends once nothing runs on it. The operator must take away the machine itself. This call blocks until
-    the node was notified.
+    This call blocks only until the node was notified. Ray ends the node once nothing runs on it, but does not stop the
+    machine: the operator must take it away.
 
     Raises:
         NotFound: Not exactly one node that is alive has this name.
         Conflict: `notice_ns` is 0, or the node is the head.
         Unavailable: The cluster does not answer, or the node could not be notified.
     """
-    from tuner.service.bootstrap import system_now  # takes a second, and `tuner cluster` does not need it
+    # The import takes a second, and `tuner cluster` does not need it.
+    from tuner.service.bootstrap import system_now
 
     if not notice_ns:
         raise Conflict(
@@ -200,5 +205,5 @@ def _living(dashboard: Dashboard, name: str) -> Node:
 
 
 def _is_named(given: str, name: str, id_: str) -> bool:
-    """Return whether `given` is the name of a node or the beginning of its id."""
+    """Return whether `given` is the name of a node, or at least the first 4 characters of its id."""
     return given == name or (len(given) >= 4 and id_.startswith(given))

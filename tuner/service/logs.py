@@ -15,7 +15,8 @@ from tuner.store import evidence, jobs
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
-# The other control characters of C0 and C1, and characters that change the direction of text, which can disguise it.
+# Visible replacements for the other control characters (C0 and C1). Characters that change the direction of text are replaced,
+# too, because they can disguise it.
 _PICTURES = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
@@ -27,10 +28,10 @@ UTF8_BYTES = 4
 
 
 def readable(data: bytes) -> str:
-    """Return printed bytes as a terminal would show them.
+    """Decode printed bytes to text, with each line as a terminal would finally show it.
 
-    Colours and cursor movements are removed. If a line was overwritten, its last version is shown. Other control
-    characters are made visible.
+    Colours and cursor movements are removed. Of a line that was overwritten, the last version is returned. Other control
+    characters are replaced by visible symbols.
 
     >>> readable(b"".join([bytes([27]), b"[31mred ", bytes([13]), b"10%", bytes([7])]))
     '10%␇'
@@ -41,7 +42,7 @@ def readable(data: bytes) -> str:
 
 
 def masked(data: bytes, secrets: list[str]) -> bytes:
-    """Replace each secret by asterisks of the same length in bytes."""
+    """Replace each secret in the bytes with asterisks. The number of bytes does not change."""
     for secret in secrets:
         data = data.replace(secret.encode(), b"*" * len(secret.encode()))
     return data
@@ -50,7 +51,7 @@ def masked(data: bytes, secrets: list[str]) -> bytes:
 def whole_end(data: bytes) -> int:
     """Return the length of the bytes without an incomplete UTF-8 character at the end.
 
-    The rest of that character may still be written.
+    An incomplete character is not shown yet, because its other bytes may still be written.
     """
     for back in range(1, min(UTF8_BYTES, len(data) + 1)):
         byte = data[-back]
@@ -63,48 +64,48 @@ def whole_end(data: bytes) -> int:
 
 
 def whole_begin(data: bytes) -> bytes:
-    """Remove the rest of a UTF-8 character whose first byte was cut off."""
+    """Return the bytes without an incomplete UTF-8 character at the beginning, whose first byte was cut off."""
     begin = 0
     while begin < min(UTF8_BYTES - 1, len(data)) and 0x80 <= data[begin] < 0xC0:
         begin += 1
     return data[begin:]
 
 
-SECRET_MIN = 6  # shorter secrets are not masked, because they occur inside ordinary words
+SECRET_MIN = 6  # Secrets with fewer characters are not masked, because they occur inside ordinary words.
 
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """A part of the log of one attempt."""
+    """A part of what one attempt of a trial printed."""
 
     job: str
     trial: str
     attempt: int
-    attempts: list[int]  #: Attempts that have a log.
-    at: Instant
+    attempts: list[int]  #: The trial's attempts that have a log.
+    at: Instant  #: When the log was last stored.
     complete: bool  #: Whether everything that the attempt printed, up to its end, was stored.
-    #: Whether the attempt has ended. If it ended and is not complete, its last output may be lost.
+    #: Whether the attempt has ended. If it has ended and the log is not complete, its last output may be lost.
     ended: bool
-    total: int  #: Number of bytes that the attempt printed.
+    total: int  #: Number of bytes that the attempt has printed so far.
     left_out: int  #: Number of bytes between the requested `after` and `until` that are not in `text`.
-    until: int  #: A reader passes this as `after` to continue.
+    until: int  #: Position in bytes at which `text` ends. To read on, pass it as `after`.
     text: str
 
 
 def log(
     service: Service, job: str, trial: str, attempt: int | None, *, tail: int, after: int = 0, node: int = 0
 ) -> LogView:
-    """Return the last part of the output that an attempt printed.
+    """Return the last part of the output that an attempt of a trial printed on one node.
 
     Args:
-        attempt: None for the newest attempt that has a log.
-        node: Which of the attempt's nodes, counted from 0.
-        tail: Most bytes to return.
-        after: Bytes from the beginning to skip.
+        attempt: Number of the attempt. None means the newest attempt that has a log.
+        tail: Return at most this many bytes, from the end of the output.
+        after: Skip this many bytes at the beginning of the output.
+        node: Number of the attempt's node, counted from 0.
 
     Raises:
         NotFound: There is no such job, trial or attempt, or the attempt printed nothing.
-        Invalid: The trials of the job have no such node.
+        Invalid: The trials of the job run on fewer nodes.
         Unavailable: The storage does not answer.
     """
     begun, nodes = _attempts(service, job, trial)
@@ -134,7 +135,7 @@ def log(
 
 
 def _attempts(service: Service, job: str, trial: str) -> tuple[dict[int, AttemptRow], int]:
-    """Return the attempts of a trial by number, and the number of its nodes."""
+    """Return the attempts of a trial by number, and the number of nodes that each runs on. Raise NotFound if it has not begun."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         trial_of(db, row, trial)
@@ -182,7 +183,8 @@ def _view(
 def _hidden(printed: Printed, secrets: list[str]) -> Printed:
     """Return the log with secrets masked.
 
-    If no bytes are missing between head and tail, they are masked together, because a secret may extend over both.
+    The log is stored as head and tail. If no bytes are missing between the two, they are masked together, because a secret
+    may begin in the head and end in the tail.
     """
     cut = len(printed.head)
     if cut + len(printed.tail) == printed.total:
@@ -192,7 +194,10 @@ def _hidden(printed: Printed, secrets: list[str]) -> Printed:
 
 
 def _secrets(service: Service) -> list[str]:
-    """Return the service's secrets. Workers do not receive them, but user code may have found and printed them."""
+    """Return the service's own secrets: its key and the password of its database.
+
+    Workers do not receive them, but user code may have found and printed them.
+    """
     password = service.database.url.password
     return [service.settings.api_key(), *([str(password)] if password else [])]
 
