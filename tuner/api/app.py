@@ -37,16 +37,16 @@ from tuner.service.bootstrap import Service
 from tuner.service.metrics_snapshot import MetricsReader
 from tuner.service.ray_dashboard import optuna_dashboard
 
-# The `X-Request-Id` of each answer, by which the caller and the audit log can identify the request.
-
+# The header of each answer by which the caller and the audit log identify the request.
 HEADER = b"x-request-id"
-# Only characters that are safe in logs, because the caller's id is recorded without a change.
+# The ids that are accepted from callers. All characters are safe in logs, because an accepted id is recorded unchanged.
 _TAKEN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestId:
-    """ASGI middleware that sets `X-Request-Id` in the answer and `request.state.request_id`. It uses the id of the request, or makes a
-    new one.
+    """ASGI middleware that sets `X-Request-Id` in the answer and `request.state.request_id`.
+
+    The id is the request's own `X-Request-Id` if that is safe to log, otherwise a new random id.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -91,7 +91,7 @@ def create_app(
         page_files: The folder of the page at `/`, or None to serve no page.
 
     Returns:
-        The application. Set its `state.leaving` when the service is about to shut down.
+        The application. Set the event `app.state.shutting_down` when the service begins to shut down. `/readyz` then answers 503.
     """
     app = FastAPI(
         title="tuner",
@@ -127,7 +127,7 @@ def create_app(
         people,
         auth,
     ):
-        # Include each router in the app itself: nested routers would be matched again at each level.
+        # Each router is included in the app itself, because nested routers would match the path again at each level.
         app.include_router(part.router, prefix="/v1", dependencies=rules, responses=RESPONSES)
     app.include_router(health.router)
     dashboards.install(app, optuna_dashboard(service.settings))

@@ -79,8 +79,8 @@ REMEMBERED = 10_000  # most keys that `Callers` remembers
 class Callers:
     """The most recent user keys that were valid when they were last checked.
 
-    `RateLimit` uses this set: it counts the requests of a key in the set by the key, and all other requests by address. Being in the set
-    grants no access, because the key of each request is checked again. Use it from one event loop only.
+    `RateLimit` counts the requests with a key in this set per key, and all other requests per address. Being in the set grants no access, because
+    the key of each request is checked again. Use the set from one event loop only.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ LOOK_S = 1.0  # how often a stream checks that its caller may still read it
 async def while_allowed(
     stream: AsyncIterator[bytes], may: Callable[[], bool], every_s: float = LOOK_S
 ) -> AsyncIterator[bytes]:
-    """Yield the data of the stream until the stream ends or `may` returns False.
+    """Yield the chunks of the stream until the stream ends or `may` returns False.
 
     `may` returns True while the caller has access. It is called in a thread every `every_s` seconds.
     """
@@ -158,5 +158,5 @@ async def while_allowed(
 
 
 async def _next(stream: AsyncIterator[bytes]) -> bytes:
-    """Return the next data of the stream, or b"" at its end. The stream must not yield empty data itself."""
+    """Return the next chunk of the stream, or b"" at its end. The stream itself must not yield empty chunks."""
     return await anext(stream, b"")

@@ -1,4 +1,4 @@
-"""The dashboards of Optuna, at `/optuna`, and of Ray, at `/ray`: for reading, behind a key or a session cookie.
+"""Read-only dashboards of Optuna, at `/optuna`, and of Ray, at `/ray`. Both require a key or a session cookie.
 
 A dashboard shows the jobs of all projects. If there are several projects, only the operator may see it.
 """
@@ -79,7 +79,7 @@ async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
 
 
 class _Dashboard(ABC):
-    """ASGI application that answers the requests that `refusal` does not refuse."""
+    """Base of the two dashboards: an ASGI application that answers with `refusal` if that refuses the request, and otherwise with `_serve`."""
 
     not_reading: str  #: The detail of the answer to methods other than GET and HEAD.
 
@@ -103,7 +103,7 @@ class _Dashboard(ABC):
 
 
 class Mounted(_Dashboard):
-    """Serves optuna-dashboard: its page at all page paths, and its API at all other paths."""
+    """Serves optuna-dashboard: its page under `/dashboard`, its script, and its API at all other paths. `/jobs/JOB` redirects to the job's study."""
 
     not_reading = "the Optuna dashboard is a copy, for reading alone"
 
@@ -150,13 +150,13 @@ class Mounted(_Dashboard):
         return RedirectResponse(f"{OPTUNA}/dashboard/studies/{study}", headers={"Cache-Control": "no-store"})
 
 
-# The dashboard's own page also needs fonts, and the workers of its editor.
+# Headers of the page of Ray's dashboard. The page also loads fonts, frames, and web workers for its editor.
 PAGE = {
     **POLICY,
     "Content-Security-Policy": POLICY["Content-Security-Policy"]
     + "; font-src 'self' data:; worker-src 'self' blob:; frame-src 'self'",
 }
-# Logs and tables contain text that jobs wrote, which a browser must not render as a page.
+# Headers of all other answers of Ray's dashboard. They contain text that jobs wrote, which a browser must not render as a page.
 DATA = {
     **PLAIN,
     "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
@@ -164,10 +164,10 @@ DATA = {
 
 
 class Proxied(_Dashboard):
-    """Forwards requests to Ray's dashboard, if `tuner.service.ray_dashboard` allows them.
+    """Forwards to Ray's dashboard the requests that `tuner.service.ray_dashboard` allows.
 
-    The service adds Ray's token to them and never sends it to the browser. Cookies, keys and connection headers are forwarded in neither
-    direction.
+    The service adds Ray's token to each request, and never sends the token to the browser. Cookies, keys and connection headers are forwarded in
+    neither direction.
     """
 
     not_reading = "Ray's dashboard is shown for reading alone"
@@ -194,14 +194,14 @@ class Proxied(_Dashboard):
             await answer(404, error.title(), error.detail)(request.scope, receive, send)
         except Unavailable as error:
             log.warning("Ray's dashboard is not available: %s", error.detail)
-            # the connection then breaks, so that no client mistakes the partial answer for a whole one
+            # Part of the answer was sent. Break the connection, so that the client does not mistake that part for the whole answer.
             if began:
                 return
             await answer(503, error.title(), error.detail)(request.scope, receive, send)
 
 
 def install(app: FastAPI, optuna: OptunaDashboard | None) -> None:
-    """Serve the dashboards. `optuna` is None if there is none."""
+    """Serve Ray's dashboard, and Optuna's dashboard unless `optuna` is None."""
     if optuna is not None:
         app.mount(OPTUNA, Mounted(app, optuna))
     app.mount(RAY, Proxied(app))

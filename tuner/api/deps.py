@@ -16,10 +16,9 @@ from tuner.service.bootstrap import Service
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service acting for the authenticated caller in the caller's project, or the plain service if the request has
-    no caller.
+    """Return the service that acts for the authenticated caller in the caller's project. Without a caller, return the plain service.
 
-    It is async because FastAPI would run a plain function in a thread, and this function never waits.
+    The function is async because FastAPI would run a plain function in a thread, and this one never waits.
     """
     service: Service = request.app.state.service
     actor: Actor | None = getattr(request.state, "actor", None)
@@ -40,7 +39,7 @@ def cursor_of(*parts: Any) -> str:
 def page_of(rows: Sequence[T], limit: int, place: Callable[[T], tuple[Any, ...]]) -> dict[str, Any]:
     """Return the `items` and the `next_cursor` of a page. `place` returns the parts of a row's cursor.
 
-    `rows` has up to `limit + 1` rows: one that is beyond the page shows that there is a next page.
+    `rows` has up to `limit + 1` rows. The row after the first `limit` rows is not returned; it only shows that there is a next page.
     """
     return {
         "items": rows[:limit],
@@ -49,7 +48,7 @@ def page_of(rows: Sequence[T], limit: int, place: Callable[[T], tuple[Any, ...]]
 
 
 def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | None:
-    """Return the parts of a cursor, or None without a cursor. Raise Invalid if `cursor_of` did not make it from parts of these types."""
+    """Return the parts of a cursor, or None if `cursor` is None. Raise Invalid if it is not a cursor whose parts have the types `kinds`, in order."""
     if cursor is None:
         return None
     try:
@@ -62,7 +61,7 @@ def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | Non
 
 
 def time_and_id(cursor: str | None) -> tuple[int, str] | None:
-    """Return the place of a cursor in a listing by time and id, newest first, or None without a cursor."""
+    """Return the time in nanoseconds and the id in a cursor of a listing by time, or None if `cursor` is None."""
     place = read_cursor(cursor, int, str)
     return None if place is None else (place[0], place[1])
 

@@ -39,8 +39,8 @@ CALLERS: Mapping[Role, str] = {
 JOB = {"job": "$response.body#/id"}
 BUDGET = {"name": "$response.body#/name"}
 KEY, USER = {"key": "$response.body#/id"}, {"user": "$response.body#/user"}
-# The links of OpenAPI, by method, path and status of an answer. Each maps a path parameter of later operations to the expression that finds
-# its value in the request or the answer.
+# OpenAPI links, by the method, path and status of the answer that has them. Each value maps a path parameter of later operations to the
+# expression that finds the parameter's value in the request or the answer.
 LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
     ("post", "/v1/jobs", "201"): JOB,
     ("post", "/v1/pilots", "201"): JOB,
@@ -58,7 +58,7 @@ LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the error answers with these statuses, for the argument `responses` of a FastAPI route. `install` adds their model."""
+    """Return the error answers with these statuses, for the argument `responses` of a FastAPI route. `install` later adds the model of errors."""
     return {status: {"description": SAYS[status], "content": {PROBLEM: {}}} for status in statuses}
 
 

@@ -28,11 +28,11 @@ from tuner.service.bootstrap import Service
 from tuner.service.views import JobView
 
 READ_EVERY_S = 0.25
-# Clients treat a stream that is silent for 4 s as broken.
+# How often a stream without news sends a line, because clients treat a stream that is silent for 4 s as broken.
 ALIVE_S = 2.0
 BEGIN = b"retry: 1000\n\n"
 ALIVE = b": still here\n\n"
-# at most this many batches wait in the queue of a watcher: about half a minute of a busy job
+# At most this many updates wait in the queue of a watcher: about half a minute of a busy job.
 MOST_QUEUED = 100
 log = logging.getLogger("tuner.api")
 
@@ -56,7 +56,7 @@ class EventBatch:
 class JobReading:
     """The result of reading a job's record once.
 
-    `state` maps each kind of state message, such as `spend`, to a value and the message. The message is sent again if the value differs
+    `state` maps each kind of state message, such as `spend`, to a value to compare and the message. A feed sends the message if the value differs
     from that of the previous reading. `final` is true if the job has ended.
     """
 
@@ -69,13 +69,14 @@ class EventSource(Protocol):
     """Reads the events and the state of one job."""
 
     async def read(self, after: int | None) -> JobReading:
-        """Return the events after `after`, at most as many as are read at once, and the present state.
+        """Return the events after number `after` and the present state.
 
-        If `after` is None, return the present state and no messages.
+        One call reads a limited number of events; `batch.more` is true if there are others. If `after` is None, return the present state and no
+        messages.
         """
 
     async def read_between(self, after: int, until: int) -> EventBatch:
-        """Return the events after `after` and up to `until`, at most as many as are read at once."""
+        """Return the events after number `after` and up to `until`. One call reads a limited number of events; `more` is true if there are others."""
 
     async def newest(self) -> int:
         """Return the number of the newest event."""
@@ -105,7 +106,7 @@ class _Watcher:
     queue: asyncio.Queue[_Update | None] = field(default_factory=lambda: asyncio.Queue(MOST_QUEUED + 1))
 
     def offer(self, update: _Update) -> bool:
-        """Add a batch to the queue. If too many batches are waiting, end the stream and return False."""
+        """Add an update to the queue. If too many updates are waiting, end the stream and return False."""
         if self.queue.qsize() < MOST_QUEUED:
             self.queue.put_nowait(update)
             return True
@@ -118,7 +119,7 @@ class _Watcher:
         self.queue.put_nowait(None)
 
     async def next(self) -> _Update | None:
-        """Return the next batch, or None at the end of the stream. Raise TimeoutError if nothing arrives within ALIVE_S seconds."""
+        """Return the next update, or None at the end of the stream. Raise TimeoutError if nothing arrives within ALIVE_S seconds."""
         return await asyncio.wait_for(self.queue.get(), ALIVE_S)
 
 
@@ -138,7 +139,7 @@ class _Feed:
         return _messages(self._state)
 
     def register(self) -> _Watcher:
-        """Return a new watcher, which receives everything after event `seq`. If the feed is closed, its stream ends at once."""
+        """Return a new watcher, which receives everything after the feed's event `seq`. If the feed is closed, the watcher's stream ends at once."""
         watcher = _Watcher()
         if self._closed:
             watcher.end()
@@ -208,7 +209,7 @@ class EventBroadcaster:
         return len(self._feeds)
 
     def end(self) -> None:
-        """End all streams, and end at once those that are opened later.
+        """End all streams. Streams that are opened later end at once.
 
         Clients then reconnect to another replica or to the restarted service.
 
@@ -305,7 +306,7 @@ class JobEvents:
     def whole(self, after: int) -> bytes:
         """Return the whole stream of a job that has ended: the messages of all events after `after`, and the job's state.
 
-        Return b"" if there are more events than are read at once.
+        Return b"" if there are more events than one call reads.
         """
         changes, view = answers.changes(self._service, self._job, after)
         return (
@@ -325,10 +326,9 @@ def _messages(state: dict[str, tuple[object, str]]) -> str:
 
 
 def _state(view: JobView) -> dict[str, tuple[object, str]]:
-    """Return the `spend` and `job` messages of the present state, each with a value to compare. A message
-    is sent again if its value differs from that of the previous reading.
+    """Return the `spend` and `job` messages of the present state, each with the value to compare that `JobReading.state` describes.
 
-    The value does not contain the running time, because the `job` message of a running job would otherwise be sent at every reading.
+    The value leaves out the running time. Otherwise the `job` message of a running job would be sent after every reading.
     """
     shown = serialize_jobs.job_of(view)
     spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
@@ -338,10 +338,10 @@ def _state(view: JobView) -> dict[str, tuple[object, str]]:
 
 
 def _batch(changes: ChangesSince) -> EventBatch:
-    """Return the `report` and `trial` messages of some events, in the order of the events.
+    """Return the `report` and `trial` messages of the changes, in the order of their events.
 
-    Only the last message of an event has the event's number as `id`. A `report` comes after the `trial` message of the same event, so
-    that a client that reconnects between the two has not received the report yet and gets it once.
+    Only the last message of an event has the event's number as `id`. The `report` of an event comes after its `trial` message. A client that
+    reconnects between the two has not received the report yet, and therefore gets it once.
     """
     parts = [(point.seq, 1, "report", _report(point)) for point in changes.reports]
     parts += [(row.seq, 0, "trial", serialize_jobs.trial_of(row).model_dump()) for row in changes.trials]

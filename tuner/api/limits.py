@@ -19,12 +19,12 @@ MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
 BODY_S = 25.0
-# 500 waiting requests are two or three seconds of work.
+# Beyond 500 waiting requests, which are two or three seconds of work, a client is asked to retry after BUSY_S seconds.
 MOST_WAITING, BUSY_S = 500, 2
 FREE = ("/healthz", "/readyz", "/metrics")
-# The number of most recent clients whose token buckets are kept. A client that was dropped starts again with a full bucket.
+# The token buckets of this many most recent clients are kept. A client whose bucket was dropped starts again with a full one.
 REMEMBERED = 10_000
-CLOCK_S = 1e-6  # upper bound of the rounding errors in sums of times, in seconds
+CLOCK_S = 1e-6  # seconds; rounding errors in sums of times are smaller
 TITLES = {
     400: "The body's length is given twice",
     413: "The body is too large",
@@ -66,7 +66,7 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
     headers = scope["headers"]
     names = dict(headers)
     if b"content-length" in names and b"transfer-encoding" in names:
-        # A proxy may use the other of the two and read the rest of the body as another request (RFC 9112, 6.1).
+        # If a proxy used one of the two headers and the service the other, part of the body could be read as a further request (RFC 9112, 6.1).
         return 400, "send Content-Length or Transfer-Encoding, not both"
     length = names.get(b"content-length", b"0")
     if length.isdigit() and int(length) > most:
@@ -113,7 +113,7 @@ class _Body:
 
 
 class Buckets:
-    """A token bucket for each client. It gains `rate` tokens a second and holds those of two seconds.
+    """A token bucket for each client. A bucket gains `rate` tokens a second, and holds at most the tokens of two seconds.
 
     A bucket is stored as one number: the time at which it is full again (GCRA, ATM Forum TM 4.0).
     """
@@ -215,6 +215,6 @@ def _later(status: int, title: str, detail: str, seconds: int) -> Response:
 
 
 def _address(scope: Scope) -> str:
-    """Return the client's address. For IPv6, return the /64 network, because its owner has all addresses in it."""
+    """Return the client's address. For IPv6, return the /64 network, because one client can usually use all addresses in it."""
     host = str((scope.get("client") or ("unknown",))[0])
     return ":".join(host.split(":")[:4]) if host.count(":") > 3 else host

@@ -36,9 +36,9 @@ class Family:
     labels: tuple[str, ...] = ()
 
     def metric(self, values: Values) -> Metric:
-        """Return the metric with these values, by labels.
+        """Return the metric with the given values. `values` maps the values of the labels to the value of the metric.
 
-        This is only for counters and gauges, because the other kinds have several values per sample.
+        Call this only for counters and gauges, because histograms and summaries have several values per sample.
         """
         family_type = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         metric: CounterMetricFamily | GaugeMetricFamily = family_type(
@@ -52,14 +52,14 @@ class Family:
 def _labelled(
     name: str, labels: tuple[str, ...], help_: str, values: Callable[[S], Values]
 ) -> tuple[Family, Callable[[S], Values]]:
-    """Return a counter if the name ends with `_total`, otherwise a gauge, and the function that returns its values."""
+    """Return a family and the function that returns its values. The family is a counter if its name ends with `_total`, otherwise a gauge."""
     return Family(name, "counter" if name.endswith("_total") else "gauge", help_, labels), values
 
 
 def _single(
     name: str, help_: str, value: Callable[[S], float | Fraction | None]
 ) -> tuple[Family, Callable[[S], Values]]:
-    """Return a metric without labels, and the function that returns its value. If that is None, `/metrics` omits the sample."""
+    """Return a family without labels, and a function that returns its value. If `value` returns None, `/metrics` omits the sample."""
 
     def values(source: S) -> Values:
         number = value(source)
@@ -133,7 +133,7 @@ def _in_gpu_time(budget: BudgetUse) -> bool:
 def _budgets(
     is_limited: Callable[[BudgetUse], bool], value: Callable[[BudgetUse], float]
 ) -> Callable[[MetricsSnapshot], Values]:
-    """Return a function that returns the value of each budget with such a limit."""
+    """Return a function that returns `value(budget)` by name, for each budget for which `is_limited(budget)` is true."""
     return lambda f: {(budget.name,): value(budget) for budget in f.budgets if is_limited(budget)}
 
 

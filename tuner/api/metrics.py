@@ -28,7 +28,7 @@ from tuner.service.periodic import ServiceHealth
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # they would add an unused series for each counter
+disable_created_metrics()  # type: ignore[no-untyped-call]  # created metrics would add an unused series for each counter
 
 
 class Metrics:
@@ -70,7 +70,7 @@ class _SnapshotCollector(Collector):
         self._read, self._health = read, health
 
     def describe(self) -> Iterator[Metric]:
-        """Return nothing, so that registration does not read the database."""
+        """Describe no metrics, so that registering the collector does not read the database."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -89,8 +89,9 @@ class _SnapshotCollector(Collector):
 
 
 class LatencyMiddleware:
-    """ASGI middleware that counts and times requests by route template. Labels with whole paths would make a new time series for each
-    job id.
+    """ASGI middleware that counts and times requests by route template.
+
+    The label is not the requested path, because paths contain job ids and each of them would create a new time series.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

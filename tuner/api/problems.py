@@ -36,7 +36,7 @@ STATUS: dict[type[errors.TunerError], int] = {
     errors.TunerError: 500,
 }
 
-# The type of a problem that the framework reports, by status.
+# The end of a problem's `type`, by status, for errors that the framework reports.
 KINDS = {
     400: "bad-request",
     401: "unauthorized",
@@ -117,7 +117,7 @@ def _on_unexpected_error(_request: Request, _error: Exception) -> JSONResponse:
 def answer(
     status: int, title: str, detail: str, *, kind: str | None = None, fields: Sequence[FieldProblem] = ()
 ) -> JSONResponse:
-    """Return a problem document. `kind` is the end of its `type`, by which programs know it. None means the one of the status."""
+    """Return a problem document. `kind` is the end of its `type`, by which programs identify the error. If it is None, `KINDS` gives it by status."""
     problem = Problem(
         type=f"urn:tuner:problem:{kind or KINDS.get(status, f'http-{status}')}",
         title=title,
@@ -149,7 +149,7 @@ def _walk(annotation: Any, parent: str) -> Iterator[str]:
 
 
 def _unknown(pointer: str, known: Iterable[str]) -> str:
-    """Return what to write instead of an unknown field: a similar name in the same object, or the place of a field of this name."""
+    """Return the detail of an error about an unknown field. It suggests a similar name in the same object, or another place for this name."""
     parent, _, name = pointer[:200].rpartition("/")
     siblings = [other.rpartition("/")[2] for other in known if other.rpartition("/")[0] == parent]
     places = [other for other in known if other.rpartition("/")[2] == name]
@@ -174,8 +174,10 @@ def _field(fault: dict[str, Any], body: Any, known: Iterable[str]) -> FieldProbl
 
 
 def pointer_to(path: Iterable[Any], body: Any, *, missing: bool) -> str:
-    """Return a JSON pointer for a location that pydantic reports. Pydantic's names of union alternatives are left out, because the body
-    does not contain them.
+    """Return a JSON pointer to the part of the request `body` that pydantic reports as `path`.
+
+    Pydantic's names of union alternatives are left out, because the body does not contain them. If `missing` is true, the last part of `path` is
+    kept although the body does not contain it.
     """
     tokens, parts = [], list(path)
     for index, part in enumerate(parts):

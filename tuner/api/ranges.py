@@ -12,7 +12,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")  # in a file name
 
 
 class Ranged(Protocol):
-    """Something whose bytes can be read from any place."""
+    """A stored file of `size` bytes that can be read from any position. `digest` identifies its content."""
 
     size: int
     digest: str
@@ -29,7 +29,7 @@ def ranged(
         file: The file.
         range_: The header `Range` of the request.
         if_range: The header `If-Range` of the request.
-        name: The name under which a browser saves the file. User code may have chosen it.
+        name: The name under which a browser saves the file. Unsafe characters are replaced, because user code may have chosen the name.
         media_type: The type of the file.
         headers: Further headers of the response.
 

@@ -52,9 +52,10 @@ class AnswerCache(Generic[T]):
         return len(self._kept)
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], T]) -> T:
-        """Return the cached value of this key if it has this version or is still fresh. Otherwise return and cache a new one from `make`.
+        """Return the cached value of `key` if it has this `version` or is still fresh. Otherwise call `make`, and cache and return its result.
 
-        Other threads that ask for the same key wait while one thread makes the value.
+        A value is fresh for SHARE times the time that `make` took, at most `oldest_s` seconds. If several threads ask for the same key, one makes
+        the value and the others wait for it.
         """
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
@@ -74,13 +75,13 @@ class AnswerCache(Generic[T]):
             return kept.value
 
     def _forget(self, key: Hashable, kept: _Kept[T]) -> None:
-        """Remove a key because `make` failed. Otherwise requests for many objects that do not exist would displace cached values."""
+        """Remove a key because `make` failed. If it stayed, requests for many objects that do not exist would displace cached values."""
         with self._lock:
             if self._kept.get(key) is kept:
                 self._bytes -= self._kept.pop(key).size
 
     def _weigh(self, key: Hashable, kept: _Kept[T], size: int) -> None:
-        """Record the size of a value, and remove the least recently used values until the rest fits."""
+        """Record the size of a value, and remove the least recently used values until the others are within `KEPT` and `MOST_BYTES`."""
         with self._lock:
             if self._kept.get(key) is kept:
                 self._bytes += size - kept.size
@@ -100,7 +101,7 @@ def answer(
 ) -> Response:
     """Return the answer that `make` returns for a job, as JSON, cached by `name` and job.
 
-    The answer may be up to two seconds old. If `once_ended` is true, it is always current, and cached only if the job has ended. Raise
+    The answer may be up to two seconds old. If `once_ended` is true, the answer is always current, and is cached only if the job has ended. Raise
     NotFound if the job does not exist.
     """
     version = answers.version(service, job)

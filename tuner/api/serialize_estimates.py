@@ -1,6 +1,6 @@
 """Convert cost estimates to the models of `tuner.schemas`.
 
-Most fields have the same names and units in both. Money is in dollars, exact to the micro-dollar.
+Most fields have the same name and unit in the estimate and the model. Money is in dollars, exact to the micro-dollar.
 """
 
 from dataclasses import asdict

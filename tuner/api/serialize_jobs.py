@@ -73,7 +73,7 @@ def job_of(view: JobView) -> job_models.Job:
 
 
 def _driver(launch: Launch | None) -> job_models.Driver | None:
-    """Return the driver, or None if no driver runs the job."""
+    """Convert a launch to the job's driver. Return None if no driver runs the job."""
     runs = launch is not None and launch.state in ("submitted", "running")
     return job_models.Driver.model_validate(launch) if runs else None
 
@@ -85,7 +85,7 @@ def _waits(wait: QueueWait) -> str:
 
 
 def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
-    """Return the specification in the form of the request, with defaults filled in and without name and tags."""
+    """Return the specification as the body of a job request, with defaults filled in and without name and tags."""
     interval, plateau = spec.checkpoint.interval_ns, spec.plateau
     stop = (
         None
@@ -213,7 +213,7 @@ def _attempt(row: AttemptRow, used: Usage | None) -> answers_models.Attempt:
 
 
 def _usage(used: Usage) -> answers_models.AttemptUsage:
-    """Convert the usage. Its times, whose names end with `_ns`, become seconds."""
+    """Convert an attempt's usage. Times in nanoseconds, whose names end with `_ns`, become seconds."""
     fields = fields_of(used)
     for name in [name for name in fields if name.endswith("_ns")]:
         ns = fields.pop(name)
@@ -238,7 +238,7 @@ def time_of(at: int | None) -> str | None:
 
 
 def plan_of(plan: JobPlan, spec: JobSpec) -> plan_models.Plan:
-    # The planned job is shown in the form of the request, with defaults filled in.
+    # Show the planned job as the body of a job request, with defaults filled in.
     job = {"name": spec.name, **spec_to_wire(spec, spec.budget), "tags": dict(spec.tags)}
     fields = {**vars(plan), "name": spec.name, "job": job, "inputs": _inputs(plan.inputs, spec)}
     return plan_models.Plan.model_validate(fields)

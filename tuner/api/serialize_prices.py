@@ -1,4 +1,4 @@
-"""The age of a price catalogue as an answer. This module imports little, because `tuner prices --update` uses it without the service."""
+"""Convert the age of a price catalogue to its model. This module imports little, because `tuner prices --update` uses it without the service."""
 
 from datetime import date
 

@@ -88,7 +88,10 @@ def _unknown(name: str, known: Collection[str]) -> str:
 
 
 def repeated(text: bytes) -> list[str]:
-    """Return JSON pointers to the names that occur twice in an object. Raise Invalid if the text has more than MAX_NAMES names in total."""
+    """Return JSON pointers to the names that occur more than once in an object, or [] if the text is not JSON.
+
+    Raise Invalid if the text has more than MAX_NAMES names in total.
+    """
     count, is_repeated = 0, False
 
     def read(pairs: list[tuple[str, Any]]) -> _Object:

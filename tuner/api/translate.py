@@ -119,7 +119,7 @@ def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Obj
     if request.objective not in (None, given[0]):
         read.faults.append(Fault("/objectives", "must begin with objective; leave objective out"))
     objectives = [Objective(**objective.model_dump()) for objective in given]
-    if request.objectives is not None and len(objectives) == 1:  # a JobSpec has only `objective` then
+    if request.objectives is not None and len(objectives) == 1:  # the domain would report its faults at /objective
         read.faults += objectives[0].faults("/objectives/0")
     return objectives
 
@@ -296,9 +296,10 @@ def _described(read: RequestReader, machine: plan_models.CandidateMachine, at: s
 
 
 def _seconds_ns(seconds: float) -> int:
-    """Return the nanoseconds of a duration in seconds. Raise ValueError if it is far out of bounds.
+    """Return the nanoseconds of a duration in seconds. Raise ValueError below minus one year or above two years.
 
-    A value slightly out of bounds is converted, so that the domain reports it together with other faults.
+    The domain allows durations of up to a year. A value slightly out of its bounds is converted, so that the domain reports it together with
+    other faults.
     """
     if not -MAX_NS <= seconds * 1e9 <= 2 * MAX_NS:
         raise ValueError("must be more than 0 and at most a year")

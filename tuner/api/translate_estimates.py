@@ -16,16 +16,16 @@ from tuner.service.estimates import ReplicaSpeed, ServedModel, described
 
 MIB = 2**20
 HOUR_NS = 3600 * NS
-#: Returns the figures of an exported variant, and the size of the trial that they were measured with.
+#: Returns the measured figures of an exported variant, and the resources of the trial that measured them.
 MeasuredModel = Callable[[wire.ExportedVariant], tuple[ServedModel, Resources]]
-#: Returns the scaling efficiency that jobs of this job's trainable measured. Raises ValueError if it is not known.
+#: Returns, for a job's id, the scaling efficiency that jobs with the same trainable measured. Raises ValueError if none did.
 MeasuredByJob = Callable[[str], described.MeasuredScaling]
 
 
 def questions_of(
     request: wire.EstimateRequest, now: Instant, measured: MeasuredModel, scaling: MeasuredByJob
 ) -> estimates.EstimateQuestions:
-    """Convert the request. Raise Invalid if a value cannot be read."""
+    """Convert an estimate request. Deadlines that are times are counted from `now`. Raise Invalid if a value cannot be read."""
     read = RequestReader()
     questions = estimates.EstimateQuestions(
         run=None if request.run is None else _run(read, request.run, now, scaling),
@@ -131,7 +131,7 @@ def _spot(read: RequestReader, given: wire.SpotTerms) -> described.SpotAssumptio
 
 
 def _until(value: int | float | str, now: Instant) -> int:
-    """Return the nanoseconds from now to a deadline, which is a duration or a time."""
+    """Return the nanoseconds from `now` to a deadline. `value` is a duration or a time. Raise ValueError if the deadline is not in the future."""
     is_time = isinstance(value, str) and "T" in value.upper()
     left = parse_rfc3339(str(value)) - now if is_time else _duration(value)
     if left <= 0:

@@ -18,7 +18,7 @@ from tuner.service.artifacts import artifact as read
 from tuner.service.checkpoints import file_of, open_checkpoint
 
 router = APIRouter(tags=["answers"])
-# User code chose the content. Opened in a browser, it must not run anything or load anything.
+# User code chose the content of these files. When a browser opens a file, the file must not run or load anything.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -147,8 +147,9 @@ def put_quota(body: wire.QuotaRequest, service: Svc) -> wire.Quota:
 
 
 def _read_quota(request: wire.QuotaRequest) -> tuple[Quota, SharedBudget | None]:
-    """Convert the request. Return the limits on concurrency, and the budget, or None if money is not limited. Raise Invalid if an
-    amount cannot be read.
+    """Return the limits on concurrency and the budget in dollars and GPU-hours that a request sets. Without such a budget, return None for it.
+
+    Raise Invalid if an amount cannot be read.
     """
     read = RequestReader()
     usd = read.convert("/usd", Money.from_usd, request.usd)

@@ -78,12 +78,12 @@ def _curves_text(service: Service, job: str, metric: str | None) -> CurvesText:
 MICRO = 1_000_000
 EXACT_POINTS = 20_000  # curves with more points than this are rounded
 SAMPLE = 2_000  # values from which the range of a metric is estimated
-METRIC_PARTS = 1_000  # the range of most values has this many steps of rounding; a step is smaller than a pixel of a chart
-USD_PARTS = 500  # the same for dollars
+METRIC_PARTS = 1_000  # the rounding step of metrics is at most 1/1000 of the range of most values: less than a pixel of a chart
+USD_PARTS = 500  # the rounding step of dollars is at most 1/500 of the largest amount
 
 
 class RoundedNumbers(dict[int, str]):
-    """Rounds numbers to multiples of a step and returns them as text. The text of each multiple is cached, by the multiple."""
+    """Rounds numbers to multiples of a step and returns them as text. As a dictionary, it caches the text of each multiple."""
 
     def __init__(self, spread: float, parts: int) -> None:
         """Choose the largest step that is at most `spread / parts` and is 1, 2 or 5 times a power of ten."""

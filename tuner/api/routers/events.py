@@ -51,9 +51,9 @@ async def stream_events(
 def _whole_stream(shared: AnswerCache[bytes], service: Service, job: str, after: int) -> bytes:
     """Return the whole stream after event `after` of a job that has ended, from the cache if possible.
 
-    Return b"" if the job has not ended, or if there are more events than are read at once. Raise NotFound if the job does not exist.
+    Return b"" if the job has not ended, or if there are more events than one call reads. Raise NotFound if the job does not exist.
 
-    A stream from the cache takes 5 ms of processor time with its request, instead of 16 ms with a feed of its own.
+    Answering a request takes 5 ms of processor time with the cache, and 16 ms with a feed.
     """
     version = answers.version(service, job)
     if version.state not in FINAL:

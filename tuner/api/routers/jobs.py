@@ -61,8 +61,9 @@ def get_job(job: str, request: Request, service: Svc) -> Response:
 
 
 def _text(request: Request, service: Service, view: JobView) -> bytes:
-    """Return a job as JSON text. The text is cached if the job's view has a version. Jobs that are not running do,
-    and lists contain mostly such jobs.
+    """Return a job as JSON text. The text is cached if the job's view has a version.
+
+    The view of a job has no version while the job runs. Most jobs in lists are not running.
     """
 
     def make() -> bytes:

@@ -97,7 +97,7 @@ def _after(cursor: str | None) -> str:
 
 
 def _member(row: MemberRow, actor: Actor) -> wire.Member:
-    """Return the member. `disabled` is None unless the caller is the operator, because only the operator manages users."""
+    """Convert a member. `disabled` is None unless the caller is the operator, because only the operator manages users."""
     disabled = row.disabled if actor.is_operator else None
     return wire.Member(user=row.user, role=row.role, since=rfc3339(row.since), disabled=disabled)
 
