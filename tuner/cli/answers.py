@@ -66,9 +66,9 @@ def _shown_curve(answer: Curves) -> RenderableType:
 
 
 def sparkline(values: Sequence[float | None], low: float, high: float) -> str:
-    """Return a curve as a text of bars between `low` and `high`.
+    """Return a curve as a text with one bar per value. The lowest bar means `low` and the highest bar means `high`.
 
-    Of a curve longer than `WIDTH`, evenly spaced points are shown. A missing value is a space.
+    If there are more than `WIDTH` values, `WIDTH` evenly spaced ones are shown. A missing value is a space.
 
     >>> sparkline([0, None, 0.5, 1], 0, 1)
     '▁ ▅█'
@@ -245,7 +245,7 @@ def _follow(
 ) -> None:
     """Print the output of a trial until the trial, or the attempt `named`, has ended. With JSON, print one response per line.
 
-    The first request returns the last `tail` bytes. From there on, print all output that the service has stored.
+    First print the last `tail` bytes that the service has stored. Then print all output that it stores later.
     """
     attempt, after, size = named, 0, tail
     while True:
@@ -271,7 +271,10 @@ def _follow(
 def _stored_log(
     client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int, node: int | None
 ) -> TrialLog | None:
-    """Return the output after the first `after` bytes, or None if a trial that has not ended has stored no output yet."""
+    """Return at most the last `tail` bytes of the output that follows its first `after` bytes.
+
+    Return None if the trial has not ended and has stored no output yet.
+    """
     from tuner.client import ApiError
 
     try:

@@ -25,8 +25,8 @@ def jobs(incomplete: str) -> Offered:
 
 
 def trials(ctx: typer.Context, incomplete: str) -> Offered:
-    """Offer the ids of trials that begin with `incomplete`, of the job that is already on the command line."""
-    # `params` may lack the job while the value of an option is still missing
+    """Offer the ids of trials that begin with `incomplete`. The trials are those of the job that is already on the command line."""
+    # While the value of an option is being completed, the job may not be in `params` but among the remaining words.
     rest = (word for word in ctx.args if word.startswith("job_"))
     job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
     if not job:
@@ -54,7 +54,7 @@ def _items(path: str) -> list[Mapping[str, Any]]:
 
     Return [] on any error, because an error message would break the line that the user is typing.
     """
-    import urllib.request  # imported here because commands, which are not completions, do not need it
+    import urllib.request  # imported here because only completions need it, and it would slow down commands
 
     try:
         settings = Settings.from_env()

@@ -111,13 +111,13 @@ def pareto(
 def _show(
     client: Client, name: str, answer: P, shown: Callable[[P, str], RenderableType], *, as_json: bool
 ) -> None:
-    """Show the best configuration. Unless it is shown as JSON, also print the command that trains it without a service."""
+    """Show the best configuration of the job with the id `name`. Unless JSON is printed, also print the command that trains it without a service."""
     if as_json:
         Output(as_json).show(answer, lambda best_answer: shown(best_answer, ""))
         return
     job = client.job(name)
     Output(as_json).show(answer, lambda best_answer: shown(best_answer, job.objective["metric"]))
-    # `tuner train` without a job calls functions with a configuration.
+    # Without a job id, `tuner train` can only call a function with a configuration.
     if job.command is not None or job.kind == "optuna":
         line = f"tuner train {job.id} --trial {answer.trial} --steps {answer.step}"
     else:

@@ -1,4 +1,4 @@
-"""Register commands: with their examples, and with errors printed as texts."""
+"""Register commands with their examples. Errors of commands are printed as texts instead of tracebacks."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ from tuner.cli.output import with_problems
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Examples that `--help` shows, for commands whose usage does not say enough. Users can type each as it is, after replacing JOB.
+#: Examples that `--help` shows, for commands whose usage does not say enough. Each can be typed unchanged after JOB has been replaced.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
     "replay": ("tuner replay JOB", "tuner replay JOB --with scheduler=asha --with sampler=random"),
@@ -96,13 +96,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 class CommandGroup(typer.Typer):
-    """Commands under a common name, or the top level if `name` is None."""
+    """Commands under a common name, or the top-level commands if `name` is None."""
 
     def __init__(self, name: str | None, **options: Any) -> None:
         super().__init__(name=name, no_args_is_help=True, epilog=_epilog(name), **options)
 
     def add(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
-        """Register the decorated function. None means that the command is named like the function."""
+        """Return a decorator that registers a function as a command. If `name` is None, the command is named like the function."""
 
         def register(function: F) -> F:
             command = name or function.__name__.replace("_", "-")
@@ -114,6 +114,8 @@ class CommandGroup(typer.Typer):
 
 
 def _epilog(name: str | None) -> str | None:
-    """Return the examples of a command, each as a paragraph of its own, because rich joins the lines of a paragraph."""
+    """Return the examples of the command `name`, or None if it has none. Each is a separate paragraph, because rich joins the lines of a
+    paragraph.
+    """
     examples = EXAMPLES.get(name or "")
     return "\n\n".join(["Examples:", *examples]) if examples else None

@@ -114,7 +114,8 @@ def estimate(
         raise typer.BadParameter(
             "give options of a run, or of serving; a file may have both", param_hint="--latency-ms"
         )
-    # The options of machines belong to the part that other options describe, or else to the only one in the file.
+    # Options that select machines belong to the part, run or serving, that other options describe. Without other options, they belong to
+    # serving if the file has only that part, and otherwise to the run.
     if has_serving or (not has_run and "serving" in parts and "run" not in parts):
         parts = _with_options(parts, "serving", {**serving, **where})
     else:
@@ -123,7 +124,7 @@ def estimate(
 
 
 def _with_options(parts: dict[str, Any], part: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with the given options in one of its parts."""
+    """Return the request with the options that are not None in its part `part`, where they replace values of the file."""
     options = {name: value for name, value in given.items() if value is not None}
     if not options:
         return parts

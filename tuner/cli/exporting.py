@@ -1,4 +1,4 @@
-"""`tuner export`: a trained model as files, and what each of them is worth."""
+"""`tuner export`: export a trained model to files, with the measurements and the serving cost of each."""
 
 from __future__ import annotations
 

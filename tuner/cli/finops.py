@@ -104,7 +104,7 @@ def markdown(report: MonthlyReport) -> str:
 
 
 def as_csv(report: MonthlyReport) -> str:
-    """Return the report as CSV with the columns section, name, figure and value. Numbers are plain, and unknown ones are empty."""
+    """Return the report as CSV with the columns section, name, figure and value. Numbers have no units, and unknown values are empty cells."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(("section", "name", "figure", "value"))
@@ -197,7 +197,7 @@ def _percent(share: float | None) -> str:
 
 
 def _table(head: Row, rows: Sequence[Row]) -> str:
-    """Return a table, or "None." if it has no rows. A vertical bar in a cell would end it, so it is escaped."""
+    """Return a Markdown table, or "None." if there are no rows. A vertical bar in a cell would end the cell, so it is escaped."""
     if not rows:
         return "None."
     lines = [head, tuple("---" for _ in head), *rows]

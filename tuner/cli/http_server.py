@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-ARRIVE_S = 30.0  # How long a request may take to arrive.
+ARRIVE_S = 30.0  # How many seconds a request may take to arrive.
 READ_S = 0.1
 # More than the limit of `tuner.api.limits`, so that the app can answer with its own error if headers are only slightly too long.
 MOST_HEAD_BYTES = 64 << 10
@@ -22,7 +22,7 @@ MOST_HEAD_BYTES = 64 << 10
 class TimeoutProtocol(HttpToolsProtocol):
     """An HTTP protocol that closes a connection if a request does not arrive completely within `ARRIVE_S` seconds.
 
-    It also closes a connection on which no request begins. If the headers exceed `MOST_HEAD_BYTES`, the answer is status 431.
+    It also closes a connection on which no request begins within that time. If the headers exceed `MOST_HEAD_BYTES`, the answer is status 431.
     """
 
     _deadline: asyncio.TimerHandle | None = None
@@ -53,9 +53,9 @@ class TimeoutProtocol(HttpToolsProtocol):
         self._look()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection `READ_S` seconds late.
+        """Close an idle connection `READ_S` seconds after its time limit.
 
-        uvloop runs timers before it reads sockets. The delay lets it read a request that arrived while the loop was busy.
+        uvloop runs timers before it reads sockets. With the delay, it first reads a request that arrived while the loop was busy.
         """
         close = super().timeout_keep_alive_handler
         self.timeout_keep_alive_task = self.loop.call_later(READ_S, close)
@@ -81,8 +81,8 @@ class TimeoutProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-ANSWER_S = 10  # How long open responses may take after the server has stopped listening.
-# How long an idle connection stays open. A client that polls every few seconds then reuses its connection. With a shorter limit, a request
+ANSWER_S = 10  # How many seconds open responses may take after the server has stopped listening.
+# How many seconds an idle connection stays open. A client that polls every few seconds then reuses its connection. With a shorter limit, a request
 # would sometimes be sent just as the connection is closed, and fail.
 KEEP_ALIVE_S = 20
 
@@ -90,7 +90,7 @@ KEEP_ALIVE_S = 20
 class GracefulServer(uvicorn.Server):
     """An HTTP server that shuts down in steps.
 
-    1. The first SIGTERM or SIGINT sets `leaving`. After a SIGTERM the server listens for another `drain_s` seconds, so that load
+    1. The first SIGTERM or SIGINT sets `shutting_down`. After a SIGTERM the server listens for another `drain_s` seconds, so that load
        balancers notice that it is not ready. Another signal skips this wait. A signal after the wait forces the exit.
     2. `end_streams` ends the event streams. Other responses get `ANSWER_S` seconds to finish.
     3. `run` returns. The signal is not raised again, see `capture_signals`.

@@ -18,12 +18,12 @@ import typer
 from tuner.cli.job_yaml import read_job
 from tuner.domain.space import SpaceRefused
 
-OBJECTIVE_METRIC = "value"  # Optuna's name for what an objective returns
+OBJECTIVE_METRIC = "value"  # Optuna's name for the number that an objective returns
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """The options of `tuner submit` that replace parts of a job. None leaves a part as it is."""
+    """The options of `tuner submit` that replace parts of a job. A part whose option is None is left unchanged."""
 
     space: str | None  #: `module:name` of a `param_space`.
     kind: str | None
@@ -70,7 +70,9 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
 
 
 def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
-    """Record the search space of a job with an Optuna objective if the job has none. Return any other job unchanged.
+    """Return the job with its search space, which is recorded if the job has an Optuna objective and no search space.
+
+    Any other job is returned unchanged.
 
     Raises:
         SpaceRefused: The search space cannot be recorded.
@@ -82,7 +84,7 @@ def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_start(job: dict[str, Any], given: Sequence[str], best_of: Callable[[str], dict[str, Any]]) -> None:
-    """Put configurations in front of the job's `start`. Parameters that the job's search space does not have are left out.
+    """Put the best configurations of other jobs in front of the job's `start`, without parameters that the job's search space does not have.
 
     Args:
         job: The job, which is changed.
@@ -103,7 +105,10 @@ def with_start(job: dict[str, Any], given: Sequence[str], best_of: Callable[[str
 
 
 def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
-    """Return a job without its search space. Raise BadParameter if an option is missing."""
+    """Return a job with the trainable `entry`, a name and the default metric. Other parts are added from the options later.
+
+    Raise BadParameter if a required option is missing.
+    """
     if options.space is None and options.kind is None:
         raise typer.BadParameter(
             f"{entry} needs --space MODULE:NAME with its param_space, or --kind optuna if it is an objective"
@@ -119,14 +124,14 @@ def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
 
 
 def _put(job: dict[str, Any], part: str, **values: object) -> None:
-    """Replace the values of a part of the job that are not None."""
+    """Set the `values` that are not None in a part of the job."""
     given = {name: value for name, value in values.items() if value is not None}
     if given:
         job[part] = {**_mapping(job, part), **given}
 
 
 def _mapping(job: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Return a part of a job, which is empty if the job does not have it. Raise BadParameter if it is not a mapping."""
+    """Return a part of a job, or {} if the job does not have it. Raise BadParameter if the part is not a mapping."""
     value = job.get(part)
     if value is None:
         return {}
@@ -173,6 +178,6 @@ def _imported(entry: str) -> Any:
 
 @contextlib.contextmanager
 def _output_on_stderr() -> Iterator[None]:
-    """Send what user code prints to standard error, because standard output is for the answer."""
+    """Send the output of user code to standard error, because standard output is for the result of the command."""
     with contextlib.redirect_stdout(sys.stderr):
         yield

@@ -30,7 +30,7 @@ class JobYaml(yaml.SafeLoader):
     def __init__(self, text: Any) -> None:
         super().__init__(text)
         self._depth, self._values = 0, 0
-        # number of values in each finished node, by id(); an alias of the node counts as that many
+        # The number of values in each finished node, by the node's id(). An alias of a node counts as that many values.
         self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -121,7 +121,7 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     """
     text = _text(file)
     try:
-        mapping = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
+        mapping = yaml.load(text, JobYaml)  # noqa: S506  JobYaml is a SafeLoader
         json.dumps(mapping, allow_nan=False)
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{_place(file, error)} is not YAML: {_problem(error)}") from error
@@ -133,7 +133,7 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
 
 
 def _place(file: Path, error: yaml.YAMLError) -> str:
-    """Return the name of the file, with line and column counted from 1 if they are known."""
+    """Return the name of the file, and the line and column of the error if they are known. Both are counted from 1."""
     mark = getattr(error, "problem_mark", None)
     name = "standard input" if str(file) == "-" else str(file)
     return name if mark is None else f"{name}, line {mark.line + 1}, column {mark.column + 1},"

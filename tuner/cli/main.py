@@ -356,7 +356,7 @@ for heading, commands in HEADINGS.items():
         if isinstance(command, CommandGroup):
             app.add_typer(command, rich_help_panel=heading)
         else:
-            # A negative priority, such as -5, is not an option.
+            # Without this setting, a negative priority such as -5 would be refused as an unknown option.
             settings = {"ignore_unknown_options": command is priority}
             app.add(rich_help_panel=heading, context_settings=settings)(command)
 

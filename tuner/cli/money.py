@@ -243,7 +243,7 @@ def _cells(spend: SpendFigures) -> list[str]:
 
 
 def _with_idle(answer: SpendAnswer) -> RenderableType:
-    """Return a table of spend and, below it, the cost of idle machines, which no job's bill contains."""
+    """Return a table of spend. Below it are the storage, the transfers and the idle machines, which no job's bill contains."""
     cluster, total = answer.cluster, answer.total
     lines = [Text(_stored(total))] if total.storage_gb_months else []
     lines += [Text(_moved(total))] if total.read_bytes or total.written_bytes else []
@@ -387,7 +387,7 @@ def topup(
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
-    """Return a text about the budget's present state, after a change of it was refused or the answer to the change was lost."""
+    """Return the message for a top-up that was refused or whose answer was lost. It states the budget's present state."""
     asked, had = _limits(change), _limits(before.budget)
     from tuner.client import ApiError
 

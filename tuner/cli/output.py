@@ -157,7 +157,7 @@ def _details(error: ApiError) -> list[str]:
 
 
 def _advice(error: ApiError) -> list[str]:
-    """Return what to do about an error, if anything can be said."""
+    """Return advice on what to do about an error, or [] if there is none."""
     from tuner.client.http import INVALID_ANSWER
 
     settings = Settings.from_env()
@@ -185,7 +185,10 @@ def _about_the_key(settings: Settings) -> str:
 
 
 def _nearest_name(path: str) -> list[str]:
-    """Return names near to that of the missing job, trial or budget in the path of a request."""
+    """Return advice about the missing job, trial or budget in the path of a request: similar names, or how to list all names.
+
+    Return [] if the path names none of them.
+    """
     from urllib.parse import unquote
 
     client, names = connect(), [unquote(part) for part in path.split("/")[2:]]

@@ -75,12 +75,12 @@ def pilot(
 
 
 def run_pilot(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:
-    """Return the pilot of a job after the pilot has ended or is paused. Start one if there is none.
+    """Return the pilot of a job after the pilot has ended or is paused. Start a pilot if there is none.
 
-    Progress is shown unless `quiet`.
+    `usd` is the maximum cost of a new pilot. Progress is shown unless `quiet` is true.
 
     Raises:
-        typer.Exit: With status 1, if the pilot completed no step, so that it has no step times.
+        typer.Exit: With status 1, if the pilot completed no step and therefore measured no step times.
     """
     pilot_job = client.pilot(job, usd=usd)
     if pilot_job.state not in ("succeeded", "paused"):

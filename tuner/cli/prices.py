@@ -102,7 +102,7 @@ def _accelerators(row: PriceListing) -> str:
 
 
 def _dates(row: PriceListing) -> str:
-    """Return the dates of the known prices."""
+    """Return the dates of a machine's known on-demand and spot prices, separated by a comma if they differ."""
     prices = ((row.on_demand_usd_per_hour, row.on_demand_date), (row.spot_usd_per_hour, row.spot_date))
     return ", ".join(dict.fromkeys(date for price, date in prices if price is not None))
 

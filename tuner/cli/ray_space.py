@@ -16,11 +16,11 @@ SAMPLE_MODULE = "ray.tune.search.sample"
 def job_of_space(space: object) -> dict[str, Any]:
     """Return the fields `search_space`, `constants` and `kind` of a job for a `param_space`.
 
-    A parameter in a nested dictionary is named with dots, `model.width`, and the kind is then `ray_tune`, so that the trainable gets
-    the dictionaries as they were.
+    A parameter in a nested dictionary gets a name with dots, such as `model.width`. `kind` is then `ray_tune`, so that the trainable is called
+    with nested dictionaries again. Otherwise `kind` is left out.
 
     Raises:
-        SpaceRefused: A part of it cannot be expressed in a job. `code` says why.
+        SpaceRefused: A part of the space cannot be expressed in a job. The error's `code` says why.
     """
     if not isinstance(space, Mapping):
         raise SpaceRefused("not_a_dictionary", f"the space is a {type(space).__name__}; name a dictionary")
@@ -94,7 +94,10 @@ def _kinds(value: object) -> set[str]:
 
 
 def _parameter(name: str, domain: Any) -> dict[str, Any]:
-    """Return the parameter of a job file, or {"constant": value} if there is only one value."""
+    """Convert a domain of Ray Tune to the parameter of a job file, or to {"constant": value} if it has only one value.
+
+    Raise SpaceRefused if a job cannot express the domain.
+    """
     kinds = _kinds(domain)
     if "Function" in kinds:
         raise SpaceRefused(
@@ -130,7 +133,7 @@ def _parameter(name: str, domain: Any) -> dict[str, Any]:
 
 
 def _whole(name: str, domain: Any, step: int | None, *, is_log: bool) -> dict[str, Any]:
-    """Return an int. The upper end of Ray Tune's integers is exclusive, unless they are rounded to multiples of more than 1."""
+    """Convert a domain of integers. Its upper end is exclusive in Ray Tune, unless the values are rounded to multiples of more than 1."""
     if step in (None, 1):
         low, high = int(domain.lower), int(domain.upper) - 1
         return _between(name, {"type": "int", "low": low, "high": high, **({"log": True} if is_log else {})})
@@ -139,7 +142,7 @@ def _whole(name: str, domain: Any, step: int | None, *, is_log: bool) -> dict[st
 
 
 def _multiples(domain: Any, step: float | None) -> tuple[Decimal, Decimal]:
-    """Return the first and the last multiple of the step within the bounds, which are the ends of Ray Tune's rounded values."""
+    """Return the lowest and the highest multiple of the step within the bounds: the ends of the values that Ray Tune rounds to."""
     low, high, q = (Decimal(str(number)) for number in (domain.lower, domain.upper, step))
     return (low / q).to_integral_value(ROUND_CEILING) * q, (high / q).to_integral_value(ROUND_FLOOR) * q
 
@@ -175,7 +178,7 @@ def _choices(name: str, values: Any) -> dict[str, Any]:
 
 
 def _constant(name: str, value: object) -> Any:
-    """Return a constant in Python's own types. Raise SpaceRefused if the trainable would get another value."""
+    """Return a constant in Python's own types. Raise SpaceRefused if JSON cannot express it, because the trainable would get another value."""
     value = _plain(value)
     if _is_json_scalar(value):
         return value
@@ -199,7 +202,10 @@ def _is_numpy(value: object, name: str) -> bool:
 
 
 def _is_json_scalar(value: object) -> bool:
-    """Return whether JSON and YAML can express a value. Subclasses are excluded: a text of an enum would arrive as a mere text."""
+    """Return whether JSON and YAML can express a value exactly.
+
+    Subclasses of the allowed types are excluded. For example, the trainable would get a member of a text enum as plain text.
+    """
     return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tuner.schemas.job import Best, JobFacts
 
 ENDED = ("succeeded", "cancelled", "failed")
-WIDTH, HEIGHT, LABEL = 60, 8, 12  # of the chart of a report; LABEL fits the longest number, -1.2345e-123
+WIDTH, HEIGHT, LABEL = 60, 8, 12  # size of a report's chart in characters; LABEL fits the longest number, -1.2345e-123
 METHODS = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
 KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
@@ -44,9 +44,9 @@ def jobs(items: Sequence[Job]) -> RenderableType:
 
 
 def waits(job: Job) -> str:
-    """Return the opening of its time window or the place in the queue that a job waits for, or "" if it does not wait.
+    """Return what a job waits for: the opening of its time window or its place in the queue. Return "" if it does not wait.
 
-    A resumed job is `running` even before it has a driver again, so the result is "" for it too. The job's detail says why it waits.
+    A resumed job is `running` even before it has a driver again. The result is then "" too, and the job's detail says why it waits.
     """
     if job.state == "running":
         return ""
@@ -91,7 +91,7 @@ def best_line(answer: Best, metric: str = "metric") -> str:
 
 
 def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> RenderableType:
-    """Return a table of trials. If their job has ended, a line below the table says why some trials are still pending or paused."""
+    """Return a table of trials. If `job` is given and has ended, a line below the table says why some trials are still pending or paused."""
     table = tables.plain("trial", "state", "steps", "best", "latest", "paid", "attempts", "configuration")
     for listed_trial in items:
         limits = f"violates the constraints by {listed_trial.violation:.0%}" if listed_trial.violation else ""
@@ -161,7 +161,7 @@ def _environment(environment: show.Environment) -> str:
 
 
 def bill(answer: show.Bill, *, most_expensive: int | None = None) -> RenderableType:
-    """Return a bill by kind and by trial. List the given number of most expensive trials, or all without a number."""
+    """Return a bill by kind and by trial. Only the `most_expensive` most expensive trials are listed, or all trials if it is None."""
     total = tables.plain("kind", "paid", "share")
     for kind in KINDS:
         share = answer.by_kind[kind] / answer.total_usd if answer.total_usd else 0

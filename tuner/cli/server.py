@@ -44,7 +44,7 @@ def run() -> None:
     )
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # new files of the service, and of the local Ray cluster that it starts, can be read by this user only
+    # Only this user can read new files of the service and of the local Ray cluster that it starts.
     os.umask(0o077)
     settings = Settings.from_env()
     refuse_without_key(settings)  # before `build` creates a key
@@ -85,7 +85,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     finally:
         postponed.cancel()
         for part in storage:
-            part.stop(timeout_s=0)  # a storage that never answers does not keep the service from ending
+            part.stop(timeout_s=0)  # does not wait, because a storage that never answers would keep the service from ending
         mirrors.stop()
         reconciler.stop()
         controller.stop()
@@ -97,7 +97,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
         service.database.dispose()
 
 
-LATEST_S = 10.0  # Begin the postponed work then even if the cluster is not ready: this work does not need it.
+LATEST_S = 10.0  # Begin the postponed work after this time even if the cluster is not ready, because it does not need the cluster.
 FIRST_ANSWERS_S = 1.0  # Pause before the postponed work, so that it does not slow down the first requests.
 # Slow modules, for forecasts and for plans. They are imported so that the first request that needs them does not wait.
 SLOW_MODULES = ("scipy.special", "tuner.service.plan_runs")
@@ -106,8 +106,8 @@ SLOW_MODULES = ("scipy.special", "tuner.service.plan_runs")
 class PostponedStart(threading.Thread):
     """A thread that does the part of the start on which no request depends, and then ends.
 
-    It starts the threads that use the storage and the mirrors, prints warnings and imports slow modules. On a machine with few cores, this work would
-    delay readiness.
+    It starts the threads that use the storage and the mirrors, prints warnings and imports slow modules. On a machine with few cores, doing this
+    work during the start would delay readiness.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class HomeLock:
         self.describe("the service")
 
     def describe(self, name: str) -> None:
-        """Write to the lock file who holds the lock. A second service shows it in its error message."""
+        """Write to the lock file that `name` holds the lock. A second service shows the text in its error message."""
         if self._file is not None:
             now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
             self._file.truncate(0)

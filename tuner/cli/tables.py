@@ -49,7 +49,7 @@ class Harmless:
 
 
 def plain(*columns: str) -> Table:
-    """Return an empty table with headings and no lines. If a column is too narrow, its text is wrapped and not cut off."""
+    """Return an empty table with headings and without borders. If a column is too narrow, its text is wrapped and not cut off."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         # Without a least width, Rich leaves out a column whose texts have no width, such as a lone emoji modifier.
@@ -127,7 +127,7 @@ def _rows(table: Table) -> list[list[str]]:
 
 
 def _figures(table: Table) -> list[bool]:
-    """Return for each column whether it contains numbers, and otherwise only empty cells and dashes."""
+    """Return for each column whether it is numeric: it has at least one number, and all other cells are empty or dashes."""
     rows = _rows(table)
     return [
         any(row[i].strip("-") for row in rows) and all(FIGURE.fullmatch(row[i]) for row in rows)

@@ -130,9 +130,9 @@ def command(
 def _of_job(
     client: Client, job: Job, trial: str | None, steps: int | None
 ) -> tuple[str, dict[str, Any], int, Environment | None]:
-    """Return the entry, the values that it is called with, the step and the environment of a trial.
+    """Return what training a trial needs: the entry to call, its configuration, the last step, and the recorded environment.
 
-    Without `trial`, use the best trial of the job. Without `steps`, return the step at which the trial was best.
+    Without `trial`, use the best trial of the job. Without `steps`, the last step is the one at which the trial was best.
     """
     if trial is None:
         best = client.best(job.id, forecast=False)
@@ -150,7 +150,10 @@ def _of_job(
 
 @contextlib.contextmanager
 def _teacher_of(client: Client, job: Job) -> Iterator[dict[str, Any] | None]:
-    """Return the job's teacher, with its checkpoint in a directory that is removed at the end. Return None if the job has none."""
+    """Download the job's teacher, and yield the path of its checkpoint and its configuration. Yield None if the job has no teacher.
+
+    The checkpoint is in a temporary directory, which is removed at the end.
+    """
     if job.teacher is None:
         yield None
         return

@@ -33,7 +33,7 @@ class JobFollower:
     ) -> None:
         self.job = JobState(StaticFacts.of(job.model_dump()))
         self.next_dollar = ""
-        self.note = ""  #: What is wrong with the connection.
+        self.note = ""  #: What is wrong with the connection, or "" if nothing is.
         self.on_connection: Callable[[bool], None] = lambda _: None
         self._clock, self._today, self._lock = clock, today, threading.Lock()
         self._rate, self._heard_at = SpendRate(), clock()
@@ -46,8 +46,8 @@ class JobFollower:
     def add(self, event: "Event") -> list[Highlight]:
         """Add an event to the state and return what is new in it.
 
-        Events up to the first `job` event happened before the watching began. What they contain is shown without a time of day, and only
-        changes of state are returned.
+        Events up to the first `job` event happened before the watching began. Their highlights are shown without a time of day, and only changes
+        of state among them are returned.
         """
         with self._lock:
             is_live = bool(self.job.data)
@@ -65,7 +65,7 @@ class JobFollower:
             )
 
     def connection(self, is_there: bool) -> None:
-        """Record whether the service answers. If it does not, call `silence` first, with the time since which it does not answer."""
+        """Record whether the service answers. If it does not, call `silence` first, with the time of the last answer."""
         if is_there:
             self.note = ""
         self.on_connection(is_there)

@@ -17,7 +17,7 @@ LOGGED = ("best", "preempted", "failed", "state")
 class Log:
     """Writes a line for each new best metric, change of state, preemption and failure.
 
-    It also writes a line of progress after every tenth of the budget and every 30 s.
+    It also writes a line of progress when another tenth of the budget is used, and 30 s after the last line of progress.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Log:
             self._progress(also=self._share() >= self._written_share + EVERY_SHARE)
 
     def last(self) -> None:
-        """Write the last summary of the job."""
+        """Write a line that summarizes the job at the end."""
         with self._lock:
             self._line(summary(self._follower.view()))
 
     def tick(self) -> None:
-        """Write a line of progress if the last one is at least 30 s old."""
+        """Write a line of progress if the last line of progress is at least 30 s old."""
         with self._lock:
             self._progress(also=False)
 

@@ -34,9 +34,9 @@ class View:
     limit: FirstLimit | None = None
     ends_at: str = ""  #: Time of day at which the first limit will be reached.
     next_dollar: str = ""
-    #: Each with the time of day at which it arrived, newest last.
+    #: Pairs of a highlight's time of day, which is "" if it happened before the watching began, and the highlight. The newest is last.
     highlights: Sequence[tuple[str, Highlight]] = ()
-    note: str = ""  #: What is wrong with the connection.
+    note: str = ""  #: What is wrong with the connection, or "" if nothing is.
     foot: str = ""
 
 
@@ -84,7 +84,7 @@ def _joined(blocks: Sequence[list[Text]], height: int) -> list[Text]:
 
 
 def _shares(left: int, leaders: int, events: int) -> tuple[int, int]:
-    """Return how many of the best trials and of the events to show, so that both fit into `left` lines.
+    """Return how many of the `leaders` best trials and of the `events` highlights to show, so that both fit into `left` lines.
 
     Four lines are reserved for a heading and for empty lines between blocks.
     """
@@ -137,9 +137,9 @@ def _bars(view: View, size: ScreenSize) -> Iterator[Text]:
 
 
 def _trials(job: JobState, limit: int | None) -> tuple[str, float]:
-    """Return the number of trials by state, and the share that is done.
+    """Return a text with the number of trials by state, and the share for the bar.
 
-    Without a limit on trials, the share of started trials that have ended is done.
+    The share is that of started trials in `limit`. Without a limit, it is the share of started trials that have ended.
     """
     states = job.data["progress"]["trials"]
     count = sum(states.values())

@@ -113,7 +113,7 @@ class JobState:
         ]
 
     def _order(self, report: BestReport) -> tuple[float, float, int, str]:
-        """Return a sort key: better metrics first, and the cheapest of equal ones first, as in `tuner best`."""
+        """Return a sort key, as `tuner best` uses it: better metrics come first, and among equal metrics the one that is cheapest to train."""
         return (
             -report.metric if self.facts.maximise else report.metric,
             report.cost_usd,
@@ -205,7 +205,7 @@ LEAST_S = 30.0  # A rate over a shorter time would vary too much.
 
 
 class SpendRate:
-    """The rate at which a job spends money, from samples with times of the watching process's clock."""
+    """The rate at which a job spends money, from samples of its spend. Their times are seconds of the watching process's clock."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()
@@ -216,9 +216,9 @@ class SpendRate:
             self._samples.popleft()
 
     def usd_per_hour(self, at_s: float, running_s: float) -> float | None:
-        """Return the rate of spending over the last minutes. If these show none yet, return the mean rate of the whole job.
+        """Return the rate of spending over the last five minutes. If nothing was spent in them, return the mean rate of the whole job.
 
-        Return None if nothing has been spent.
+        Return None if the job has spent nothing, or has run for less than a second.
         """
         if not self._samples:
             return None
@@ -241,7 +241,8 @@ def first_limit(
 ) -> FirstLimit | None:
     """Return the limit that will be reached first, or None if none can be predicted.
 
-    The time until money runs out is computed from `usd_per_hour`, and that of GPU-hours from the mean of the whole job.
+    The time until the money runs out is computed from `usd_per_hour`. The time until the GPU-hours run out is computed from their mean rate over
+    the whole job.
     """
     limits = []
     if budget["wall_clock"] is not None:
