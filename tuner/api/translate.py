@@ -119,7 +119,8 @@ def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Obj
     if request.objective not in (None, given[0]):
         read.faults.append(Fault("/objectives", "must begin with objective; leave objective out"))
     objectives = [Objective(**objective.model_dump()) for objective in given]
-    if request.objectives is not None and len(objectives) == 1:  # the domain would report its faults at /objective
+    # The domain would report the faults of a single objective at /objective.
+    if request.objectives is not None and len(objectives) == 1:
         read.faults += objectives[0].faults("/objectives/0")
     return objectives
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tuner.schemas.job import Best, JobFacts
 
 ENDED = ("succeeded", "cancelled", "failed")
-WIDTH, HEIGHT, LABEL = 60, 8, 12  # size of a report's chart in characters; LABEL fits the longest number, -1.2345e-123
+# The size of a report's chart in characters. LABEL fits the longest number, -1.2345e-123.
+WIDTH, HEIGHT, LABEL = 60, 8, 12
 METHODS = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
 KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 

@@ -85,7 +85,8 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     finally:
         postponed.cancel()
         for part in storage:
-            part.stop(timeout_s=0)  # does not wait, because a storage that never answers would keep the service from ending
+            # Do not wait, because a storage that never answers would keep the service from ending.
+            part.stop(timeout_s=0)
         mirrors.stop()
         reconciler.stop()
         controller.stop()

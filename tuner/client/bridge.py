@@ -1,8 +1,8 @@
 """Offer each call of the client, written once as a coroutine function, to blocking and to asynchronous code.
 
-`AsyncClient` returns the coroutine of a call, and its user awaits it. `Client` runs the same coroutine to its end: below it is
-`BlockingHttp`, whose coroutines block instead of suspending, so a single `send(None)` completes any call. There is neither an event
-loop nor a thread in between. Interrupts and tracebacks are those of plain blocking code.
+`AsyncClient` returns the coroutine of a call, and its user awaits it. `Client` runs the same coroutine to its end. It sends requests with
+`BlockingHttp`, whose coroutines block instead of suspending, so a single `send(None)` completes any call. No event loop and no thread is
+needed, and interrupts and tracebacks are those of plain blocking code.
 """
 
 import functools
@@ -57,10 +57,10 @@ def iterate(items: Items[T]) -> Iterator[T]:
 
 
 class _Method:
-    """Base of the decorators. It binds the decorated function as a blocking or an awaited method, depending on the class.
+    """Base of the decorators `call` and `series`. They bind a function as a blocking or an awaited method, depending on the class.
 
     On a class that is neither `Blocking` nor `Awaiting`, the attribute is the decorator itself. Its `body` is the undecorated
-    function, through which one call awaits another.
+    function, which other calls can await.
     """
 
     body: Any

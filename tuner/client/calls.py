@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tuner.schemas.plan import Plan
 
 AnyJob = str | JobFacts
-EXPORT_LOOK_S = 0.5  # between looks at an export that is waited for
+EXPORT_LOOK_S = 0.5  # seconds between two requests for the state of an export, while `export` waits for it
 
 
 class Calls(ABC):
@@ -98,7 +98,7 @@ class Calls(ABC):
         return await self._ask_job("POST", "/v1/jobs", body=job, headers=headers, repeat=True)
 
     async def _packaged(self, function: Callable[..., Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Upload a function, and return the fields of its job."""
+        """Upload a function as a package, and return the fields of a job that tunes it. `fields` are the fields that the caller gave."""
         from tuner.client.packing import packed_function
 
         try:

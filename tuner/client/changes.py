@@ -19,10 +19,10 @@ def is_made(change: Mapping[str, Any], job: JobFacts) -> bool:
 
 
 def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
-    """Return the new limits of a budget after adding the amounts `more`.
+    """Add the amounts `more`, such as usd=0.5, to the limits of a budget, and return the new values of these limits.
 
     Raises:
-        ValueError: No amount is given, or the budget has no limit of that kind.
+        ValueError: No amount is given, or the budget has no limit to which an amount would be added.
     """
     added = {name: value for name, value in more.items() if value is not None}
     if not added:
@@ -34,7 +34,7 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
 
 
 def wants_more(job: JobFacts) -> bool:
-    """Return whether the job stopped because its budget was spent."""
+    """Return whether the job was paused or ended because its budget was spent."""
     return job.state in ("paused", "succeeded") and str(job.stop_reason).startswith("budget")
 
 

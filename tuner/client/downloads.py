@@ -1,4 +1,7 @@
-"""Download checkpoints, artifacts and the files of exports. Downloads are checked. Large ones are streamed, and continue after an interruption."""
+"""Download checkpoints, artifacts and the files of exports.
+
+All downloads are verified with their SHA-256. Checkpoints and the files of exports are streamed, and continue after an interruption.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """A checkpoint on this machine."""
+    """The directory on this machine to which a trial's checkpoint was downloaded, and the size of its files."""
 
     directory: str
     trial: str
@@ -103,7 +106,7 @@ async def _fetch(http: Http, path: str, target: Path, query: Mapping[str, int]) 
                 async with http.stream(path, params=query, headers=headers) as response:
                     if response.is_success:
                         etag = response.headers.get("ETag", "")
-                        # the response is the whole file
+                        # The response has the whole file and not the requested range.
                         if response.status_code != httpx2.codes.PARTIAL_CONTENT:
                             file.seek(0)
                             file.truncate()
@@ -123,7 +126,7 @@ def _unpack(tar: Path, into: Path) -> int:
     """Extract the files of a downloaded tar file, and return their total size in bytes.
 
     Raises:
-        ValueError: A file does not match the manifest, or its name leads out of the directory.
+        ValueError: A file does not match the manifest, an entry is not a regular file, or its name leads out of the directory.
     """
     into.mkdir()
     digests: dict[str, str] = {}
@@ -157,11 +160,11 @@ def _check(digests: Mapping[str, str], manifest: Mapping[str, Any]) -> None:
 
 
 def write_checked(folder: Path, name: str, content: bytes, sha256: str) -> None:
-    """Write a downloaded artifact.
+    """Verify a downloaded artifact, and write it to the file `name` in `folder`.
 
     Raises:
-        ApiError: With status 0 if the content does not match the digest or the name is not the name of a file, and with 422 if the
-            directory cannot be written.
+        ApiError: With status 0 if the content does not match the digest or `name` is not a plain file name, and with 422 if the directory
+            cannot be written.
     """
     if hashlib.sha256(content).hexdigest() != sha256:
         raise _refused(0, "The download is damaged", f"{name} does not match its digest; download it again")

@@ -27,7 +27,10 @@ class ProgressDisplay:
 
 
 def progress_of(wanted: bool | None) -> ProgressDisplay:
-    """Return the object that shows the progress. If `wanted` is None, it shows something only in a notebook or on a terminal."""
+    """Return the object that shows the progress of a job.
+
+    If `wanted` is False, it shows nothing. If `wanted` is None, it shows the progress only in a notebook or on a terminal.
+    """
     if wanted is False:
         return ProgressDisplay()
     if in_notebook():
@@ -89,7 +92,7 @@ def silent_since(since: datetime) -> str:
 
 
 def line_of(job: Any) -> str:
-    """Return a job's state, money, trials and best metric so far in one line."""
+    """Return a line with a job's state, spend, number of trials and steps, and best metric so far."""
     state = f"{job.state} ({job.stop_reason})" if job.stop_reason else job.state
     limit = job.budget.get("usd")
     of_limit = "" if limit is None else f" of ${limit:.6g}"
@@ -102,7 +105,7 @@ def line_of(job: Any) -> str:
 
 
 def html_of(job: Any) -> str:
-    """Return HTML: a bar of the used budget with the text of `line_of` below it.
+    """Return HTML that shows the used share of the budget as a bar, with the text of `line_of` below it.
 
     The text is escaped, because users choose the names in it.
     """
@@ -115,7 +118,7 @@ def html_of(job: Any) -> str:
 
 J = TypeVar("J", bound=JobFacts)
 ENDED = ("succeeded", "cancelled", "failed")
-RESTART_S = 120.0  # long enough for a restart of the service
+RESTART_S = 120.0  # seconds; long enough for a restart of the service
 PAUSE_S = 0.5
 # The service sends a line on each stream every two seconds. After twice that time without a line, it counts as not answering.
 SILENT_S = 4.0
@@ -169,7 +172,7 @@ class ReconnectLimit:
         self._on_silence = on_silence or (lambda _: None)
         self._answered_at: float | None = None
         self.answer_time = datetime.now().astimezone()
-        self.answer_s = SILENT_S  #: How long to wait for the next answer.
+        self.answer_s = SILENT_S  #: How many seconds to wait for the next answer.
 
     def note_answer(self) -> None:
         self._answered_at, self.answer_time = time.monotonic(), datetime.now().astimezone()
@@ -184,10 +187,12 @@ class ReconnectLimit:
     def raise_unless_tolerated(self, error: ApiError) -> None:
         """Raise the error unless the call should be tried again.
 
-        A status below 500 is always raised. If the service has answered before, other errors are raised only when it has been silent for
-        longer than the limit. If the service has never answered, every error except a timeout is raised at once.
-        Each tolerated timeout doubles the time limit of the next try, up to `ANSWER_S_MAX`. A timeout at that limit is raised
-        if the service has never answered.
+        - An error with an HTTP status below 500 is always raised.
+        - If the service has answered before, any other error is raised only when the service has been silent for longer than `lasts_s`.
+        - If the service has never answered, a timeout is raised only when the time limit was already `ANSWER_S_MAX`. Any other error is
+          raised at once.
+
+        Each tolerated timeout doubles the time limit of the next try, up to `ANSWER_S_MAX`.
         """
         was_slow = isinstance(error.__cause__, httpx2.TimeoutException)
         if self._answered_at is not None:
@@ -207,7 +212,7 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
         http: The connection to the service.
         path: The path of the stream.
         after: The id of the last event that is known.
-        limit: Decides when to give up.
+        limit: Decides how long to reconnect before an error is raised.
     """
     while True:
         headers = {} if after is None else {"Last-Event-ID": str(after)}
@@ -216,7 +221,7 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
             async with http.stream(path, headers=headers, timeout=limit.answer_s) as response:
                 if not response.is_success:
                     raise ApiError.of(response)
-                # The limit so far was that of the headers. The transport reads this one when the body begins.
+                # So far the time limit was that for the headers. The transport reads this new limit when the body begins.
                 response.request.extensions["timeout"]["read"] = SILENT_S
                 limit.note_answer()
                 limit.report(True)
@@ -248,7 +253,7 @@ async def wait(
 ) -> J:
     """Return the job once its state is one of `until`. Raise TimeoutError after `timeout_s` seconds.
 
-    `fetch` fetches the job. Its argument is the time limit of the request in seconds.
+    `fetch` requests the job. Its argument is the time limit of the request in seconds. `job` is the name of the job in the error.
     """
     began, limit, state = time.monotonic(), ReconnectLimit(), "unknown"
     while True:

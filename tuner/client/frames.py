@@ -8,7 +8,8 @@ import pandas as pd
 from tuner.schemas.answers import Curves, Trial
 
 TEXT, WHOLE, REAL, YES_NO = "string", "Int64", "Float64", "boolean"
-# The columns of trials before and after those of the configuration, and the columns of reports.
+# The types of columns. In a table of trials, STATE precedes the columns of the configuration, and MONEY and TIMES follow them. REPORT has
+# the columns of a table of reports.
 STATE = {"state": TEXT, "reason": TEXT, "steps": WHOLE, "metric": REAL, "latest_metric": REAL}
 MONEY = {"paid_usd": REAL, "gpu_hours": REAL, "attempts": WHOLE, "preemptions": WHOLE}
 TIMES = ("created_at", "updated_at")
@@ -52,7 +53,10 @@ def curves(answer: Curves) -> pd.DataFrame:
 
 
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
-    """Return the pandas type of a parameter's column: the search space's number type, or one that fits all choices and values."""
+    """Return the pandas type of a parameter's column.
+
+    It is the number type of the search space if the parameter has one, and otherwise a type that fits all choices and values.
+    """
     if parameter.get("type") in NUMBERS:
         return NUMBERS[parameter["type"]]
     types = {type(value) for value in (*parameter.get("choices", ()), *values) if value is not None}

@@ -26,14 +26,14 @@ class MachineOptions(TypedDict, total=False):
 
 
 class BestQuery(MachineOptions, total=False):
-    """Limits on training a configuration."""
+    """Limits on training a configuration, on the machine that the inherited fields name. `max_duration` is in seconds, or text such as 90m."""
 
     max_cost_usd: float | None
     max_gpu_hours: float | None
     max_duration: str | float | None
 
 
-# The query parameters and fields that each call knows. Other names are refused before a request is sent.
+# The query parameters or fields that a call accepts. Other names are refused before a request is sent.
 BEST = frozenset(BestQuery.__annotations__)
 MACHINE_OPTIONS = frozenset(MachineOptions.__annotations__)
 PRICES = frozenset({"cloud", "region", "zone", "instance_type", "accelerator", "market"})
@@ -61,10 +61,10 @@ T = TypeVar("T")
 PROBLEM = "urn:tuner:problem:"  # precedes the code in the type of a problem
 # The error code if an answer cannot come from this service, such as the page of a proxy.
 INVALID_ANSWER = "strange-answer"
-TRIES = 4  # of a request that may be repeated
-LONGEST_WAIT_S = 30.0  # limit for `Retry-After`
-STARTING = "cluster-starting"  # the code while the service starts its Ray cluster
-STARTING_S = 60.0  # how long a request waits for that cluster
+TRIES = 4  # how often a request that is safe to repeat is sent at most
+LONGEST_WAIT_S = 30.0  # a longer `Retry-After` is shortened to this
+STARTING = "cluster-starting"  # the error code while the service starts its Ray cluster
+STARTING_S = 60.0  # how long a request is repeated while that cluster starts
 
 
 class ApiError(Exception):
@@ -138,7 +138,7 @@ class Http(ABC):
 
     @abstractmethod
     async def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        """Send a request, and return the response, also if its status is an error. Options are those of `httpx2.Client.request`."""
+        """Send a request, and return the response even if its status is an error. Options are those of `httpx2.Client.request`."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...
@@ -148,7 +148,7 @@ class Http(ABC):
 
     @abstractmethod
     def stream(self, path: str, **options: Any) -> AbstractAsyncContextManager[httpx2.Response]:
-        """Send a GET request. The body of the response has been read only if it is an error."""
+        """Send a GET request. If the status is an error, the body has been read already; otherwise `lines` or `chunks` reads it."""
 
     @abstractmethod
     def lines(self, response: httpx2.Response) -> AsyncIterator[str]: ...
@@ -224,7 +224,7 @@ class Http(ABC):
             body: The JSON body, or the bytes of a zip file.
             headers: Headers in addition to those of the client.
             repeat: Whether the request is safe to repeat. GET always is.
-            limit_s: Try only once, and wait at most this many seconds.
+            limit_s: Try only once, and wait at most this many seconds. None means retries and the client's own time limit.
 
         Raises:
             ApiError: The last try failed, the service refused with another status, or the request cannot be sent (status 422).
@@ -328,7 +328,7 @@ async def _each(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def _content(body: Mapping[str, Any] | bytes | None, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the options for a body and its headers. NaN is sent unchanged, so that the service's error can name the field."""
+    """Return the options that send a body and headers. NaN is sent unchanged, so that the service's error can name the field."""
     if body is None:
         return {"headers": headers}
     is_zip = isinstance(body, bytes)
@@ -355,7 +355,7 @@ def _invalid_answer(status: int, detail: str) -> Problem:
 
 
 def unreachable(url: str, error: Exception, *, in_doubt: bool = False) -> ApiError:
-    """Return the error if the service does not answer. Its cause is `error`."""
+    """Return an error which says that the service at `url` does not answer. Its cause is `error`."""
     detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
     problem = Problem(title="The service does not answer", status=0, detail=detail)
     api_error = ApiError(problem, in_doubt=in_doubt)

@@ -30,7 +30,10 @@ STOPPED = (*follow.ENDED, "paused")
 
 
 def of_job(method: "call[Concatenate[AnyJob, P], R]") -> "call[P, R]":
-    """Return a call of the client as a method of a job, which passes itself. A job in the answer updates this object in place."""
+    """Turn a call of the client into a method of a job, which passes the job as the first argument.
+
+    If the call returns a job, the method updates the job on which it was called and returns that.
+    """
 
     async def body(self: "Acting", *args: P.args, **kwargs: P.kwargs) -> Any:
         answer = await method.body(self._client, self, *args, **kwargs)
@@ -47,7 +50,7 @@ def of_job_series(method: "series[Concatenate[AnyJob, P], T]") -> "series[P, T]"
 
 
 def _without_job(body: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `body` the name, the docstring and the signature of the client's call, without the argument `job`."""
+    """Give `body` the name, the docstring and the signature of the client's call `original`, without the argument `job`."""
     functools.update_wrapper(body, original)
     signature = inspect.signature(original)
     parameters = [parameter for name, parameter in signature.parameters.items() if name != "job"]
@@ -177,7 +180,9 @@ class Acting(JobFacts):
 
 
 def chosen(kind: Kind | None) -> list[Kind]:
-    """Return the plots to draw. Raise ValueError, which names the nearest known plot, if `kind` is not known."""
+    """Return the plots to draw, which are all plots if `kind` is None. Raise ValueError, which names the nearest known plot, if `kind` is not
+    known.
+    """
     if kind is None:
         return list(NEEDS)
     if kind not in NEEDS:

@@ -74,15 +74,15 @@ def _name(stem: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PackedFunction:
-    """A function as a package."""
+    """A function that was packed as a package."""
 
     name: str  #: The name of the package.
     entry: str  #: The trainable, `module:function`.
     data: bytes
 
 
-# The module of a packed function. It imports what the function uses, so that workers load that once for all attempts. The function itself is
-# unpickled only by the process that calls it: neither when the service looks at the module, nor when a worker imports it.
+# The source of a packed function's module. It imports the modules that the function uses, so that a worker loads them once for all attempts.
+# Only the process that calls the function unpickles it. The service, which inspects the module, and a worker that imports it do not.
 MODULE = '''"""The function `{name}`, pickled by value by the Python client of tuner."""
 
 import pickle
@@ -136,11 +136,11 @@ def _by_value(function: Callable[..., Any]) -> tuple[bytes, Set[str]]:
     modules = set[str]()
 
     def note(module: str, imported: str) -> None:
-        if not f"{module}.".startswith(f"{function.__module__}."):  # the own module is sent by value
+        if not f"{module}.".startswith(f"{function.__module__}."):  # its own module is sent by value
             modules.add(imported)
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        """Note the modules of everything that is pickled by its name."""
+        """Pickles, and records the modules of everything that is pickled by its name and not by value."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, ModuleType):

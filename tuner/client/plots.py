@@ -40,7 +40,7 @@ KINDS = (
     ("export", PURPLE, "oo"),
 )
 BARS = 12
-# costs whose largest and smallest differ by more than this factor are drawn on a logarithmic scale
+# If the largest cost is more than this many times the smallest, costs are drawn on a logarithmic scale.
 WIDE = 30.0
 
 
@@ -77,7 +77,7 @@ class PlotData:
 
 
 def draw(data: PlotData, kinds: Sequence[str]) -> Figure:
-    """Draw one plot per kind, two in a row."""
+    """Draw one plot per kind, with two plots in a row of the figure."""
     columns = min(2, len(kinds))
     rows = math.ceil(len(kinds) / columns)
     figure = NotebookFigure(6.4 * columns, 4.4 * rows)
@@ -90,7 +90,7 @@ def draw(data: PlotData, kinds: Sequence[str]) -> Figure:
 
 
 def draw_curves(axes: Axes, data: PlotData) -> None:
-    """Draw the curves of all trials, the best in colour. Rungs are lines, promotions are triangles, and preemptions are crosses."""
+    """Draw the curves of all trials, those of the best trials in colour. Rungs are lines, promotions are triangles, and preemptions are crosses."""
     assert data.curves is not None
     began = [trial for trial in data.curves.trials if trial.steps]
     ranked = sorted(began, key=lambda trial: _reached(trial, data.sign), reverse=True)
@@ -206,9 +206,9 @@ def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
 
 
 def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
-    """Return the names and the costs by kind of the bars, most expensive first.
+    """Return the names of the bars and, for each bar, the cost by kind. The most expensive trial comes first.
 
-    The sum over all bars is the bill's total without the self-test.
+    Trials beyond the first BARS share the last bar. The sum over all bars is the bill's total without the restore self-test.
     """
     ranked = sorted(bill.trials, key=lambda trial: trial.total_usd, reverse=True)
     shown, rest = ranked[:BARS], ranked[BARS:]
@@ -250,7 +250,7 @@ def _labels(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _text(put: Any, text: str) -> None:
-    """Set a text that is not parsed as a formula, because names that users choose may contain dollar signs."""
+    """Set a text without parsing it as a formula, because names that users choose may contain dollar signs."""
     put(text, parse_math=False)
 
 

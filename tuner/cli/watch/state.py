@@ -216,7 +216,8 @@ class SpendRate:
             self._samples.popleft()
 
     def usd_per_hour(self, at_s: float, running_s: float) -> float | None:
-        """Return the rate of spending over the last five minutes. If nothing was spent in them, return the mean rate of the whole job.
+        """Return the rate of spending over the last five minutes. If nothing was spent in them, or if they cover less than 30 s,
+        return the mean rate of the whole job.
 
         Return None if the job has spent nothing, or has run for less than a second.
         """
