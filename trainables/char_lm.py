@@ -83,14 +83,17 @@ class CharModel(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, seen: torch.Tensor) -> torch.Tensor:
-        """Return the logits of each next character. The input has the shape (batch, characters), the output one more axis of ALPHABET."""
+        """Return the logits of each next character. Input: (batch, characters). Output: (batch, characters, ALPHABET)."""
         x = self.characters(seen) + self.positions(torch.arange(seen.shape[1], device=seen.device))
         logits: torch.Tensor = self.norm(self.blocks(x)) @ self.characters.weight.T
         return logits
 
 
 def windows(source: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Return the text from each start, shape (n, CONTEXT + 1): the input of the model, and the character after it as a target."""
+    """Return the window of text at each start, shape (n, CONTEXT + 1).
+
+    The first CONTEXT characters of a window are the model's input. The target of each is the character after it.
+    """
     return source[starts[:, None] + torch.arange(CONTEXT + 1)]
 
 
@@ -99,7 +102,7 @@ def validation_windows(held_out: torch.Tensor) -> torch.Tensor:
 
 
 def build(config: dict[str, Any]) -> CharModel:
-    """Return a new model. A width that is not a multiple of heads is rounded down to one, but not below heads."""
+    """Return a new model. A width that is not a multiple of `heads` is rounded down to a multiple, but is at least `heads`."""
     heads = config.get("heads", 4)
     width = max(heads, config.get("width", 64) // heads * heads)
     return CharModel(width, config.get("depth", 2), heads, config.get("dropout", 0.0))
@@ -109,9 +112,9 @@ def train(config: dict[str, Any]) -> None:
     """Train the model.
 
     Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
-    A width that is not a multiple of heads is rounded down to one, but not below heads.
-    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), recompute (1: the activations of all blocks, 2: of
-    every second), quantize_aware (true: for int8-static), seed.
+    A width that is not a multiple of heads is rounded down to a multiple, but is at least heads.
+    Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), recompute (1: the activations of all blocks, 2: those
+    of every second block), quantize_aware (true: for int8-static), seed.
     Reports after every 40 optimizer steps: val_loss in nats per character, val_bits_per_char, train_loss.
     """
     torch.manual_seed(config.get("seed", 0))
@@ -139,7 +142,8 @@ def train(config: dict[str, Any]) -> None:
             logits = model(batch[:, :-1])
             return nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
-    losses: list[float] = []  # of this epoch so far, from which a trial that was interrupted continues
+    # Losses of this epoch so far. Checkpoints contain them, so that an interrupted trial continues within the epoch.
+    losses: list[float] = []
     with SpotSafe(model=model, optimizer=optimizer, scaler=scaler, losses=losses) as run:
         for _ in run.steps():
             model.train()
@@ -153,7 +157,7 @@ def train(config: dict[str, Any]) -> None:
             with torch.no_grad():
                 loss = float(loss_of(validation))
             train_loss = sum(losses) / len(losses)
-            losses.clear()  # before the report, which may save
+            losses.clear()  # before the report, which may save a checkpoint
             run.report(val_loss=loss, val_bits_per_char=loss / math.log(2), train_loss=train_loss)
 
 

@@ -35,8 +35,8 @@ OBJECTIVE = {"metric": "val_accuracy", "mode": "max"}
 def data() -> list[torch.Tensor]:
     """Return training images, validation images, training labels and validation labels. The split is always the same.
 
-    Images have the shape (n, 1, 8, 8) and values in [0, 1]. A quarter of each digit is for validation. The file is that of
-    `sklearn.datasets.load_digits`. It is read without importing scikit-learn, which takes two seconds of processor time.
+    Images have the shape (n, 1, 8, 8) and values in [0, 1]. A quarter of the images of each digit is for validation. The data is that of
+    `sklearn.datasets.load_digits`. Its file is read directly, because importing scikit-learn takes two seconds of processor time.
     """
     file = importlib.metadata.distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))

@@ -26,8 +26,8 @@ OBJECTIVE = {"metric": "val_accuracy", "mode": "max"}
 def data() -> list[torch.Tensor]:
     """Return training images, validation images, training labels and validation labels. The split is always the same.
 
-    Images have the shape (n, 64) and values in [0, 1]. A quarter of each digit is for validation. The file is that of
-    `sklearn.datasets.load_digits`. It is read without importing scikit-learn, which takes two seconds of processor time.
+    Images have the shape (n, 64) and values in [0, 1]. A quarter of the images of each digit is for validation. The data is that of
+    `sklearn.datasets.load_digits`. Its file is read directly, because importing scikit-learn takes two seconds of processor time.
     """
     file = importlib.metadata.distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
@@ -46,9 +46,10 @@ def build(width: int, depth: int, dropout: float) -> nn.Module:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Tunes learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+    """Train the network.
 
-    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches a step), seed.
+    Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
+    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches per step), seed.
     Reports after each epoch: val_accuracy in [0, 1], val_loss, train_loss.
     """
     torch.manual_seed(config.get("seed", 0))

@@ -3,7 +3,7 @@
 const NAME = "tuner.key";
 const tabs = new BroadcastChannel("tuner");
 
-/** Store a key that the address has after its #, and remove it from the address, so that it is not visible or bookmarked. */
+/** Move a key that follows the # of the address to the storage, so that the address does not show it and a bookmark does not contain it. */
 export function takeKey() {
   const match = /^#key=([^&]+)(?:&(job|ray)=([A-Za-z0-9_-]*))?$/.exec(location.hash);
   if (match === null) return;

@@ -13,7 +13,7 @@ export class Artifacts {
     this.node = h("section", { hidden: true }, h("h3", {}, "Artifacts"), this.failed, this.list);
   }
 
-  /** Load the list if the trial has reported since the last call, or is over. */
+  /** Load the list if the trial has reported, started or ended since the last call. `runs` says whether it is running. */
   async update(steps, runs) {
     const now = `${steps} ${runs}`;
     if (now === this.seen) return;

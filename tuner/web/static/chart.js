@@ -52,9 +52,10 @@ export function axisRange(low, high) {
 
 const SAMPLED = 4000, KEPT_SHARE = 0.9;
 
-/** Return the range of all curves, and as `off` the range to show instead if a few outliers would flatten the other curves. That range
- * has nine tenths of the values, and is used if it is less than half of the whole range. The outliers are the worst values. If `mode` is
- * null, it is not known which values are bad, so a twentieth is left out at each end. `points` is the number of values; only a sample of
+/** Return the range of all curves, and as `off` the range to show instead if a few outliers would flatten the other curves.
+ *
+ * `off` leaves out the worst tenth of the values. If `mode` is null, it is not known which values are bad, so `off` leaves out a twentieth
+ * at each end. `off` is null unless it is less than half as wide as the whole range. `points` is the number of values; only a sample of
  * them is sorted. */
 export function valueRange(curves, points, mode) {
   const every = Math.max(1, Math.ceil(points / SAMPLED)), sample = [];

@@ -137,7 +137,7 @@ export class Curves {
     }
     ctx.setLineDash([]);
     const first = this.ranked[0]?.best === null ? null : this.ranked[0];
-    const best = model.trials.get(model.leader()?.trial) ?? first; // among equals, the one that the service names
+    const best = model.trials.get(model.leader()?.trial) ?? first; // the service's best trial, if several are equally good
     const layer = (trials, name, alpha, thick) => {
       ctx.globalAlpha = alpha;
       ctx.strokeStyle = ctx.fillStyle = colour(name);

@@ -90,7 +90,7 @@ export class Exports {
     label();
   }
 
-  /** Start an export. After a lost answer, a new export in the list shows that it was started. Return whether there is one. */
+  /** Start an export, and return whether it was started. If the answer is lost, a new export in the list shows that it was. */
   async create(body, known, errorPlace) {
     fill(errorPlace);
     let failure = null;
@@ -120,7 +120,7 @@ class ExportView {
     this.errorPlace = h("div");
     this.variants = h("div");
     this.prices = h("div");
-    this.query = null; // null: the way to serve that the list was answered for
+    this.query = null; // null: the shown prices are those in the list of exports
     this.node = h("article", {}, this.heading, this.about, this.failure, this.errorPlace, this.variants);
     this.node.view = this;
   }

@@ -62,7 +62,8 @@ function traceback(words) {
   ];
 }
 
-/** Return the last frames of the user's own code and the error from a Python traceback. If no frame is the user's code, return the last. */
+/** Return from a Python traceback the last frames of the user's own code and the error. If no frame is of the user's code, return the last
+ * frames of any code. */
 export function lastFrames(words) {
   const lines = words.slice(Math.max(0, words.lastIndexOf("Traceback (most recent call last):"))).trimEnd().split("\n");
   const frames = [], error = [];

@@ -2,7 +2,8 @@
 
 import { fill, h } from "./dom.js";
 
-/** Show errors below their fields. `inputs` maps JSON pointers to fields. An error belongs to the field whose pointer its own begins with. */
+/** Show errors below their fields. `inputs` maps JSON pointers to fields. An error belongs to a field if the error's pointer is the field's
+ * pointer or continues it. */
 export function showFieldErrors(inputs, errors) {
   for (const [pointer, input] of Object.entries(inputs)) {
     const own = errors.filter((error) => error.pointer === pointer || error.pointer.startsWith(`${pointer}/`));

@@ -59,7 +59,7 @@ export class Meter {
     while (this.samples.length > 2 && seconds - this.samples[1][0] > WINDOW_S) this.samples.shift();
   }
 
-  /** Return the rate of spending in dollars per hour: that of the last minute, or until that is known, that of the whole running time. */
+  /** Return the rate of spending in dollars per hour over the last minute. Until that is known, return the rate over the whole running time. */
   rate() {
     const [first, last] = [this.samples[0], this.samples[this.samples.length - 1]];
     const over = last[0] - first[0];

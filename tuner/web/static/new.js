@@ -42,7 +42,7 @@ export async function newPage(main) {
   return () => form.end();
 }
 
-/** Create a job with the objective and the search space that a trainable suggests, if it does. */
+/** Return a job with the objective and the search space that a trainable suggests. Parts that it does not suggest are those of the job. */
 function withSuggestion({ objectives, ...job }, trainable) {
   const goal = trainable?.objective ? { objective: trainable.objective } : objectives ? { objectives } : {};
   return { ...job, ...goal, ...(trainable?.search_space ? { search_space: trainable.search_space } : {}) };
@@ -95,7 +95,8 @@ class Form {
     this.showOptions();
   }
 
-  /** Replace the example if its trainable is not available: by the newest job if its trainable is, or else by the first one that is. */
+  /** Replace the example because its trainable is not available. Use the newest job if that job's trainable is available, and otherwise the
+   * first available trainable. */
   async replaceExample() {
     let last;
     try {

@@ -43,7 +43,7 @@ export async function show(model, id) {
   await load();
 }
 
-/** The buttons that promote and stop a trial. They are disabled if the trial cannot follow. */
+/** The buttons that promote and stop a trial. Each is disabled if the trial's state does not allow the action. */
 class TrialActions {
   constructor(model, id) {
     this.model = model;
@@ -64,7 +64,8 @@ class TrialActions {
     this.stop.disabled = this.busy || hasEnded || !["pending", "running", "paused"].includes(state);
   }
 
-  /** Send a request about the trial. Return whether it succeeded. A lost answer is shown: the request is not repeated. */
+  /** Send a request about the trial. Return whether it succeeded. If the answer is lost, the error is shown and the request is not
+   * repeated. */
   async send(name, words, place) {
     if (this.busy) return false;
     this.busy = true;
