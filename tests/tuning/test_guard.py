@@ -1,6 +1,6 @@
 """Test how long a lease may be."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tuner.domain.money import Cost, Money, Price, Rate
@@ -18,6 +18,7 @@ def left(seconds: int) -> Cost:
 
 
 @given(left=LEFT, rate=RATES, need_ns=NEEDS, active=st.integers(0, 20), slice_ns=SLICES)
+@example(left=Cost(Money(1), -1), rate=Rate(Price(1)), need_ns=0, active=0, slice_ns=MIN_SLICE_NS)
 def test_lease_is_long_enough_and_affordable_or_zero(
     left: Cost, rate: Rate, need_ns: int, active: int, slice_ns: int
 ) -> None:

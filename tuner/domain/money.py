@@ -99,7 +99,12 @@ class Rate:
         return Cost(self.price.of(elapsed_ns), gpu_ms)
 
     def affords_ns(self, left: "Cost") -> int:
-        """Return the longest time, in nanoseconds, whose cost fits into `left` in dollars and in GPU time."""
+        """Return the longest time, in nanoseconds, whose cost fits into `left` in dollars and in GPU time.
+
+        Return 0 if an amount of `left` is negative, because then no cost fits, not even one of nothing.
+        """
+        if left.usd.micro_usd < 0 or left.gpu_ms < 0:
+            return 0
         by_money = self.price.affords_ns(left.usd)
         if self.milli_gpus == 0:
             return by_money
