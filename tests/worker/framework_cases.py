@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from tuner.training.channel import ASK_S
+
 
 def happens(config: dict[str, Any], step: int) -> None:
     """Warn, and then do what `what` names: wait until the file `gate` exists, or run out of memory."""
@@ -17,6 +19,8 @@ def happens(config: dict[str, Any], step: int) -> None:
         Path(config["reached"]).touch()
         while not Path(config["gate"]).exists():
             time.sleep(0.01)
+        # The worker is asked at most once in this time. Without the pause, the step could end before it is asked again.
+        time.sleep(ASK_S)
     elif config["what"] == "fill memory":
         memory = []
         while True:

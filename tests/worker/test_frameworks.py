@@ -100,10 +100,12 @@ def test_preempted_training_equals_an_uninterrupted_one(
     finally:
         node_board.withdraw(NODE, "gone")
     if in_step:
+        assert preempted["part"], preempted
         assert preempted["part"]["step"] == saved_step
     else:
         assert preempted["saved_step"] == saved_step
     driver.run_to(3, config=config, reported_step=saved_step, restore=None if in_step else saved_step)
+    driver.end("finish")
     whole = drive(case, "tests.worker.framework_cases", storage=f"{driver.storage}-whole")
     whole.run_to(3, config=config)
     tolerance = 1e-12 if case == "lightgbm" else 0
