@@ -1,1 +1,1 @@
-"""Price catalogue, plans, estimates and advice: what work would cost or would have cost. Pure functions."""
+"""The price catalogue, plans, estimates and advice: what a job will cost, and how it could have cost less. Pure functions."""

@@ -17,13 +17,16 @@ from typing import Literal
 Precision = Literal["fp32", "half"]
 
 # A faster chip seldom trains as much faster as its peaks suggest, because launch overheads, power limits and data input take a larger share
-# of its time. No source gives the size of that loss. A quarter covers the published training benchmarks that were examined.
+# of its time. No source gives the size of that loss. Taking off a quarter covers the published training benchmarks that were examined.
 CAUTION = Fraction(3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One accelerator. TFLOP/s are dense peaks, GB are 10^9 bytes, and the bandwidth of a link is the sum of both directions."""
+    """The data sheet of one accelerator.
+
+    TFLOP/s are peaks of dense operations. A GB is 10^9 bytes. The bandwidth of a link is the sum of both directions.
+    """
 
     name: str
     half_tflops: Fraction
@@ -83,7 +86,7 @@ RTX-PRO-SERVER-6000    500   120 1597  96    0 128  600 bf16 NVIDIA RTX PRO 6000
 """
 ACCELERATORS = {row.name: row for row in map(_row, _TABLE.strip().splitlines())}
 
-# Names in Ray's node labels and in the catalogues of some clouds.
+# Other names of accelerators, in lower case, from Ray's node labels and from the catalogues of some clouds.
 _ALSO = {
     "a100-40g": "A100",
     "a100-40gb": "A100",
@@ -99,7 +102,8 @@ _BY_NAME = {name.casefold(): row for name, row in ACCELERATORS.items()} | {
 def accelerator(name: str, memory_gib: float | None = None) -> Accelerator | None:
     """Return the accelerator of that name, ignoring case. Return None if there is no data sheet.
 
-    Catalogues list an H100 NVL as an H100 with 94 GiB, so `memory_gib` distinguishes them.
+    Catalogues list the H100 NVL under the name H100, but with 94 GiB. Pass the listed memory as `memory_gib` to get the data sheet of the
+    H100 NVL for such a listing.
     """
     named_accelerator = _BY_NAME.get(name.casefold())
     if (
@@ -118,9 +122,12 @@ def relative_speed(
 ) -> tuple[Fraction, Fraction, Fraction] | None:
     """Return how many times as fast `other` trains as `measured`: the minimum, the expected value and the maximum.
 
-    The figures come from data sheets, so they are guesses, to be marked as *catalogued*. The expected value is the smaller of the gains in
-    peak and in memory bandwidth, because either can limit a training. The maximum is the larger of them. The minimum is a quarter below
-    the expected value, but not below 1 if neither figure is worse. Return None if one of the two has no data sheet.
+    The figures come from data sheets, so they are guesses. Mark them as *catalogued* when you show them. The expected value is the smaller
+    of the ratios of the two peaks and of the two memory bandwidths, because either can limit a training. The maximum is the larger of
+    the two ratios. The minimum is a quarter below the expected value, but at least 1 if neither ratio is below 1. If both ratios are 1,
+    all three values are 1.
+
+    Return None if one of the two accelerators has no data sheet.
 
     >>> [round(float(speed), 2) for speed in relative_speed("A100", "H100")]
     [1.62, 2.15, 3.17]

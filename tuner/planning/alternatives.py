@@ -1,4 +1,4 @@
-"""Alternatives to the planned job: other machines and markets, from which the plan may choose, and other search methods."""
+"""Simulate alternatives to the planned job: other machines and markets, from which the plan may choose, and other search methods."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from tuner.tuning.samplers.simple import GRID_POINTS
 MOST = 8  # at most this many candidates are simulated
 RUNS = 10
 FEW_RUNS = 3
-SURE_ENOUGH = 0.8  # a candidate is in time if at least this share of its runs ends before the deadline
+SURE_ENOUGH = 0.8  # a candidate counts as in time if at least this share of its runs ends before the deadline
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class MachineCandidate:
     offers: tuple[Offer, ...]  #: The offers that its trials may run on, most expensive first.
     concurrency: int
     speed: float | None = 1.0  #: Relative to the machine whose step times are known. None if it is not known.
-    why_not: str | None = None  #: Why the job cannot run on it.
-    #: The offers of the same machine by market, as far as prices are known.
+    why_not: str | None = None  #: Why the job cannot run on this candidate. None if it can.
+    #: The offers of the same machine type by market. Markets without a known price are missing.
     markets: Mapping[Market, tuple[Offer, ...]] = field(default_factory=dict)
 
     def setting(self, base: Setting, life: SpotLife) -> Setting:
@@ -44,7 +44,7 @@ class MachineCandidate:
         )
 
     def price(self, wanted: Resources) -> Price:
-        """Return the highest price of a trial with these resources on any of the offers."""
+        """Return the price of a trial with the resources `wanted` on the candidate's most expensive offer."""
         return max(offer.rate(wanted).price for offer in self.offers)
 
 
@@ -66,8 +66,15 @@ def compared(
 ) -> list[Compared]:
     """Simulate the first MOST suitable candidates, and return all candidates in their order.
 
-    A candidate is suitable if the job can run on it and its speed is known. Its runs depend only on the candidate and the job, so neither
-    a deadline nor the choice among candidates changes its cost. The plan uses the runs of the chosen candidate and does not repeat them.
+    A candidate is suitable if the job can run on it and its speed is known. The runs of a candidate depend only on the candidate and the
+    job. A deadline or the choice among the candidates therefore does not change their cost.
+
+    Args:
+        base: The job to simulate. Its machine is replaced by that of each candidate.
+        candidates: The candidates to compare.
+        life: The availability of spot machines, used for candidates on a spot market.
+        limit_ns: The time within which the job should finish. None means no limit.
+        simulate: Runs one simulation.
     """
     wanted, compared_candidates = base.spec.resources, list[Compared]()
     for candidate in candidates:
@@ -119,9 +126,11 @@ def in_time(runs: Sequence[SimulatedOutcome], limit_ns: int | None) -> Chance | 
 
 
 def chosen_of(compared: Sequence[Compared]) -> Compared:
-    """Return the candidate with the cheapest steps among those that finish in time in at least SURE_ENOUGH of their runs.
+    """Choose a candidate for the plan.
 
-    If there is none, return the one that is most often in time, and among equals the fastest. If none was simulated, return the first.
+    Among the candidates that are in time in a share of at least SURE_ENOUGH of their runs, return the one with the lowest cost per step.
+    If there is no such candidate, return the one that is most often in time. If several are equally often in time, return the fastest of
+    them. If no candidate was simulated, return the first one. Without a deadline, all runs count as in time.
     """
     able = [candidate for candidate in compared if candidate.shown.why_not is None]
     if not able:
@@ -144,7 +153,7 @@ def _chance(shown: Alternative) -> float:
 
 
 def why_chosen(chosen: Alternative, shown: Sequence[Alternative]) -> str:
-    """Return the reason for the choice among these others in words."""
+    """Return a text that says why `chosen` was preferred to the other alternatives, which are `shown`."""
     others = [alternative for alternative in shown if alternative.why_not is None]
     if not others:
         return "the only candidate"
@@ -169,7 +178,7 @@ def comparisons(
 ) -> tuple[SimulatedComparison, ...]:
     """Simulate the job with grid search, with random search, and on every other market.
 
-    `runs` are the runs of the plan. Grid and random search get as many trials as these have on average.
+    Grid search and random search get the mean number of trials of `runs`, which are the runs of the plan.
     """
     trials = max(1, mean([run.trials for run in runs]))
     simulated_comparisons = [
@@ -186,9 +195,10 @@ def comparisons(
 
 
 def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Simulate) -> SimulatedComparison:
-    """Simulate a grid or random search of `trials` trials, or of all points of a smaller grid.
+    """Simulate a grid search or a random search with `trials` trials.
 
-    Each trial is trained to its last step, with no limit on the cost.
+    If the grid has fewer points than `trials`, the grid search has one trial per point. Each trial is trained to its last step. The cost
+    is not limited.
     """
     sampler: SamplerName = "grid" if name == "grid_search" else "random"
     # An upper bound: conditional parameters make the grid smaller.

@@ -17,7 +17,10 @@ Z2 = (16424, 10000)
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """The rate of spending, and the nanoseconds until the budget runs out. A time is None if the budget lasts more than ten years."""
+    """The rate at which a budget is spent, and the time in nanoseconds until it runs out.
+
+    A time is None if it is longer than ten years, or if nothing was spent.
+    """
 
     per_hour: int  #: In the unit of the budget.
     in_ns: int | None  #: The expected time. `earliest_ns` and `latest_ns` bound an 80 % interval.
@@ -28,11 +31,12 @@ class Burn:
 def burn(slots: Mapping[int, int], left: int) -> Burn:
     """Compute when the rest of a budget will be spent.
 
-    The rate is the mean of the slots since the first one with any spending. The interval is based on the standard error of that mean, as if
-    the slots were independent.
+    The last day is divided into slots of five minutes. The rate is the mean over the slots since the first one with any spending. The
+    interval is based on the standard error of that mean, as if the slots were independent.
 
     Args:
-        slots: The amount spent in each five minutes of the last day, by slot number from the oldest. Slots without spending may be missing.
+        slots: The amount spent in each slot, in the unit of the budget, by slot number. Slot 0 is the oldest. Slots without spending may
+            be missing.
         left: The amount of the budget that is left.
     """
     spent = {number: amount for number, amount in slots.items() if amount and 0 <= number < SLOTS}
@@ -40,7 +44,7 @@ def burn(slots: Mapping[int, int], left: int) -> Burn:
         return Burn(0, None, None, None)
     count, total = SLOTS - min(spent), sum(spent.values())
     squares = sum(amount * amount for amount in spent.values())
-    margin = 0  # z times the standard error of the total, in integers
+    margin = 0  # half the width of the 80 % interval of the total: z times its standard error, in whole units
     if count > 1:
         margin = isqrt(max(0, count * squares - total * total) * Z2[0] // (Z2[1] * (count - 1)))
     return Burn(

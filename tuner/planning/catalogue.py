@@ -56,7 +56,7 @@ MAX_USD_PER_HOUR = 100_000  # a higher price is refused as a mistake
 
 
 class _Row:
-    """The cells of one line of the CSV file. Methods that read a cell add its faults to `faults`."""
+    """The cells of one line of the CSV file. A method that reads an invalid cell adds a message to `faults`."""
 
     def __init__(self, line: int, cells: Mapping[str | None, object], faults: list[str]) -> None:
         self.line = line
@@ -79,7 +79,10 @@ class _Row:
         return self.text(column)
 
     def number(self, column: str, *, needed: bool = False) -> float | None:
-        """Return the number in a cell. Return None if the cell is empty, or if it is not a number above zero."""
+        """Return the number in a cell. Return None if the cell is empty or is not a number above zero.
+
+        A cell that is not a number above zero is a fault. An empty cell is a fault only if `needed` is true.
+        """
         text = self.needed(column) if needed else self.text(column)
         if not text:
             return None
@@ -114,9 +117,10 @@ class _Row:
 
 
 def read_listings(text: str, name: str) -> tuple[Listing, ...]:
-    """Read all listings of a CSV file.
+    """Read all listings from the text of a CSV file. `name` is the name of the file in error messages.
 
-    Raise BadFile if any line is not valid. The error names the line, the column and the fix of the first ten faults.
+    Raises:
+        BadFile: A line is not valid. The message gives the line, the column and the fix of the first ten faults.
     """
     reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=None), strict=True)
     faults: list[str] = []
@@ -234,8 +238,8 @@ class Catalogue:
     ) -> list[Listing]:
         """Return the listings that match all given values, ignoring case, the cheapest first.
 
-        With a market, listings without a price on that market are omitted. Without one, listings are ordered by their on-demand price,
-        unknown prices last.
+        If `market` is given, listings without a price on that market are omitted. Otherwise, listings are ordered by their on-demand
+        price, and those without an on-demand price come last.
         """
         words = (cloud, region, zone, instance_type, accelerator)
         wanted = [
@@ -268,7 +272,8 @@ class Catalogue:
             return None
         words, named = self._words[field], field.replace("_", " ")
         near = self.nearest(field, word) or words[:FEW]
-        # With so few values, name all of them. For "amazon", for example, the value with the most similar spelling is not the intended one.
+        # If there are only a few values, name all of them, because the most similar spelling may not be the intended value. For the word
+        # "amazon", for example, it is not "aws".
         if len(words) <= FEW:
             near = sorted(words, key=lambda known: known not in near)
         if not near:
@@ -294,7 +299,7 @@ class Catalogue:
         return _days(self.newest, today)
 
     def age(self, today: date) -> str:
-        """Return the age of the prices in words."""
+        """Return a text with the dates of the oldest and the newest price and the age of the newest."""
         if self.newest is None or self.oldest is None:
             return "no price has a date"
         span = f"prices of {self.newest}"
@@ -331,10 +336,10 @@ class Catalogue:
 
 
 def read_catalogue(text: str, name: str) -> Catalogue:
-    """Read a catalogue from CSV. `name` is used in messages.
+    """Read a catalogue from the text of a CSV file. `name` is the name of the catalogue in messages.
 
     Raises:
-        BadFile: The file is not valid. The text names the line, the column and the fix of each fault.
+        BadFile: A line is not valid. The message gives the line, the column and the fix of the first ten faults.
     """
     return Catalogue(read_listings(text, name), name)
 
@@ -362,7 +367,7 @@ def _days(text: str | None, today: date) -> int | None:
 
 
 def _dates(listings: Iterable[Listing]) -> list[str]:
-    """Return the date of each known price."""
+    """Return the date of each known price, as the listing gives it. Prices of both markets are included."""
     return [
         listing.date(market)
         for listing in listings

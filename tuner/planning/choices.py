@@ -1,4 +1,4 @@
-"""Choice of the checkpoint interval, the first rung, the reduction factor and the concurrency, each with its reason."""
+"""Choose the checkpoint interval, the first rung, the reduction factor and the concurrency of a planned job, with a reason for each."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from tuner.tuning.checkpointing import Hazard, InterruptionRisk, SaveTimes, step
 from tuner.tuning.rungs import ladder
 
 FACTORS = (2, 3, 4)
-# Compare trials at a rung only if the correlation of their ranks there with those at the last step is at least this.
+# A step can be the first rung if the ranks of trials at that step and at the last step have at least this correlation.
 PREDICTS = 0.6
 TRIALS_TO_RANK = 8
 STALL_PART = 10
@@ -24,7 +24,14 @@ LEAST_STALL_NS = NS // 10
 
 
 def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:
-    """Choose the checkpoint interval by the worker's rule (`tuner.tuning.checkpointing`), for a step of the mean configuration."""
+    """Choose the checkpoint interval, in steps of the mean configuration.
+
+    The rule is the one that real workers apply (`tuner.tuning.checkpointing`). The interval is at most the last step of a trial.
+
+    Args:
+        setting: The job and the machines that are simulated.
+        requested: The job as it was requested.
+    """
     step_ns = max(1, round(setting.paces.evidence.step_ns / setting.speed))
     save_ns = setting.paces.evidence.delays.save_ns
     saving = SaveTimes(max(LEAST_STALL_NS, save_ns // STALL_PART), save_ns)
@@ -55,12 +62,12 @@ def made(
 
     Args:
         requested: The job as it was requested.
-        setting: The setting that was simulated.
+        setting: The job and the machines that were simulated.
         planned: The checkpoint interval that `checkpoints` chose.
-        limit_ns: The time limit of the job, or None if it has none.
+        limit_ns: The time within which the job should finish. None means no limit.
         runs: The outcomes of simulations of `setting`.
         room: How many trials the machines have room for at once. None means any number.
-        simulate: Simulates a changed setting.
+        simulate: Runs one simulation. It is used to try other values of a choice.
     """
     interval = requested.checkpoint.interval_ns
     current = None if interval is None else f"{interval / NS:g}s"
@@ -74,7 +81,7 @@ def made(
 def _ladder(
     requested: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
 ) -> Iterator[SettingChoice]:
-    """Choose the step at which trials are first compared, and the reduction factor."""
+    """Yield the choices of the first rung and of the reduction factor. Yield nothing if the job has no rungs."""
     climbed = ladder(replace(requested, fidelity=setting.spec.fidelity))
     if requested.algorithm.scheduler == "none" or not climbed.rungs():
         return
@@ -102,9 +109,10 @@ def _first_rung(requested: JobSpec, paces: Paces) -> SettingChoice:
 
 
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
-    """Return Spearman's correlation of the scores at `step` and at `last`, over recorded trials that reached at least half of `last`.
+    """Return Spearman's rank correlation of the scores at `step` with the scores at `last`.
 
-    Return None if there are too few such trials.
+    It is computed over the recorded trials that first reported at or before `step` and reached at least half of `last`. Return None if
+    there are fewer than TRIALS_TO_RANK such trials. Return 0 if their scores at one of the two steps are all equal.
     """
     far = [t for t in paces.evidence.curves if t.curve[-1][0] * 2 >= last and t.curve[0][0] <= step]
     if len(far) < TRIALS_TO_RANK:
@@ -140,7 +148,7 @@ def _reduction_factor(
 
 
 def _mean_best(runs: Sequence[SimulatedOutcome]) -> tuple[float, float]:
-    """Return the mean of the best scores, and its standard error."""
+    """Return the mean of the runs' best scores, and the standard error of that mean. Without any score, the mean is minus infinity."""
     known = [run.best for run in runs if run.best is not None]
     if not known:
         return -math.inf, 0.0
@@ -155,9 +163,10 @@ def _concurrency(
     room: int | None,
     simulate: Simulate,
 ) -> SettingChoice:
-    """Choose the smallest concurrency that finishes in time, among half, once and twice the current one.
+    """Choose the smallest concurrency that finishes in time, among half, once and twice the concurrency of `setting`.
 
-    Without a time limit, keep the current one. If none is in time, choose the largest.
+    If there is no time limit, keep the concurrency of `setting`. If none of the three finishes in time, choose the largest. `room` is an
+    upper bound for the doubled concurrency.
     """
     current = requested.resources.max_concurrent_trials
     wanted = None if current is None else str(current)

@@ -1,4 +1,4 @@
-"""The evidence for a plan: trials of earlier jobs or times given by the user, and the uncertainty of either."""
+"""The evidence for a plan: trials of a pilot or of earlier jobs, or times given by the user, with their uncertainty."""
 
 import hashlib
 import json
@@ -27,14 +27,15 @@ DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
 SPREAD = {"given": 0.25, "none": 0.5}
 LEAST_SPREAD = 0.02
 DOUBT_MAX = math.log(30)  # a plan with a larger uncertainty would be useless
-# Step times are taken to be at least a thousandth of the mean. Shorter ones cost nothing in comparison, and a clock may not resolve them.
+# Step times below a thousandth of the mean are raised to it, because they cost next to nothing and a clock may not resolve them.
 FASTEST = 1000
 EARLY_STEPS = 2  # the first steps are often slower than later ones, because caches fill and code is compiled
-# uncertainty (natural logarithm) of later steps compared to early ones if no trial shows it
+# The uncertainty of how much longer later steps take than early ones if no trial has both. It is the standard deviation of the natural
+# logarithm of the ratio.
 LATER_SHIFT = 0.3
 CURVES_MIN = 3  # with fewer learning curves, scores are not predicted
-# The ridge regression of step times: its penalties, and the fewest trials for it. It counts if its squared error is below BETTER times that
-# of predicting the mean. With a dozen trials, a smaller improvement may be chance.
+# The ridge regression of step times tries each of PENALTIES and needs at least TRIALS_MIN trials. Its result is used if its squared error
+# is below BETTER times the squared error of predicting the mean. With a dozen trials, a smaller improvement may be chance.
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)
 TRIALS_MIN = 6
 BETTER = 0.35
@@ -51,8 +52,8 @@ class SeenTrial:
     curve: tuple[tuple[int, float], ...] = ()
     last_step: int = 0
     ended: bool = False  #: Whether the trial ended by itself.
-    early_ns: int | None = None  #: The time of one of the first EARLY_STEPS steps. None if it is not known.
-    later_ns: int | None = None  #: The time of one of the following steps. None if it is not known.
+    early_ns: int | None = None  #: The mean time of one of the first EARLY_STEPS steps. None if it is not known.
+    later_ns: int | None = None  #: The mean time of one of the following steps. None if it is not known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Delays:
 
     warming_ns: int = 0  #: The additional setup of the first attempt on a machine.
     setup_ns: int = DEFAULT_SETUP_NS
-    #: The time until an attempt that restores a checkpoint trains, including its setup.
+    #: The time from the start of an attempt that restores a checkpoint until it trains. It includes the setup.
     restore_ns: int = DEFAULT_SETUP_NS
     save_ns: int = NS // 2  #: The time of a save that the attempt waits for.
 
@@ -98,7 +99,7 @@ class PaceEvidence:
 
 
 def of_nothing(*, warming_ns: int = 0) -> PaceEvidence:
-    """Return the evidence for a job of which nothing is known, except perhaps the time that the trainable's import takes."""
+    """Return the evidence for a job whose step times are not known. `warming_ns` is the time that importing the trainable takes."""
     delays = Delays(warming_ns=warming_ns)
     return PaceEvidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], delays)
 
@@ -120,9 +121,10 @@ def of_trials(
     notes: Sequence[str] = (),
     space: Space | None = None,
 ) -> PaceEvidence:
-    """Return the evidence that at least one trial gives.
+    """Return the evidence from trials that were seen. There must be at least one trial.
 
     The uncertainty of the mean step time is smaller if there are more trials, or if the parameters of `space` predict the step times.
+    If `space` is None, no such prediction is tried.
     """
     mean_ns = round(fmean(trial.step_ns for trial in trials))
     trials = [_resolved(trial, max(1, mean_ns // FASTEST)) for trial in trials]
@@ -156,14 +158,15 @@ def _resolved(trial: SeenTrial, least_ns: int) -> SeenTrial:
 
 
 def fitted(trials: Sequence[SeenTrial], space: Space) -> tuple[float, float] | None:
-    """Fit the times of the first steps to the parameters.
+    """Fit the times of the trials' first steps to their parameters.
 
-    Step times are mostly products of factors such as width, depth and the inverse of the batch size. So this is a ridge regression of their
-    logarithms on the unit cube, with the penalty that is best by leave-one-out cross-validation.
+    Step times are mostly products of factors such as width, depth and the inverse of the batch size. Their logarithms are therefore
+    fitted by a ridge regression on the unit cube. The penalty is the best one by leave-one-out cross-validation.
 
     Returns:
-        The standard deviation of the logarithm of a step time that is predicted from the other trials, and the effective number of
-        parameters. None if the parameters hardly predict step times, there are too few trials, or one does not fit the space.
+        The standard deviation of the error of predicting the logarithm of a trial's step time from the other trials, and the effective
+        number of parameters. None if the parameters hardly predict step times, if there are too few trials, or if a trial's configuration
+        does not fit the space.
     """
     points, logs = (
         points_of(space, [trial.config for trial in trials]),
@@ -174,14 +177,14 @@ def fitted(trials: Sequence[SeenTrial], space: Space) -> tuple[float, float] | N
 
 
 def points_of(space: Space, configs: Sequence[Config]) -> Floats | None:
-    """Return the points of configurations in the unit cube, one in each row. Return None if one does not fit the space."""
+    """Return the configurations as points of the unit cube, one per row. Return None if a configuration does not fit the space."""
     placed, cube = [transferred(space, config) for config in configs], UnitCube(space)
     points = [cube.point(config) for config in placed if config is not None]
     return np.array(points) if len(points) == len(placed) else None
 
 
 class Ridge(NamedTuple):
-    """A ridge regression."""
+    """The result of a ridge regression."""
 
     spread: float  # standard deviation of the errors of predicting each value from the others
     parts: float  # effective number of parameters
@@ -189,9 +192,13 @@ class Ridge(NamedTuple):
 
 
 def ridge(points: Floats, values: Floats) -> Ridge | None:
-    """Return the regression of centred values on centred points, with the penalty that is best by leave-one-out cross-validation.
+    """Fit values to points by a ridge regression, with the penalty that is best by leave-one-out cross-validation.
 
-    Return None if the points hardly predict the values, or if there are fewer than TRIALS_MIN.
+    Return None if the points hardly predict the values, or if there are fewer than TRIALS_MIN points.
+
+    Args:
+        points: One point per row. Each column has the mean 0.
+        values: One value per point, with the mean 0.
     """
     fits: list[tuple[float, float, Ridge]] = []
     count = len(values)
@@ -200,7 +207,7 @@ def ridge(points: Floats, values: Floats) -> Ridge | None:
     for penalty in PENALTIES:
         solved = np.linalg.solve(points.T @ points + penalty * np.eye(points.shape[1]), points.T)
         hat = points @ solved + 1 / count
-        # The leave-one-out errors follow from the hat matrix, so nothing is fitted again.
+        # The leave-one-out errors follow from the hat matrix, so the regression need not be fitted once per omitted value.
         left_out = (values - hat @ values) / np.maximum(1 - np.diag(hat), 1 / count)
         fits.append(
             (
@@ -217,8 +224,8 @@ def ridge(points: Floats, values: Floats) -> Ridge | None:
 def _doubt_of_mean(spread: float, count: int) -> float:
     """Return the relative standard error of the mean of `count` log-normal step times.
 
-    It is larger than the standard error of the mean of their logarithms. For few trials it is increased as in Student's t distribution,
-    because the spread itself is uncertain.
+    `spread` is the standard deviation of their logarithms. The result is larger than the standard error of the mean of the logarithms.
+    If there are few trials, it is increased as in Student's t distribution, because the spread itself is uncertain.
     """
     varying = math.sqrt(math.expm1(max(spread, LEAST_SPREAD) ** 2))
     tails = math.sqrt((count - 1) / (count - 3)) if count > 3 else 2.0
@@ -228,7 +235,7 @@ def _doubt_of_mean(spread: float, count: int) -> float:
 def _later(trials: Sequence[SeenTrial]) -> tuple[float, float]:
     """Return how many times as long a later step takes as an early one, and the uncertainty of the logarithm of that ratio.
 
-    The uncertainty is larger if later steps differ more from early ones, and if fewer trials continued beyond the first EARLY_STEPS steps.
+    The uncertainty is larger if later steps differ more from early ones, or if fewer trials continued beyond the first EARLY_STEPS steps.
     """
     both = [(trial.early_ns, trial.later_ns) for trial in trials if trial.early_ns and trial.later_ns]
     if all(trial.early_ns is None for trial in trials):

@@ -19,16 +19,16 @@ import numpy.typing as npt
 from tuner.domain.space import Config
 from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 
-# A logistic scale for scores that are shares, such as accuracies, on which extrapolated scores cannot exceed 1.
+# Scores that are shares, such as accuracies, are extrapolated on a logistic scale, because extrapolated shares cannot exceed 1 there.
 
 EDGE = 0.001  # shares nearer than this to 0 or 1 are treated as if they were this far away, because the logistic scale is infinite there
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A transformation of scores to places, on which they are extrapolated and smoothed, and back."""
+    """A transformation between scores and places. Scores are extrapolated and smoothed as places."""
 
-    #: The lowest and the highest score. None means that scores are not transformed.
+    #: The lowest and the highest score of the logistic scale. None means that a place equals its score.
     bounds: tuple[float, float] | None = None
 
     def clip(self, score: float) -> float:
@@ -73,7 +73,8 @@ class Paces:
     def __init__(self, evidence: PaceEvidence, steps: int) -> None:
         self.evidence, self.steps = evidence, steps
         self._curves: dict[int, tuple[Floats, Floats]] = {}
-        self.trials = evidence.curves if evidence.knows_curves else evidence.trials  #: Those to draw from.
+        #: The trials to draw from: only those with a learning curve, if there are enough of them.
+        self.trials = evidence.curves if evidence.knows_curves else evidence.trials
 
     def training_ns(self, trial: SeenTrial, steps: float) -> float:
         """Return how long the first `steps` steps of a seen trial take."""
@@ -101,7 +102,7 @@ class Paces:
 
     @cached_property
     def _last_places(self) -> Floats:
-        """The score of each seen trial at the last step, on the transformed scale (`scale.py`), extrapolated if necessary."""
+        """The place (see `Scale`) of each seen trial's score at the last step, extrapolated if necessary."""
         return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
 
     @cached_property
@@ -109,14 +110,18 @@ class Paces:
         return float(self._last_places.std()) if self.knows_curves else 0.0
 
     def moved(self, trial: SeenTrial, noise: float) -> float:
-        """Return the offset that is added to this trial's curve for a new configuration."""
+        """Return the offset by which a new configuration's curve differs from the curve of the seen trial `trial`.
+
+        The offset is in places (see `Scale`). `noise` is a random number from the standard normal distribution. Without known curves,
+        return 0.
+        """
         if not self.knows_curves:
             return 0.0
         end = self.place(trial, self.steps)
         return smoothed(end, float(self._last_places.mean()), self.place_spread, noise, self.width) - end
 
     def place(self, trial: SeenTrial, step: float) -> float:
-        """Return the score of a seen trial at a step, on the transformed scale (`scale.py`).
+        """Return the place (see `Scale`) of a seen trial's score at a step.
 
         Between reports, the score is interpolated on the logarithm of steps. Before the first and after the last report, it changes as the
         mean curve does.
@@ -127,22 +132,22 @@ class Paces:
         return float(np.interp(inside, logs, places)) + self._gained(log) - self._gained(inside)
 
     def _curve(self, trial: SeenTrial) -> tuple[Floats, Floats]:
-        """Return the logarithms to the base 2 of the steps that a trial reported, and its scores on the transformed scale."""
+        """Return the base-2 logarithms of the steps that a trial reported, and the places of its scores."""
         if id(trial) not in self._curves:
             steps, scores = zip(*trial.curve, strict=True)
             self._curves[id(trial)] = np.log2(steps), np.array([self.scale.place(score) for score in scores])
         return self._curves[id(trial)]
 
     def _gained(self, log: float) -> float:
-        """Return the mean gain in score from step 1 to the step with this logarithm."""
+        """Return the mean gain from step 1 to the step with the base-2 logarithm `log`, in places."""
         return float(np.interp(log, np.arange(len(self._mean_curve)), self._mean_curve))
 
     @cached_property
     def _mean_curve(self) -> Floats:
-        """The mean gain in score from step 1 to each power of two, up to at least the last step of a training.
+        """The mean gain from step 1 to each power of two, in places, up to at least the last step of a training.
 
-        The gain of a doubling is the mean over the trials that reported before and after it. If there is none, it is a share of the
-        gain of the doubling before.
+        The gain from one power of two to the next is the mean over the trials that reported at or before the first and at or after the
+        second. If there is no such trial, it is computed from the preceding gain and DECAY.
         """
         gains = [0.0]
         curves = [self._curve(trial) for trial in self.evidence.curves]
@@ -162,9 +167,9 @@ class DrawnTrial:
 
     step_ns: int  #: The mean time of a simulated step.
     seen: SeenTrial | None  #: The trial whose curve it gets. None if no trial was seen.
-    moved: float  #: The offset that is added to the curve of `seen`.
-    quality: float  #: Without known curves: how good the configuration really is.
-    luck: float  #: Without known curves: the noise of its early scores.
+    moved: float  #: The offset that is added to the curve of `seen`, in places.
+    quality: float  #: How good the configuration really is. Determines its scores if no curves are known.
+    luck: float  #: The noise of its early scores if no curves are known.
 
 
 class DrawnTraining:
@@ -223,5 +228,13 @@ class DrawnTraining:
 
 
 def smoothed(value: float, mean: float, deviation: float, noise: float, width: float) -> float:
-    """Return `value` with noise added, shrunk towards the mean so that many such values keep their mean and standard deviation."""
+    """Add noise to a value and shrink the result towards the mean, so that the values as a whole keep their mean and standard deviation.
+
+    Args:
+        value: One of the values.
+        mean: The mean of all values.
+        deviation: The standard deviation of all values.
+        noise: A random number from the standard normal distribution.
+        width: The standard deviation of the added noise, in units of `deviation`.
+    """
     return mean + (value - mean + width * deviation * noise) / math.sqrt(1 + width * width)

@@ -21,12 +21,12 @@ NAME_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class PilotLimits:
-    """The budget of a pilot, and its number of configurations and steps."""
+    """The budget of a pilot, the number of its configurations, and the number of steps to train each of them."""
 
     usd: Money | None = None
     gpu_ms: int | None = None
     trials: int = 12  #: The maximum number of configurations.
-    steps: int = 2  #: The steps of each configuration. The best of every four is trained further.
+    steps: int = 2  #: The steps of each configuration. The best of every ONE_OF is trained for FURTHER times as many.
 
     def faults(self, job: JobSpec) -> list[Fault]:
         faults = []
@@ -52,16 +52,16 @@ def _is_out_of(value: Money | int | None, low: Money | int, high: Money | int | 
 
 
 def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
-    """Return the pilot of a job, as a job.
+    """Return the spec of a job's pilot, which is a job itself.
 
-    The pilot trains configurations from a Sobol sequence over the search space for a few steps, and the best of them for more. It has its
-    own budget and does not learn from other jobs. It is tagged with `key`.
+    The pilot trains configurations from a Sobol sequence over the search space for a few steps, and the best of them for more steps. It
+    has its own budget and does not learn from other jobs. Its tag TAG has the value `key`, so that it can be found (see `pilot_key`).
     """
     most = job.fidelity.max
     steps = limits.steps if most is None else min(limits.steps, most)
     further = FURTHER * steps if most is None else min(FURTHER * steps, most)
     measured = Fidelity(job.fidelity.unit, steps, further, ONE_OF)
-    # the most expensive values, so that the price of a step is not underestimated
+    # Use the last value of each proxy, which is the most expensive, so that the cost of a step is not underestimated.
     if job.fidelity.proxies is not None:
         stages = max(1, len(measured.rungs()))
         proxies = {name: tuple(values[-1:]) * stages for name, values in job.fidelity.proxies.items()}
@@ -86,10 +86,10 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
 
 
 def pilot_key(job: JobSpec, code: str) -> str:
-    """Return a key that is the same for all jobs for which a pilot is valid.
+    """Return a key of a job. The pilot of one job is valid for every other job with the same key.
 
-    It covers the code of the trainable, its arguments, and the resources of a trial. The market is not included, because it determines the
-    price and not the step time.
+    The key covers the trainable, its arguments, the metric, the search space, and the resources of a trial. The market is not included,
+    because it determines the price and not the step time. `code` identifies the version of the trainable's code.
     """
     taken = asdict(job.resources)
     del taken["market"]

@@ -26,14 +26,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRung:
-    """The training from the previous rung to the rung at `step`, as a mean over the runs.
+    """The training from the previous rung to the rung at `step`. All figures are means over the simulated runs.
 
-    `train_usd` = `steps` x `step_seconds` x `usd_per_hour`.
+    `train_usd` = `steps` x `step_seconds` x `usd_per_hour`, with the seconds converted to hours.
     """
 
     step: int
-    trials: float  #: Trials that reach this rung.
-    steps: float  #: Steps that all trials train between the two rungs.
+    trials: float  #: The number of trials that reach this rung.
+    steps: float  #: The number of steps that all trials together train between the two rungs.
     step_seconds: float
     usd_per_hour: Price
     train_usd: Money
@@ -59,11 +59,11 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A machine and market that the job could run on."""
+    """A machine and market that the job could run on, with the mean figures of its simulated runs."""
 
     instance_type: str
     market: Market
-    usd_per_hour: Price | None  #: The price of one trial. None if it is not known.
+    usd_per_hour: Price | None  #: What one running trial costs. None if it is not known.
     concurrency: int
     source: str
     speed: float | None  #: Relative to the machine whose step times are known. None if it is not known.
@@ -86,7 +86,7 @@ class SettingChoice:
     what: Literal[
         "instance_type", "market", "checkpoint_interval", "fidelity_min", "reduction_factor", "concurrency"
     ]
-    asked: str | None  #: The requested value. None if the job leaves the setting to the service.
+    asked: str | None  #: The value that the job requests. None if the job leaves the setting to the service.
     chosen: str
     why: str
 
@@ -101,7 +101,7 @@ class SimulatedComparison:
     usd_high: Money  #: The most expensive of the runs.
     gpu_hours: float
     finish_seconds: float
-    #: The number of trials. For another search method it is that of the plan, or the number of the grid's points if that is smaller.
+    #: The number of trials. Another search method gets as many as the plan. Grid search gets fewer if its grid has fewer points.
     trials: int
     steps: int
     note: str
@@ -109,7 +109,7 @@ class SimulatedComparison:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCheckpoints:
-    """The checkpoint interval, in steps and in time."""
+    """The planned checkpoint interval, in steps and in seconds of training, and the reason for it."""
 
     every_steps: int
     every_seconds: float
@@ -123,28 +123,28 @@ class Inputs:
     evidence: PaceEvidence
     offers: tuple[Offer, ...]
     concurrency: int
-    speed: float
+    speed: float  #: Of the chosen machine, relative to the machine whose step times are known.
     seed: int
     runs: int
-    factors: tuple[float, ...]
+    factors: tuple[float, ...]  #: One per run: the factor by which steps take longer than expected.
     scheduler: str
     sampler: str
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The prediction for a job."""
+    """What the planner predicts for a job, and what it recommends."""
 
     usd: Spread
     gpu_hours: Spread
     finish_seconds: Spread
-    trials: Spread  #: Trials that are started.
+    trials: Spread  #: The number of trials that are started.
     rungs: tuple[PlannedRung, ...]
     ends: Mapping[str, int]  #: The number of runs that ended for each reason.
     deadline_seconds: float | None  #: The deadline or the wall-clock limit, the earlier of the two.
     in_time: Chance | None
     target: Chance | None
-    best: Spread | None  #: The objective's metric, as trials report it.
+    best: Spread | None  #: The best value of the objective's metric, as trials report it. None if no run has a score.
     checkpoints: PlannedCheckpoints
     choices: tuple[SettingChoice, ...]
     alternatives: tuple[Alternative, ...]

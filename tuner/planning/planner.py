@@ -51,7 +51,7 @@ class PlanQuestion:
 
 
 def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
-    """Plan a job. It must be valid for admission. This runs some tens of simulations with some hundred steps each.
+    """Plan a job, which must be valid for admission. Planning runs some tens of simulations of some hundred steps each.
 
     Args:
         question: The job and everything that the plan depends on.
@@ -131,9 +131,10 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
 
 
 def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[PlannedRung, ...], int]:
-    """Return the means over the runs for each rung, and the sum of their GPU-milliseconds.
+    """Return the figures of each rung, as means over the runs, and the sum of the rungs' GPU-milliseconds.
 
-    Money is in whole micro-dollars, and the plan's cost is its sum.
+    The money of each rung is rounded down to whole micro-dollars. The plan's expected cost is the sum of these rounded amounts, so that
+    users can add them up.
     """
     count, rungs, gpu_ms = len(runs), list[PlannedRung](), 0
     for i, step in enumerate(stops_of(setting.spec)):
@@ -159,14 +160,16 @@ def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[Pl
 def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: int | None = None) -> Spread:
     """Return the expected value and an 80 % interval of the runs' values.
 
-    Each end is a percentile of the values, the 10th or the 90th. If the same percentile of a log-normal distribution fitted to the values
-    is farther out, it is used instead, because so few runs seldom reach the ends of the distribution. Both ends then get a margin.
+    The ends of the interval are the 10th and the 90th percentile of the values. If a percentile of a log-normal distribution fitted to
+    the values is farther out, it is used instead, because so few runs seldom include the extremes. Both ends are then moved outwards by
+    one part in MARGIN.
 
     Args:
         values: One value per run.
         unit: The values are divided by it, such as 1,000,000 for values in micro-dollars and a result in dollars.
         limit: The limit of the budget, in the unit of the values. The result does not exceed it, because a job never exceeds its limits.
-        expected: The expected value. None means the mean.
+            None means no limit.
+        expected: The expected value, in the unit of the values. None means their mean.
     """
     ordered, middle = sorted(values), mean(values) if expected is None else expected
     low, *_, high = map(round, quantiles(ordered, n=10, method="inclusive"))
@@ -180,7 +183,7 @@ def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: in
 
 
 def _target(spec: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome]) -> Chance | None:
-    """Return how many runs reached the target. Return None if there is no target or no curves are known."""
+    """Return how many runs reached the job's target. Return None if the job has no target, or if no learning curves are known."""
     if spec.objective.target is None or not setting.paces.knows_curves:
         return None
     return Chance(sum(run.reason == "target" for run in runs), len(runs))

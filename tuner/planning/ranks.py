@@ -7,7 +7,9 @@ import numpy as np
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Pearson's coefficient of the ranks. Equal values share their mean rank. Return None if all values of one side are equal.
+    """Return Spearman's rank correlation of two sequences of equal length, which is Pearson's correlation of the ranks.
+
+    Equal values get the mean of their ranks. Return None if all values of one sequence are equal.
 
     >>> spearman([1, 2, 3, 4], [10, 20, 40, 30])
     0.8

@@ -19,15 +19,15 @@ FEW = 3  # a measurement needs at least this many trials on each machine
 Z80 = 1.2815515655446004  # 80 % of a normal distribution lie within this many standard deviations
 MEDIAN_SPREAD = 1.2533141373155003  # sqrt(pi / 2), the standard error of a median relative to that of a mean
 PARTS = 1_000_000
-# The factor by which an assumption may be wrong in either direction. The cores of the catalogue's CPUs differ in speed by less than a
-# factor of 2. Unknown GPUs differ by far more.
+# If two machines are assumed to be equally fast, one may in fact be faster by up to this factor. The cores of the catalogue's CPUs differ
+# in speed by less than a factor of 2. Unknown GPUs differ by far more.
 CPU_UNKNOWN = Fraction(2)
 GPU_UNKNOWN = Fraction(4)
 
 
 @dataclass(frozen=True, slots=True)
 class RelativeTime:
-    """The time of the same training on another machine, as a multiple of its time on this one."""
+    """The time of the same training on another machine, as a multiple of its time on this one. `low` and `high` bound the time."""
 
     low: Fraction
     expected: Fraction
@@ -36,7 +36,10 @@ class RelativeTime:
     note: str
 
     def widened(self, other: "RelativeTime") -> "RelativeTime":
-        """Return this time with a range that also covers `other`, for when it is not known which of the two applies."""
+        """Return this relative time with a range that also covers the range of `other`.
+
+        Use it if the training may have run on either of two machines.
+        """
         low, high = min(self.low, other.low), max(self.high, other.high)
         return RelativeTime(low, self.expected, high, self.source, self.note)
 
@@ -50,17 +53,17 @@ class Repriced:
 
     cost: Cost
     duration_ns: int
-    low: Cost  #: The cost if the machine is as fast as it may be.
-    high: Cost  #: The cost if the machine is as slow as it may be.
+    low: Cost  #: The cost if the relative time is at the low end of its range.
+    high: Cost  #: The cost if the relative time is at the high end of its range.
 
 
 @dataclass(frozen=True, slots=True)
 class Repricing:
-    """The price and the relative time of another machine."""
+    """How to compute the cost of a training on another machine: the machine's price and the relative time there."""
 
     rate: Rate
     time: RelativeTime
-    #: Seconds of interruptions per second of training. If None, it is not known and not counted.
+    #: The expected seconds lost to interruptions per second of training. None means that they are not known and not counted.
     overhead: Fraction | None = None
 
     def of(self, duration_ns: int) -> Repriced:
@@ -77,8 +80,8 @@ class Repricing:
 def measured(here: Sequence[float], there: Sequence[float], *, names: tuple[str, str]) -> RelativeTime | None:
     """Compute the relative time from measured step times on both machines.
 
-    It is the ratio of the medians. Its 80 % interval comes from the sampling errors of both medians on a logarithmic scale. Return None if
-    there are too few trials.
+    It is the ratio of the two medians. Its 80 % interval comes from the sampling errors of both medians on a logarithmic scale. Return
+    None if a machine has fewer than FEW trials, or if a step time is not positive.
 
     Args:
         here: Seconds per step of each trial on this machine.
@@ -110,7 +113,7 @@ def catalogued(here: str, there: str) -> RelativeTime | None:
 
 
 def assumed_same(*, on_gpus: bool) -> RelativeTime:
-    """Return a relative time of 1 with a wide range, for two machines about which nothing is known."""
+    """Return a relative time of 1 with a wide range, for two machines whose speeds are not known."""
     factor = GPU_UNKNOWN if on_gpus else CPU_UNKNOWN
     kind = "GPU" if on_gpus else "CPU core"
     note = f"taken to be as fast, since nothing is known: a {kind} may be up to {factor} times as fast or as slow"
@@ -118,7 +121,7 @@ def assumed_same(*, on_gpus: bool) -> RelativeTime:
 
 
 def _median_error(values: Sequence[float]) -> float:
-    """Return the standard error of the logarithm of the median."""
+    """Return the standard error of the logarithm of the values' median."""
     return MEDIAN_SPREAD * stdev([math.log(value) for value in values]) / math.sqrt(len(values))
 
 

@@ -18,7 +18,7 @@ from tuner.domain.space import Config, Space
 from tuner.planning.evidence import SeenTrial, points_of, ridge
 
 TRIALS_MIN = 3  # trials of each size, so that the error of a ratio of step times can be estimated
-ERROR_MAX = 0.1  # a ratio of step times with a larger standard error is not used
+ERROR_MAX = 0.1  # a ratio of step times with a larger relative standard error is not used
 SLOPES_ERROR = 0.1  # relative error of the effects of parameters on step times
 PRECISION = 10**6
 
@@ -29,14 +29,17 @@ def devices(resources: Resources) -> int:
 
 
 def named(resources: Resources, count: int | None = None) -> str:
-    """Return a number of devices as a phrase, such as "4 GPUs". Without `count`, that of a trial."""
+    """Return a number of GPUs or processes as a phrase, such as "4 GPUs". If `count` is None, use the number that a trial has."""
     count = devices(resources) if count is None else count
     noun = ("GPU" if count == 1 else "GPUs") if resources.gpus >= 1 else "process" + "es" * (count != 1)
     return f"{count} {noun}"
 
 
 def differ_in_number(a: Resources, b: Resources) -> bool:
-    """Return whether trials of these sizes differ in nothing but the number of their GPUs, or of their processes."""
+    """Return whether two sizes of trials differ only in the number of their GPUs, or only in the number of their processes.
+
+    Processes must have equally many CPUs in both sizes. For trials with whole GPUs, the CPUs are not compared.
+    """
     if a.gpus >= 1 and b.gpus >= 1:
         return True
     return a.gpus == b.gpus and math.isclose(a.cpus / a.processes, b.cpus / b.processes)
@@ -44,7 +47,7 @@ def differ_in_number(a: Resources, b: Resources) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SizedTrials:
-    """The trials of earlier jobs that had the same size."""
+    """Trials of earlier jobs that all had the resources `resources`."""
 
     resources: Resources
     trials: tuple[SeenTrial, ...]
@@ -68,7 +71,11 @@ class MeasuredSize:
 
 
 def measured_sizes(groups: Sequence[SizedTrials], space: Space) -> tuple[MeasuredSize, ...]:
-    """Compare the step times of each size with those of the smallest one.
+    """Measure the scaling efficiency of each size of trials by comparing its step times with the step times of the smallest size.
+
+    Args:
+        groups: The trials, one group per size.
+        space: The search space of the trials. It is used to correct for differences between their configurations.
 
     Returns:
         The sizes in ascending order. Empty if fewer than two sizes are known well enough.
@@ -97,9 +104,9 @@ def _log_ratio(
 ) -> tuple[float, float] | None:
     """Return the mean of the logarithm of the ratio of step times, and its standard error.
 
-    The same part of the trainings is compared: later steps if they are known, otherwise the first ones. Trials of the same
-    configuration are compared in pairs. If there are too few pairs, the step times are corrected for the parameters by a regression
-    over both sizes.
+    Both sizes are compared over the same part of the training: over later steps if enough trials of both sizes have them, otherwise over
+    the first steps, otherwise over all steps. Trials of the same configuration are compared in pairs. If there are too few pairs, the
+    step times are corrected for the parameters by a regression over both sizes. Return None if a size has too few trials.
     """
     for part in ("later_ns", "early_ns", "step_ns"):
         a, b = (
@@ -133,16 +140,19 @@ def _compared(a: Paced, b: Paced, space: Space) -> tuple[float, float]:
     if fit is None:
         return offset, error
     moved = float((points[1].mean(axis=0) - points[0].mean(axis=0)) @ fit.slopes)
-    # The error of predicting a trial from all others, because that of the fit itself would be too small. The correction adds its own,
-    # because the penalty makes the slopes too small.
+    # Use the error of predicting each trial from all others, because the error of the fit itself would be too small. The correction for the
+    # parameters has an error of its own, because the penalty makes the slopes too small.
     return offset - moved, math.hypot(fit.spread * math.sqrt(1 / len(a) + 1 / len(b)), SLOPES_ERROR * moved)
 
 
 def efficiency_at(sizes: Sequence[MeasuredSize], count: int, nodes: int = 1) -> Fraction | None:
-    """Return the efficiency with `count` devices on `nodes` nodes, relative to the smallest size. Return None if nothing was measured.
+    """Return the efficiency with `count` devices on `nodes` nodes, relative to the smallest size.
 
-    If this number was not measured, it follows from the nearest one, preferably of one node or of several as well: the inverse of the efficiency is assumed to grow linearly
-    with the number, as it does if a fixed part of each step is not divided.
+    If no size with `count` devices was measured, the efficiency is computed from the measured size with the nearest number of devices. A
+    size on one node is preferred if `nodes` is 1, and a size on several nodes otherwise. The inverse of the efficiency is assumed to grow
+    linearly with the number of devices, as it does if a fixed part of each step cannot be divided.
+
+    Return None if fewer than two sizes were measured.
     """
     if len(sizes) < 2:
         return None

@@ -25,7 +25,7 @@ Method = Literal["random_search", "stopping_asha"]
 Status = Literal["estimated", "unreached", "not_enough_data"]
 ORDERS = 200  # random orders per estimate
 MIN_TRIALS = 5  # with fewer trials nothing is estimated
-REDUCTION_FACTOR = 3  # of ASHA
+REDUCTION_FACTOR = 3  # ASHA continues the best third of the trials at each rung
 UNREACHED = math.inf  # the spend of an order in which no trial reaches the goal
 
 
@@ -43,8 +43,8 @@ class ReplayTrial:
     """The part of a trial that was trained."""
 
     curve: tuple[ReplayPoint, ...]  #: At least one report, ascending by step.
-    start: int = 0  #: Micro-dollars spent before the first step.
-    end: End = "cut"  #: `cut` if the trial could have continued.
+    start: int = 0  #: Micro-dollars spent before the first step, such as for setup.
+    end: End = "cut"  #: How the trial ended. `cut` means that it could have continued.
 
     @property
     def last(self) -> ReplayPoint:
@@ -53,18 +53,18 @@ class ReplayTrial:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A trial, extended to the last step."""
+    """A trial as another search method would train it. A trial that was cut short is extended to the last step."""
 
     rungs: tuple[ReplayPoint, ...]  #: The score and cost at each rung that the trial reaches.
     cost: int  #: Micro-dollars of the whole training.
-    goal: ReplayPoint | None  #: The first point that reaches the goal.
+    goal: ReplayPoint | None  #: The first point whose score reaches the goal. None if no point does.
 
 
 def last_step_of(trials: Sequence[ReplayTrial], max_step: int | None) -> int | None:
     """Return the last step of a full training.
 
-    It is `max_step` if a trial reached it, otherwise the last step of the longest trial that ended by itself. Return None if no trial did
-    either.
+    It is `max_step` if a trial reached that step. Otherwise it is the last step of the longest trial that ended by itself. Return None if
+    no trial reached `max_step` and no trial ended by itself.
     """
     if max_step is not None and any(trial.last.step >= max_step for trial in trials):
         return max_step
@@ -72,7 +72,11 @@ def last_step_of(trials: Sequence[ReplayTrial], max_step: int | None) -> int | N
 
 
 class Paths:
-    """The paths of a job's trials to `last_step`, which must be above all rungs."""
+    """The paths of a job's trials to `last_step`.
+
+    `all` has one path per trial, and `cut` is the number of trials that were extended. `last_step` must be above all `rungs`. `goal` is
+    the score to reach.
+    """
 
     def __init__(
         self, trials: Sequence[ReplayTrial], *, rungs: Sequence[int], last_step: int, goal: float
@@ -87,7 +91,7 @@ class Paths:
         return trial.end != "cut" or trial.last.step >= self._last
 
     def _path(self, trial: ReplayTrial, best: "_Best") -> Path:
-        # A trial reaches a rung with its first report at or after it.
+        # A trial reaches a rung with its first report at or after the step of the rung.
         seen = [trial.curve[bisect_left(best.steps, rung)] for rung in self._rungs if rung <= trial.last.step]
         goal = next((point for point in trial.curve if point.score >= self._goal), None)
         if self._is_whole(trial):
@@ -100,7 +104,10 @@ class Paths:
         return Path((*seen, *beyond[:-1]), beyond[-1].cost, goal)
 
     def _gain(self, start: int, end: int) -> float:
-        """Return the largest gain in the best score between two steps, over the trials whose reports cover both steps."""
+        """Return the largest gain of the best score between two steps that any trial had whose reports cover both steps.
+
+        Return 0 if there is no such trial.
+        """
         if (start, end) not in self._gains:
             seen = (best for best in self._bests if best.steps[0] <= start and best.steps[-1] >= end)
             self._gains[start, end] = max((best.at(end) - best.at(start) for best in seen), default=0.0)
@@ -108,7 +115,7 @@ class Paths:
 
 
 class _Best:
-    """The best score that a trial had reached at each of its reports."""
+    """The best score so far of a trial, at each of its reports."""
 
     def __init__(self, trial: ReplayTrial) -> None:
         self.steps = [point.step for point in trial.curve]
@@ -120,7 +127,10 @@ class _Best:
 
 @dataclass(frozen=True, slots=True)
 class SearchEstimate:
-    """What another search method would have spent. A quantile is None if too few of the orders reached the goal."""
+    """What another search method would have spent until it reached the goal.
+
+    `usd`, `low` and `high` are quantiles over the random orders. A quantile is None if the goal was reached in too few of the orders.
+    """
 
     method: Method
     status: Status
@@ -128,14 +138,14 @@ class SearchEstimate:
     usd: Money | None = None  #: The median over the orders.
     low: Money | None = None  #: The 5th percentile.
     high: Money | None = None  #: The 95th percentile.
-    #: Whether the assumptions favour the other method, so that on average over many jobs it would spend more than the estimate. A single
-    #: estimate may still be too high by chance.
+    #: Whether the assumptions favour the other method. If so, that method would spend more than estimated on average over many jobs. A
+    #: single estimate may still be too high by chance.
     is_biased_low: bool = False
 
 
 @dataclass(frozen=True)
 class ReplayEvidence:
-    """The trials of a job to replay."""
+    """A job to replay: its trials, the score to reach, and its steps."""
 
     trials: Sequence[ReplayTrial]  #: The trials that reported the objective's metric.
     goal: float  #: The score to reach. At least one of the trials reached it.
@@ -145,7 +155,7 @@ class ReplayEvidence:
 
 
 def estimates(evidence: ReplayEvidence | None) -> list[SearchEstimate]:
-    """Return one estimate for each method. `evidence` is None if no trial has reported the metric yet."""
+    """Return one estimate for each method in METHODS. Pass None as `evidence` if no trial has reported the metric yet."""
     why_not = _missing(evidence)
     if evidence is None or why_not is not None:
         return [SearchEstimate(method, "not_enough_data", why_not or "") for method in METHODS]
@@ -160,7 +170,11 @@ def rungs_of(fidelity: Fidelity) -> tuple[int, ...]:
 
 
 def random_search(order: Iterable[Path]) -> float:
-    """Return the micro-dollars that random search spends until a trial reaches the goal. All trials before that one are trained in full."""
+    """Return the micro-dollars that random search spends until a trial reaches the goal.
+
+    The trials are run in the given order. Each trial before the one that reaches the goal is trained in full. Return UNREACHED if no
+    trial reaches the goal.
+    """
     spent = 0
     for path in order:
         if path.goal is not None:
@@ -170,9 +184,10 @@ def random_search(order: Iterable[Path]) -> float:
 
 
 def stopping_asha(order: Iterable[Path]) -> float:
-    """Return the micro-dollars spent until a trial reaches the goal, if Ray Tune's AsyncHyperBandScheduler stops trials at the rungs.
+    """Return the micro-dollars that stopping ASHA spends until a trial reaches the goal.
 
-    A trial is stopped at a rung if its score is below the top third of the earlier ones there.
+    The trials are run in the given order. They are stopped as by Ray Tune's AsyncHyperBandScheduler: a trial stops at a rung if its score
+    is not in the top third of the scores that earlier trials had at that rung. Return UNREACHED if no trial reaches the goal.
     """
     recorded: dict[int, list[float]] = {}  # the scores at each rung, ascending
     spent = 0
@@ -192,10 +207,10 @@ def stopping_asha(order: Iterable[Path]) -> float:
 
 
 def quantile_between(ordered: Sequence[float], share: float) -> float:
-    """Return the linearly interpolated quantile.
+    """Return a quantile of ascending values by linear interpolation. `share` is between 0 and 1, and 0.5 gives the median.
 
-    Interpolation starts from the nearer neighbour, so that the result equals numpy's percentile bit for bit. Scores are compared with the
-    quantile, so a rounding difference could change which trials are stopped.
+    The interpolation starts from the nearer neighbour, so that the result equals numpy's percentile bit for bit. Scores are compared with
+    the quantile, so a rounding difference could change which trials are stopped.
     """
     place = share * (len(ordered) - 1)
     below = math.floor(place)
@@ -210,13 +225,16 @@ METHODS: dict[Method, Callable[[Iterable[Path]], float]] = {
 
 
 def spending(method: Method, paths: Sequence[Path], *, seed: int, orders: int = ORDERS) -> list[float]:
-    """Return the micro-dollars that a method spends until the goal in each of `orders` random orders, ascending."""
+    """Return the micro-dollars that a method spends until it reaches the goal, for each of `orders` random orders of the trials.
+
+    The amounts are in ascending order.
+    """
     stories = (drawn(paths, Random(f"{method}/{seed}/{number}")) for number in range(orders))
     return sorted(map(METHODS[method], stories))
 
 
 def drawn(paths: Sequence[Path], rng: Random) -> Iterator[Path]:
-    """Yield each path once, in random order. They are drawn lazily, because most replays end before the last path."""
+    """Yield each path once, in random order. The order is drawn path by path, because most replays end before the last path."""
     left = list(paths)
     while left:
         chosen = int(rng.random() * len(left))
@@ -230,7 +248,7 @@ def _estimate(method: Method, evidence: ReplayEvidence) -> SearchEstimate:
     rungs = [step for step in rungs_of(evidence.fidelity) if step < last]
     paths = Paths(evidence.trials, rungs=rungs, last_step=last, goal=evidence.goal)
     spent = spending(method, paths.all, seed=evidence.seed)
-    # Nearest-rank quantiles, which are values of the list, because UNREACHED, which is infinite, cannot be interpolated.
+    # These are nearest-rank quantiles, which are always values of the list. Interpolation is not possible, because UNREACHED is infinite.
     ranked = [spent[max(0, math.ceil(share * len(spent)) - 1)] for share in (0.05, 0.5, 0.95)]
     low, usd, high = (None if micro == UNREACHED else Money(int(micro)) for micro in ranked)
     return SearchEstimate(
@@ -275,7 +293,7 @@ def _note(
 
 
 def _missing(evidence: ReplayEvidence | None) -> str | None:
-    """Return a text that says what is missing for an estimate, or None if nothing is."""
+    """Return a text that says which data is missing for an estimate. Return None if nothing is missing."""
     if evidence is None:
         return "no trial has reported the metric yet"
     if len(evidence.trials) < MIN_TRIALS:

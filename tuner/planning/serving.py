@@ -1,7 +1,7 @@
-"""What predictions cost: dollars per million, from measured latency and throughput and the price of a replica.
+"""What predictions cost, in dollars per million, from the measured latency and throughput and the price of a replica.
 
-A replica is one process that serves one variant, with the threads that it was measured with. It pays its share of the machine. The
-figures are those of the model alone: a server's own work, the network, and load balancing come on top.
+A replica is one process that serves one variant, with as many threads as in the measurement. It pays for its share of the machine. The
+figures cover only the model: the work of the server, the network and load balancing cost extra.
 """
 
 import math
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tuner.domain.money import Price
 
 MILLION = 1_000_000
-# The most that replicas are loaded in real time. Beyond this, requests wait for each other: with random arrivals the mean wait at 70 %
-# load already exceeds the time of one prediction.
+# The largest load of a replica that answers in real time, as the share of the time in which it is busy. At a higher load, requests wait
+# too long for each other: if they arrive at random, the mean wait at 70 % load already exceeds the time of one prediction.
 BUSY = 0.7
 
 
@@ -20,19 +20,19 @@ BUSY = 0.7
 class ReplicaSpeed:
     """How fast one replica is."""
 
-    latency_s: float  #: The time of one prediction at batch 1: the median.
-    per_second: float  #: Predictions per second at batch 1.
+    latency_s: float  #: The median time of one prediction at batch size 1.
+    per_second: float  #: Predictions per second at batch size 1.
     best_per_second: float  #: Predictions per second at the batch size that is fastest.
 
 
 @dataclass(frozen=True, slots=True)
 class ServingCost:
-    """Dollars per million predictions of one variant on one machine, in three ways to serve it."""
+    """The cost of one variant on one machine, in three ways to serve it. Costs are in dollars per million predictions."""
 
-    real_time: float  #: Enough replicas run all the time, and answer each request at once.
-    replicas: int  #: How many replicas that takes.
-    batch: float  #: The predictions are computed together, at the fastest batch size.
-    #: A replica starts for a request, unless one still runs, and stops when no request is left. None if one replica is too slow.
+    real_time: float  #: The cost if enough replicas run all the time to answer each request at once.
+    replicas: int  #: The number of replicas for `real_time`.
+    batch: float  #: The cost if the predictions are computed in batches of the fastest size.
+    #: The cost if one replica starts when a request arrives and stops when no request is left. None if one replica is too slow.
     scale_to_zero: float | None
     #: The requests per second below which scaling to zero costs less than one replica that runs all the time.
     break_even_per_second: float
@@ -40,19 +40,19 @@ class ServingCost:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedServing:
-    """What predictions of one model cost on one machine and market."""
+    """The price of a replica of one model on one machine and market, and the cost of its predictions."""
 
     instance_type: str
     market: str
     region: str | None
-    price: Price  #: Price of a replica: of its share of the machine.
+    price: Price  #: The price of a replica, which is its share of the machine's price.
     source: str  #: The source of the price, for users.
     cost: ServingCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """What is known of a model that answers requests."""
+    """The speed, size and load time of a model that answers requests."""
 
     speed: ReplicaSpeed
     size_bytes: int = 0  #: The size of its file, or 0 if it is not known.
@@ -60,12 +60,13 @@ class ServedModel:
 
 
 def serving_cost(speed: ReplicaSpeed, price: Price, *, per_second: float, cold_start_s: float) -> ServingCost:
-    """Return what predictions cost.
+    """Return what predictions cost in each of three ways to serve a model.
 
-    Scaling to zero assumes that requests arrive independently of each other, at times of a Poisson process. A replica is then paid from
-    a request until the earlier of the next request and the end of its answer. If it had stopped, the next request also pays for a cold
-    start. With `r` requests per second and a latency of `t`, that is `(1 - exp(-r t)) / r + exp(-r t) * cold_start_s` seconds per
-    request. It is less than the `1 / r` of a replica that always runs if the cold start is shorter than the mean time between requests.
+    The cost of scaling to zero assumes that requests arrive independently of each other, as a Poisson process. Each request pays for a
+    replica until the request is answered or the next request arrives, if that is earlier. It also pays for a cold start if the replica
+    had stopped. With `r` requests per second and a latency of `t`, that is `(1 - exp(-r t)) / r + exp(-r t) * cold_start_s` seconds per
+    request. A replica that always runs is paid for `1 / r` seconds per request. Scaling to zero is cheaper than that if the cold start
+    is shorter than the mean time between requests.
 
     Args:
         speed: The speed of one replica.
@@ -90,10 +91,12 @@ def serving_cost(speed: ReplicaSpeed, price: Price, *, per_second: float, cold_s
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]], *, larger_is_better: bool) -> Sequence[str]:
-    """Return the names of the points that no other point beats in both metric and dollars, the cheapest first.
+    """Return the names of the points on the Pareto front of metric and cost, the cheapest first.
+
+    A point is on the front if no other point is at least as good in both. Of several equal points, only the first by name is included.
 
     Args:
-        points: The metric and the dollars of each name.
+        points: The metric and the cost in dollars, by name.
         larger_is_better: Whether a larger metric is better.
     """
     sign = -1 if larger_is_better else 1

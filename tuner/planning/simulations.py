@@ -1,9 +1,9 @@
-"""Simulate a job repeatedly for a plan. The job is scaled down so that a plan is quick, and the outcome is scaled up.
+"""Simulate a job repeatedly for a plan. The job is scaled down so that a plan is quick, and the outcome is scaled up again.
 
 The amount of simulation depends only on counts, never on measured time, so that a plan is reproducible. A job with more
 steps than are worth simulating is simulated with fewer trials and workers and less money, in proportion. Long trainings
-are simulated in fewer, longer steps. The error of the step times is sampled evenly: each run uses another quantile of
-its distribution.
+are simulated in fewer, longer steps. The uncertainty of the step times is sampled evenly: each run uses another quantile
+of their distribution.
 
 `KnowingSampler` replaces the job's sampler. It fits no model, because a plan draws hundreds of trials per second and a
 model would be too slow. After the first few trials, most proposals are the best of several random configurations, judged
@@ -38,7 +38,8 @@ BEST_OF = 8  # random configurations from which the best is proposed
 class KnowingSampler(Oblivious):
     """A sampler that proposes the best of several random configurations, judged by the scores that the simulation will give them.
 
-    With `thrifty`, halving the step time counts as much as a score that is better by ln 2 ≈ 0.7 standard deviations.
+    If `thrifty`, halving the step time counts as much as a score that is better by ln 2 ≈ 0.7 standard deviations. `last` is the step at
+    which scores are compared.
     """
 
     def __init__(self, space: Space, seed: int, training: DrawnTraining, *, last: int, thrifty: bool) -> None:
@@ -84,9 +85,10 @@ class SpotLife:
     share: float = 1.0  #: The probability that a machine is available when the job starts.
 
     def of_market(self, place: float) -> "SpotLife":
-        """Return the availability in one of the recorded markets. `place` is from 0 for the scarcest to below 1 for the best.
+        """Return the availability with the lifetime, wait and share of one of the recorded MARKETS.
 
-        If machines are never preempted, return the availability unchanged.
+        `place` selects the market: 0 is the one with the scarcest machines, and values just below 1 are the one with the most available
+        machines. If machines are never preempted, return the availability unchanged.
         """
         if self.mean_ns is None:
             return self
@@ -97,13 +99,13 @@ class SpotLife:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A job to simulate."""
+    """One simulation of a job: the scaled-down job and everything that its outcome depends on."""
 
     spec: JobSpec  #: The job. Its fidelity counts simulated steps.
     offers: tuple[Offer, ...]  #: The offers that its trials may run on.
     concurrency: int
     paces: Paces
-    factor: float  #: The factor by which steps take longer than expected.
+    factor: float  #: The factor by which all step times of `paces` are multiplied.
     delays: Delays
     slice_ns: int  #: The length of a lease.
     coarse: float = 1  #: The number of the job's steps in a simulated step.
@@ -118,8 +120,8 @@ class RungUse:
     trials: int
     steps: int
     train_ns: int
-    train: Money  #: The money for steps that were not lost.
-    overhead: Money  #: The money for everything else: setup, loading, saving, waiting, and steps lost.
+    train: Money  #: The cost of the steps that were not lost.
+    overhead: Money  #: All other costs: setup, restore, checkpoints, idle time and lost steps.
     gpu_ms: int
 
 
@@ -168,7 +170,7 @@ class Setting:
         return [self._run(simulate, factor, number) for number, factor in enumerate(self.factors(count))]
 
     def factors(self, count: int) -> list[float]:
-        """Return for each run the factor by which its steps take longer than expected."""
+        """Return the factor by which steps take longer than expected, for each of `count` runs."""
         doubt = self.paces.evidence.doubt
         return [math.exp(doubt * NormalDist().inv_cdf((n + 0.5) / count)) for n in range(count)]
 
@@ -209,10 +211,15 @@ class Setting:
         return grown(simulate(scenario), size, longer, ladder(self.spec).reduction_factor, shrunk)
 
     def _size(self, factor: float, coarse: float, fidelity: Fidelity) -> Fraction:
-        """Return how many times as many trials the job has as its simulation, at least 1.
+        """Return the number of the job's trials divided by the number of trials to simulate. It is at least 1.
 
-        The number of trials that the job's budget can pay for includes their setup and save. The simulation has enough trials for several
-        leases.
+        The number of the job's trials is what its budget can pay for, including one setup and one save per trial. The number of trials to
+        simulate is large enough for TRIALS_AT_LEAST full trainings and for SLICES_AT_LEAST leases.
+
+        Args:
+            factor: The factor by which steps take longer than expected on this machine.
+            coarse: The number of the job's steps in a simulated step.
+            fidelity: The job's fidelity in simulated steps.
         """
         wanted, budget = self.spec.resources, self.spec.budget
         delays = self.paces.evidence.delays
@@ -229,13 +236,13 @@ class Setting:
         small = max(STEPS_A_RUN / steps, TRIALS_AT_LEAST, SLICES_AT_LEAST * self.slice_ns / trial_ns)
         size = max(Fraction(1), Fraction(trials) / Fraction(small))
         if budget.trials is not None:
-            # The number of simulated trials is whole, and times the size it must be exactly the budget's number of trials.
+            # Multiplied by the size, the number of simulated trials, which is whole, must be exactly the budget's number of trials.
             return Fraction(budget.trials, max(1, int(budget.trials / size)))
         return size.limit_denominator(1000)
 
 
 def steps_a_trial(spec: JobSpec) -> float:
-    """Return the mean number of steps of a trial if the best 1/η of the trials continue after each rung."""
+    """Return the mean number of steps of a trial, assuming that the best 1/η of the trials continue after each rung."""
     last = spec.fidelity.max or 1
     if spec.algorithm.scheduler == "none":
         return last
@@ -266,18 +273,23 @@ def stops(spec: JobSpec) -> list[int]:
 
 
 def stops_of(spec: JobSpec) -> list[int]:
-    """Return the job's steps that correspond to the rungs and the last step of its simulation."""
+    """Return the steps of the job that correspond to the rungs and to the last step of its simulation."""
     coarse, fidelity = coarsened(spec)
     simulated, real = stops(replace(spec, fidelity=fidelity)), stops(spec)
     return real if len(real) == len(simulated) else [round(stop * coarse) for stop in simulated]
 
 
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:
-    """Return the job as it is simulated.
+    """Return a simplified copy of a job for the simulation.
 
-    Configurations of the user are simulated as any others, and trials have no limits of their own. It does not stop because of
-    `stop.worth`. It has no time window, has a last step, and maximizes a score. If no curves are known, it has no target and no plateau, because scores
-    would not be meaningful. The number of trials is at most the size of the search space.
+    The copy differs from the job as follows:
+
+    - It always has a last step, and it always maximizes a score.
+    - It has at most as many trials as the search space has configurations.
+    - It has no target and no plateau if no learning curves are known, because scores would not be meaningful.
+    - It has no `stop.worth`, no `confirm`, no constraints, no second objective, no limits of single trials and no time window.
+    - It does not begin with configurations of the user.
+    - It finishes when its budget is exhausted.
 
     Args:
         spec: The job.
@@ -315,15 +327,17 @@ def grown(
 ) -> SimulatedOutcome:
     """Scale the outcome of a simulation up to the whole job.
 
-    Figures of a rung are multiplied by `size`. If at most one simulated trial reached the rung, the factor is limited to the number of
-    trials that are expected at this rung of the whole job. Then, unless the number of trials, the target or the plateau ended the
-    simulated job, all costs are rescaled so that the total is `size` times the cost of the simulated job. If a limit in dollars or
-    GPU-hours ended it, what it left unspent is not multiplied: the whole job leaves the same amount unspent.
+    1. The figures of each rung are multiplied by `size`. If at most one simulated trial reached the rung, the factor is at most the number
+       of trials that are expected at this rung of the whole job.
+    2. The figures of all rungs are rescaled, so that the total cost is `size` times the cost of the simulated job. This is skipped if the
+       simulated job ended because of its number of trials, its target or its plateau.
+    3. If a limit in dollars or GPU-hours ended the simulated job, the total is corrected for the unspent rest of that budget. The whole
+       job leaves the same amount unspent as the simulated job, not `size` times as much.
 
     Args:
         outcome: The outcome of the simulation.
-        size: How many times as many trials the job has as the simulation.
-        longer: How many times as long the job takes as the simulation.
+        size: The number of the job's trials divided by the number of simulated trials.
+        longer: The duration of the job divided by the duration of the simulation.
         reduction_factor: The job's η.
         budget: The budget of the simulation.
     """
@@ -336,7 +350,8 @@ def grown(
     ]
     rungs = _grown(outcome.rungs, factors)
     if outcome.reason not in ("trials", "target", "plateau"):
-        spent, left = total_of(rungs).usd.micro_usd, Fraction(0)  # `left` is a share of what was spent
+        # `left` is the unspent amount divided by the spent amount.
+        spent, left = total_of(rungs).usd.micro_usd, Fraction(0)
         paid, used_ms = outcome.cost.usd.micro_usd, outcome.cost.gpu_ms
         if outcome.reason == "budget_usd" and budget.usd is not None and paid:
             left = Fraction(budget.usd.micro_usd - paid, paid)
