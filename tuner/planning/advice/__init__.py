@@ -23,7 +23,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(evidence: JobEvidence) -> list[AdviceFinding]:
-    """Return all findings, the largest savings first. Findings without an amount come last."""
+    """Apply all rules, and return the findings with the largest savings first. Findings with unknown savings come last."""
     rule_findings = [finding for rule in RULES if (finding := rule(evidence)) is not None]
     return sorted(
         rule_findings,

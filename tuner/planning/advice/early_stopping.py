@@ -1,4 +1,7 @@
-"""Rules about the steps at which trials are compared, judged by how well ranks there predict the ranks at the last step."""
+"""Rules about the steps at which trials are compared.
+
+A step is judged by how well the ranks of trials at that step predict their ranks at the last step.
+"""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +29,10 @@ class Correlation:
 
 
 def last_step(evidence: JobEvidence) -> int | None:
-    """Return the job's maximum step. If it has none, return the last step that LEAST_TRIALS trials reached, or None without one."""
+    """Return the job's maximum step, `fidelity.max`.
+
+    If the job has no maximum, return the highest step that at least LEAST_TRIALS trials reached, or None if there are fewer trials.
+    """
     if evidence.spec.fidelity.max is not None:
         return evidence.spec.fidelity.max
     reached = sorted((curve.last for curve in evidence.curves), reverse=True)
@@ -34,9 +40,9 @@ def last_step(evidence: JobEvidence) -> int | None:
 
 
 def predicts(curves: Sequence[Curve], step: int, last: int) -> Correlation | None:
-    """Return the correlation of the metric at two steps, over the trials that have both.
+    """Return the rank correlation of the metric at `step` with the metric at `last`, over the trials that reported both.
 
-    Return None if there are too few such trials, or if their metrics are all equal.
+    Return None if there are fewer than LEAST_TRIALS such trials, or if their metrics at one of the steps are all equal.
     """
     points = [(curve.at(step), curve.at(last)) for curve in curves]
     pairs = [
@@ -60,7 +66,10 @@ PREDICTS_ABOVE = 0.7
 
 
 def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find a fidelity minimum whose ranking does not predict the final one, so that trials are cut by chance and their cost is wasted."""
+    """Find jobs that compare trials too early: the ranking at `fidelity.min` hardly predicts the final ranking.
+
+    Trials are then stopped almost by chance, and their cost is wasted.
+    """
     fidelity, last = evidence.spec.fidelity, last_step(evidence)
     if last is None or fidelity.min >= last or evidence.spec.algorithm.scheduler == "none":
         return None
@@ -106,7 +115,7 @@ SURE_ABOVE = 0.7
 
 
 def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find trials that are cut later than necessary, because an earlier step ranks them as well."""
+    """Find trials that were stopped later than necessary, because an earlier step already predicts their final ranking."""
     spec, last = evidence.spec, last_step(evidence)
     if last is None:
         return None
@@ -124,7 +133,7 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
         cut = _worst(evidence, step, last)
     else:
         cut = [curve for curve in evidence.curves if curve.last == cut_at and curve.cut]
-    # What the training of these trials after `step` cost.
+    # The cost of training these trials beyond `step` is what stopping them there would have saved.
     costs = [(curve.at(step), curve.points[-1]) for curve in cut]
     saves = sum(max(0, end.cost.micro_usd - here.cost.micro_usd) for here, end in costs if here is not None)
     if saves <= 0:
@@ -153,9 +162,10 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> list[int]:
-    """Return the steps before the first rung at which trials might be compared instead, ascending.
+    """Return the steps before the first rung at which trials could be compared instead, ascending.
 
-    If `whole`, the job has no rungs, and the steps before `last` are returned. Neighbouring steps differ by `factor`.
+    Each step is the following one divided by `factor`. The first rung is `evidence_min`. If `whole`, the job has no rungs, and the steps
+    before `last` are returned.
     """
     steps, step = list[int](), last if whole else evidence_min
     while step // factor >= 1:
@@ -167,7 +177,7 @@ def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> 
 def _worst(evidence: JobEvidence, step: int, last: int) -> list[Curve]:
     """Return the trials that were trained to `last` although a comparison at `step` would have stopped them.
 
-    That comparison continues the best 1/η of the trials.
+    The comparison would have continued only the best 1/η of the trials.
     """
     scored = [
         (point.score, n, curve)

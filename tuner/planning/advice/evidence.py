@@ -20,10 +20,10 @@ from tuner.tuning.checkpointing import InterruptionRisk
 
 @dataclass(frozen=True)
 class MeasuredAttempt:
-    """An attempt, with its bill and its measurements."""
+    """An attempt of the job, with its bill and its measurements."""
 
     row: AttemptRow
-    bill: Mapping[CostKind, Money]  #: The amounts posted to the ledger, corrections included.
+    bill: Mapping[CostKind, Money]  #: The amounts posted to the ledger, including corrections, by cost kind.
     usage: Usage | None = None  #: The measurements. None if nothing was measured.
 
     @property
@@ -34,7 +34,10 @@ class MeasuredAttempt:
         return total(self.bill.get(kind, ZERO) for kind in kinds)
 
     def ns(self, *kinds: CostKind) -> int:
-        """Return the nanoseconds that the amounts of these kinds paid for, at the attempt's price. Return 0 if the price is zero."""
+        """Return how many nanoseconds of these cost kinds were billed, computed from their cost and the attempt's price.
+
+        Return 0 if the price is zero.
+        """
         price = self.row.price.micro_usd_per_hour
         return self.of(*kinds).micro_usd * NS_PER_HOUR // price if price else 0
 
@@ -54,7 +57,7 @@ class Curve:
 
     points: tuple[ScoredStep, ...]  #: The trial's reports at the steps that the rules need, ascending.
     last: int  #: The last step that the trial reported.
-    cut: bool = True  #: Whether the trial was stopped at `last`, or was still paused there when the job was no longer running.
+    cut: bool = True  #: Whether the trial was stopped at `last`, or was still paused there when the job ended or was paused.
 
     def at(self, step: int) -> ScoredStep | None:
         return next((point for point in self.points if point.step == step), None)
@@ -111,20 +114,23 @@ class JobEvidence:
 
     @cached_property
     def size(self) -> MeasuredSize | None:
-        """The measured size that the job's trials have. None if there is none, or if it is the smallest measured one."""
+        """The entry of `sizes` for the size of the job's trials. None if that size was not measured or is the smallest measured one."""
         size = self.spec.resources
         larger = (each for each in self.sizes[1:] if each.resources.nodes == size.nodes)
         return next((each for each in larger if each.devices == devices(size)), None)
 
     @cached_property
     def home(self) -> Listing | None:
-        """The job's machine in the catalogue, in its region if that is known. If several listings match, use the cheapest."""
+        """The catalogue's listing of the job's machine type, in the job's region if that is known.
+
+        If several listings match, it is the cheapest of them. None if no listing matches.
+        """
         kind, region = self.offer.instance_type, self.offer.region or self.places.compute
         listings = self.catalogue.find(instance_type=kind, region=region, market=self.market)
         return listings[0] if listings else None
 
     def rate(self, *, cpus: float | None = None, gpus: float | None = None) -> Rate:
-        """Return the rate of a trial on the job's machine. `cpus` and `gpus` replace the size that the job requests."""
+        """Return the rate of a trial on the job's machine. If given, `cpus` and `gpus` replace the numbers that the job requests."""
         size = self.spec.resources
         changed = replace(
             size, cpus=size.cpus if cpus is None else cpus, gpus=size.gpus if gpus is None else gpus
@@ -134,7 +140,7 @@ class JobEvidence:
     def neighbours(self, fits: Callable[[Listing], bool]) -> list[Listing]:
         """Return cheaper machines than `home`, in its cloud and zone, that have room for one of the job's trials. The cheapest comes first.
 
-        `fits` can exclude further machines.
+        Machines for which `fits` returns false are omitted.
         """
         home, size = self.home, self.spec.resources
         here = home.price(self.market) if home is not None else None
@@ -158,7 +164,7 @@ def total(amounts: Iterable[Money]) -> Money:
 
 
 def spent_on(attempts: Iterable[MeasuredAttempt], *kinds: CostKind) -> Money:
-    """Return the cost of the attempts, summed over these kinds. If no kind is given, return their whole cost."""
+    """Return what the attempts cost in total, in the given cost kinds only. If no kind is given, all kinds are included."""
     return total(attempt.of(*kinds) if kinds else attempt.spent for attempt in attempts)
 
 
@@ -184,7 +190,7 @@ def sums(attempts: Iterable[MeasuredAttempt]) -> dict[str, int]:
 
 
 def gpu_busy(attempts: Iterable[MeasuredAttempt]) -> Fraction | None:
-    """Return the share of the training in which the GPU was busy. Return None if no GPU was measured."""
+    """Return the share of the training time in which the GPU was busy, from 0 to 1. Return None if no GPU was measured."""
     counts = sums(attempt for attempt in attempts if attempt.usage is not None and attempt.usage.gpu_samples)
     samples = counts.get("gpu_samples", 0)
     return min(Fraction(1), share(counts.get("gpu_percent", 0), 100 * samples)) if samples else None
@@ -197,7 +203,10 @@ def peak(attempts: Iterable[MeasuredAttempt], name: str) -> int | None:
 
 
 def fact(attempts: Iterable[MeasuredAttempt], name: str) -> Fact | None:
-    """Return the value of the fact `name` in the attempts on which most money was spent. Return None if no attempt has the fact."""
+    """Return the value of the fact `name`. Return None if no attempt has the fact.
+
+    If attempts have different values, return the one on whose attempts the most money was spent.
+    """
     spent: dict[Fact, int] = {}
     for attempt in attempts:
         if attempt.usage is not None and name in attempt.usage.facts:
@@ -212,12 +221,12 @@ Figure = int | str | Fraction | Money | None
 
 @dataclass(frozen=True, slots=True)
 class AdvisedChange:
-    """A change of a setting."""
+    """A recommended change of one setting."""
 
     setting: str  #: A setting of the job, as in its YAML file, or of the trainable.
     now: str | None  #: The present value. None if it is not known.
     then: str  #: The recommended value.
-    how: str = ""
+    how: str = ""  #: How to make the change, or what else it causes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Questions that advice cannot answer because a measurement is missing, and how to obtain it."""
+"""Questions that advice cannot answer because a measurement is missing, and how to obtain that measurement."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class MissingMeasurement:
 
 
 def not_measured(evidence: JobEvidence) -> list[MissingMeasurement]:
-    """Return the missing measurements, in the order of the rules."""
+    """Return the measurements that the rules need and the job lacks, in the order of the rules."""
     return [*_of_machine(evidence), *_of_training(evidence), *_of_market(evidence)]
 
 

@@ -25,10 +25,10 @@ LOST_ABOVE = Fraction(1, 50)
 
 
 def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find checkpoints that are saved too often or too rarely, compared to Young's and Daly's optimum.
+    """Find checkpoints that are saved much more often or more rarely than is optimal, at a noticeable cost.
 
-    Let τ be the training time between saves, δ the stall of each save, and M the mean time between losses. Saves then take δ/τ of the
-    training time, and losses take τ/2M of it (Young 1974). Daly's τ minimizes the sum.
+    Let τ be the training time between saves, δ the stall of each save, and M the mean time between losses of the machine. Saves then take
+    a share of δ/τ of the training time, and lost training takes τ/2M (Young 1974). The optimal τ, by Daly, minimizes the sum of both.
     """
     attempts = evidence.measured("saves")
     trained = sum(attempt.ns("train", "lost") for attempt in attempts)
@@ -78,7 +78,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
 def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_expensive: bool) -> AdvisedChange:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
     if fixed is None and too_expensive:
-        # `auto` already chooses the best interval, so the extra saves happen at pauses.
+        # `auto` already chooses the best interval, so the additional saves must be those at pauses.
         then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
         return AdvisedChange("fidelity.min", str(fidelity.min), str(then), how)
@@ -97,9 +97,11 @@ ENOUGH = 10  # a budget should be this many times the cost of one setup of each 
 
 
 def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find setup that took too much of the money, either in many setups or in a few that used up most of the budget.
+    """Find jobs that spent too large a share of their money on the setup of attempts.
 
-    If the budget was not used up, the job ended early for another reason, and a larger budget would not help.
+    There are two cases. Either many setups took a large share, and cheaper setups would help. Or a few unavoidable setups took most of the
+    spent money, and a larger budget would help. The second case requires that most of the budget was spent. Otherwise the job ended early
+    for another reason, and a larger budget would not help.
     """
     setups = [attempt.of("setup") for attempt in evidence.attempts]
     spent, limit = total(setups), evidence.spec.budget.usd
@@ -137,7 +139,10 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: Fraction) -> AdviceFinding:
-    """Return the finding that a few necessary setups cost most of the budget, so that only a larger budget or fewer workers would help."""
+    """Return the finding that a few unavoidable setups took most of the spent money.
+
+    Only a larger budget or fewer workers would help. `part` is the share of the money that was spent on setup.
+    """
     limit = evidence.spec.budget.usd
     enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, max(setups).micro_usd))
     return AdviceFinding(
@@ -181,7 +186,7 @@ IDLE_EXPENSIVE_ABOVE = Fraction(1, 10)
 
 
 def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find a job that paid for idle machines for too much of the time."""
+    """Find jobs that spent too large a share of their money on idle machines."""
     idle, fidelity = spent_on(evidence.attempts, "idle"), evidence.spec.fidelity
     part = share(idle.micro_usd, evidence.spent.micro_usd)
     if part <= IDLE_EXPENSIVE_ABOVE:
@@ -209,9 +214,10 @@ def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find a job that ran on demand although it would have been cheaper on spot machines, with their interruptions.
+    """Find jobs on on-demand machines that would have been cheaper on spot machines, even with interruptions.
 
-    Interruptions cost saves and lost steps, computed for the best checkpoint interval, and a new setup after each lost attempt.
+    The cost of interruptions consists of saves and lost steps, for the optimal checkpoint interval, and of a new setup after each
+    interruption.
     """
     attempts = [attempt for attempt in evidence.attempts if attempt.row.market == "on_demand"]
     paid, spot, demand = spent_on(attempts), evidence.spot, evidence.demand
@@ -259,10 +265,10 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find preemptions that cost more than the spot market saved.
+    """Find jobs whose lost spot machines cost more than the spot market saved.
 
-    The cost of the spot attempts is compared with the on-demand price of their useful time. That excludes lost steps, and the setup and
-    restore after each lost attempt.
+    The cost of the attempts on spot machines is compared with the cost of their useful time at the on-demand price. The useful time
+    excludes lost steps, and the setup and restore of each attempt that follows a lost one.
     """
     attempts, demand = (
         [attempt for attempt in evidence.attempts if attempt.row.market == "spot"],
@@ -283,7 +289,7 @@ def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         wasted = attempt.of("lost", "setup", "restore") if is_again else attempt.of("lost")
         useful, price = (attempt.spent - wasted).micro_usd, attempt.row.price.micro_usd_per_hour
         interrupted += wasted.micro_usd
-        # The time is not known if the price is zero.
+        # If the price is zero, the time cannot be computed from the cost, and the cost itself is used.
         on_demand += -(-useful * demand.micro_usd_per_hour // price) if price else useful
     saves = paid - Money(on_demand)
     if saves.micro_usd <= 0:
@@ -315,7 +321,7 @@ GB = 10**9
 
 
 def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find checkpoints that are stored in another region, because the cloud bills each GB that leaves a region."""
+    """Find jobs whose checkpoints are stored in another region than their machines. The cloud bills each GB that leaves a region."""
     places, sent = evidence.places, sums(evidence.attempts).get("saved_bytes")
     if places.compute is None or places.storage is None or not sent:
         return None
@@ -350,7 +356,7 @@ def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def data_apart(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find datasets that are read from another region, because the cloud bills each GB that leaves a region."""
+    """Find jobs that read datasets from another region than their machines'. The cloud bills each GB that leaves a region."""
     places, read = evidence.places, sums(evidence.attempts).get("data_bucket_bytes")
     if places.compute is None or places.data is None or not read:
         return None

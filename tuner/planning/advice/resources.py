@@ -1,4 +1,4 @@
-"""Rules about a trial's machine: its GPU, processors, memory, input data and number format."""
+"""Rules about the resources of a trial: GPU, processors, memory, input data, number format and number of GPUs."""
 
 import math
 from fractions import Fraction
@@ -29,15 +29,15 @@ LEAST_WALL_NS = 10 * 10**9  # training that must have been measured before a rul
 # GPU
 LEAST_SAMPLES = 30  # one sample per second of training; fewer could miss a load that comes in bursts
 GPU_IDLE_BELOW = Fraction(1, 2)
-# Two trials fit on one GPU if the busy shares and the memory of both stay within nine tenths of it.
+# Two trials fit on one GPU if together they keep it busy for at most this share of the time and use at most this share of its memory.
 SHARED_WITHIN = Fraction(9, 10)
 GPU_MEMORY_SPARE = Fraction(11, 10)
-# A way to use the GPU better: the change, what it saves, and how that was computed.
+# A way to use the GPU better: the change, the money it saves, and a text that says how the saving was computed.
 GpuOption = tuple[AdvisedChange, Money, str]
 
 
 def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find a GPU that is idle for most of the training, so that trials could share it, use a smaller one, or train larger batches."""
+    """Find GPUs that are idle for most of the training. Trials could then share a GPU, use a smaller one, or train larger batches."""
     attempts = evidence.measured("gpu_samples", "gpu_percent")
     samples, busy = sums(attempts).get("gpu_samples", 0), gpu_busy(attempts)
     if not evidence.spec.resources.gpus or samples < LEAST_SAMPLES or busy is None or busy >= GPU_IDLE_BELOW:
@@ -81,7 +81,10 @@ def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
 def _shared_gpu(
     evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...], busy: Fraction, memory: Fraction | None
 ) -> GpuOption | None:
-    """Return the option to halve the GPUs of a trial, so that two trials share what one had alone. Return None if two would not fit."""
+    """Return the option to halve the GPUs of a trial, so that two trials share them. Return None if two trials would not fit.
+
+    `busy` is the share of the time in which the GPU was busy. `memory` is the largest used share of its memory, or None if not known.
+    """
     if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
         return None
     gpus = evidence.spec.resources.gpus
@@ -101,10 +104,16 @@ def _shared_gpu(
 def _smaller_gpu(
     evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...], busy: Fraction, used: int | None
 ) -> GpuOption | None:
-    """Return the option to use the machine on which the same training is cheapest. Return None if there is none.
+    """Return the option to use a cheaper machine with a smaller GPU, the one on which the same training is cheapest.
 
-    The estimate assumes that a slower GPU lengthens only the time in which the GPU is busy. The factor comes from the lowest speed that
-    the data sheets make likely.
+    Return None if no such machine is known. The estimate assumes that a slower GPU lengthens only the time in which the GPU is busy. It
+    uses the lowest relative speed of the GPU that the data sheets make likely.
+
+    Args:
+        evidence: The job.
+        attempts: The attempts whose GPU was measured.
+        busy: The share of the time in which the GPU was busy.
+        used: The largest memory used on a GPU, in bytes. None if it is not known.
     """
     home, size = evidence.home, evidence.spec.resources
     if home is None or used is None or not home.accelerator:
@@ -156,7 +165,7 @@ LEAST_CPUS = Fraction(1, 2)
 
 
 def cpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find a trial that reserves more processors than it uses."""
+    """Find jobs whose trials reserve many more processors than they use."""
     attempts, cpus = evidence.measured("wall_ns", "cpu_ns"), Fraction(str(evidence.spec.resources.cpus))
     counts = sums(attempts)
     wall = counts.get("wall_ns", 0)
@@ -197,12 +206,12 @@ LEAST_CHEAPER = Fraction(1, 20)
 
 
 def memory_unused(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find a machine that has much more memory than its trials use, and is dearer than one with less."""
+    """Find jobs on machines with much more memory than the trials use, if a cheaper machine has enough memory."""
     attempts, home, size = evidence.measured("memory_peak_bytes"), evidence.home, evidence.spec.resources
     used = peak(attempts, "memory_peak_bytes")
     if used is None or home is None or home.memory_gib is None:
         return None
-    # As many trials as fit on the machine by processors and GPUs need memory there.
+    # The machine needs memory for as many trials as fit on it by processors and GPUs.
     fitting = [int(home.vcpus / size.cpus)] if size.cpus else []
     fitting += [int(home.accelerators / size.gpus)] if size.gpus else []
     has, needs = int(home.memory_gib * GIB), int(used * MEMORY_SPARE) * max(1, min(fitting, default=1))
@@ -255,9 +264,9 @@ BUSY_GPU = Fraction(9, 10)
 
 
 def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find training that waits for its input data.
+    """Find jobs whose training often waits for its input data.
 
-    If the GPU is busy most of the time, faster input would gain nothing: it computes while the program waits.
+    If the GPU is busy most of the time, there is no finding: the GPU computes while the program waits, so faster input would not help.
     """
     attempts = evidence.measured("data_wait_ns", "compute_ns")
     counts = sums(attempts)
@@ -281,7 +290,7 @@ def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
         },
         change=change,
         alternatives=tuple(others),
-        # If batches are prepared in parallel with training, a step takes the longer of waiting and computing, and the shorter is saved.
+        # If batches are prepared in parallel with training, a step takes the longer of waiting and computing. The shorter of the two is saved.
         saves=portion(trained, min(waits, 1 - waits)),
         saves_note="at most this: if batches are prepared while the model computes, a step takes the longer of waiting and computing",
         verify="compare seconds a step and the share of waiting of one configuration; with the same seed the batches, and so the "
@@ -311,13 +320,14 @@ def _faster_input(cpus: int, workers: int | None) -> list[AdvisedChange]:
 
 # The tensor cores of NVIDIA's GPUs support bf16 since compute capability 8.0 (Ampere).
 BF16_SINCE = 8
-# The speedup of the GPU's busy time, because half the bytes are moved and tensor cores compute the products. NVIDIA reports speedups of 1.5
-# to 3.3 for mixed precision compared to fp32 (developer.nvidia.com, "Mixed Precision Training", 2017 to 2020).
+# How many times as fast the GPU is assumed to work in bf16 as in fp32, because half the bytes are moved and tensor cores compute the
+# products. NVIDIA reports speedups of 1.5 to 3.3 for mixed precision compared to fp32 (developer.nvidia.com, "Mixed Precision Training",
+# 2017 to 2020).
 BF16_FASTER = Fraction(2)
 
 
 def fp32_where_bf16(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find training in fp32 on a GPU that supports bf16."""
+    """Find jobs that train in fp32 on GPUs that support bf16."""
     attempts = tuple(
         attempt
         for attempt in evidence.attempts
@@ -369,7 +379,7 @@ SCALES_ABOVE = Fraction(4, 5)
 
 
 def scaling_inefficient(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find trials on several GPUs, or processes, whose steps cost more than those of trials on fewer of them did."""
+    """Find jobs whose trials use several GPUs or processes inefficiently: a step with fewer GPUs or processes would have cost less."""
     own = evidence.size
     if own is None or own.efficiency >= SCALES_ABOVE:
         return None

@@ -1,4 +1,4 @@
-"""Evaluation of a described run on every machine and market of the catalogue: whether it fits, how long it takes and what it costs."""
+"""Evaluate a described run on every machine and market of the catalogue: whether it fits, how long it takes and what it costs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ NINE_OF_TEN = 1.2816  # nine of ten values of a normal distribution are at most 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """A run on spot machines."""
+    """The duration and the paid time of a run on spot machines, including interruptions."""
 
     interval_ns: int  #: Training time between saves.
     interruptions: float  #: The mean number of interruptions.
@@ -36,15 +36,17 @@ class Interrupted:
 
 
 def interrupted(train_ns: int, terms: SpotAssumptions) -> Interrupted | None:
-    """Compute the time of a run on spot machines. Return None if interruptions are so frequent that it may not end within 30 years.
+    """Compute the time of a run on spot machines that takes `train_ns` without interruptions.
 
-    Interruptions happen at random, with a mean distance M. Each costs the unsaved work and a restart R. With saves of length δ every τ
-    of training, a run of length T takes M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ (Daly, FGCS 22(3), 2006, eq. 20), where τ is Daly's optimum.
-    Notices are not taken into account, so work saved after a notice is an additional gain. While there is no machine, nothing is paid,
-    but time passes.
+    Return None if interruptions are so frequent that the run may not end within 30 years.
 
-    The number of interruptions has a Poisson distribution with mean n. In nine of ten runs it is at most n + 1.2816·√n. Each additional
-    one costs a restart, a wait and half an interval.
+    Interruptions happen at random, with a mean time M between them. Each one costs the unsaved work and a restart of length R. With a save
+    of length δ after every τ of training, a run of length T takes M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ (Daly, FGCS 22(3), 2006, eq. 20). Here,
+    τ is Daly's optimum. Preemption notices are not taken into account, so work that is saved after a notice is an additional gain. The
+    wait for a new machine is not paid, but it delays the result.
+
+    The number of interruptions has a Poisson distribution with mean n. In nine of ten runs it is at most n + 1.2816·√n. Each interruption
+    beyond n costs a restart, a wait and half an interval.
     """
     mean = terms.mean_ns
     interval = max(NS, min(train_ns, daly_ns(terms.checkpoint_ns, mean)))
@@ -72,7 +74,7 @@ def interrupted(train_ns: int, terms: SpotAssumptions) -> Interrupted | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """How the run fits on one kind of machine, and how long it takes there."""
+    """How the run fits on one instance type, and how long it takes there."""
 
     gpus: int
     fit: Fit | None
@@ -81,13 +83,13 @@ class RunTime:
     efficiency: Fraction
     per_second: Fraction  #: The speed of all GPUs together, in work per second.
     train_ns: tuple[int, int, int]  #: The shortest, expected and longest time, without interruptions.
-    #: The same times with spot interruptions. None without spot terms, or if the run would not end.
+    #: The same times with spot interruptions. None if spot is not requested, or if the run may not end within 30 years.
     met: tuple[Interrupted, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotEffect:
-    """What interruptions add to the expected run, and what spot saves compared to the same machine on demand."""
+    """The effect of the spot market on the expected run: interruptions, and the savings compared to the same machine on demand."""
 
     interrupted: Interrupted
     train_ns: int
@@ -113,7 +115,7 @@ class SpotEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEstimate:
-    """One machine in one place, such as a region, on one market."""
+    """The run's expected time and cost on one machine, in one region and on one market, with their ranges."""
 
     listing: Listing
     zones: tuple[str, ...]
@@ -136,7 +138,7 @@ class MachineEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedMachines:
-    """A reason why machines are not candidates, and the machines that it applies to."""
+    """A reason why the run cannot use some machines, and the instance types of these machines."""
 
     reason: str
     count: int  #: The number of offers on both markets.
@@ -145,14 +147,17 @@ class ExcludedMachines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """All candidates, the cheapest first."""
+    """The machines that the run can use, the cheapest first, and the machines that it cannot use."""
 
     fitting: tuple[MachineEstimate, ...]  #: Machines on which the run fits as described.
     changed: tuple[MachineEstimate, ...]  #: Machines on which the run fits only with changes.
     left_out: tuple[ExcludedMachines, ...]
 
     def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> MachineEstimate | None:
-        """Return the cheapest candidate that fits without changes. `in_time` requires that it meets the deadline."""
+        """Return the cheapest machine on which the run fits without changes. Return None if there is no such machine.
+
+        If `market` is given, only that market is searched. If `in_time`, only machines that meet the deadline are considered.
+        """
         market_candidates = (each for each in self.fitting if market in (None, each.market))
         return next((each for each in market_candidates if each.meets_deadline or not in_time), None)
 
@@ -161,7 +166,7 @@ class Ranked:
 
 
 def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
-    """Evaluate and sort all offers. Whole machines are paid for, even if the run uses only a part of one."""
+    """Evaluate the run on all listings, and sort the results by cost. A whole machine is paid for, even if the run uses only part of it."""
     left: dict[str, list[str]] = {}
     kinds: dict[tuple[object, ...], RunTime | str] = {}
     candidates: list[MachineEstimate] = []
@@ -184,7 +189,11 @@ def rank(run: TrainingRun, listings: Sequence[Listing]) -> Ranked:
 
 
 def excluded(types_by_reason: Mapping[str, Sequence[str]]) -> tuple[ExcludedMachines, ...]:
-    """Return the reasons why machines are not candidates, from the instance type of each offer that is left out."""
+    """Summarize the machines that a run cannot use.
+
+    Args:
+        types_by_reason: For each reason, the instance type of each excluded offer. A type with several offers appears several times.
+    """
     return tuple(
         ExcludedMachines(reason=reason, count=len(types), instance_types=tuple(sorted(set(types))[:SHOWN]))
         for reason, types in types_by_reason.items()
@@ -228,7 +237,7 @@ def timed(run: TrainingRun, listing: Listing) -> RunTime | str:
 def offers(
     markets: Sequence[Market], listings: Sequence[Listing]
 ) -> Iterator[tuple[Listing, tuple[str, ...], Market]]:
-    """Yield for each offer a listing, its zones and its market. Zones of a region with the same price are combined into one offer."""
+    """Yield each offer as a listing, its zones and its market. Zones of a region with the same price are combined into one offer."""
     for market in markets:
         same: dict[tuple[object, ...], list[Listing]] = {}
         for listing in listings:
@@ -275,7 +284,7 @@ def _fitted(run: TrainingRun, listing: Listing) -> Fit | str | None:
 def _recomputes(run: TrainingRun, fitted: Fit | None, known: Speed) -> bool:
     """Return whether the time must be increased for gradient checkpointing.
 
-    It need not be if the speed was measured and the run was described with gradient checkpointing, because the measurement includes it.
+    If the speed was measured and the run was described with gradient checkpointing, the measurement already includes it.
     """
     if fitted is None or not fitted.gradient_checkpointing:
         return False
@@ -283,7 +292,7 @@ def _recomputes(run: TrainingRun, fitted: Fit | None, known: Speed) -> bool:
 
 
 def _efficiency(run: TrainingRun, listing: Listing, gpus: int, known: Speed, link: Link | None) -> Fraction:
-    """Return the efficiency of several GPUs relative to the measured speed.
+    """Return the efficiency of `gpus` GPUs, relative to the speed per GPU in the measurement.
 
     It is 1 if the run uses at most as many GPUs as the measurement, because the measured speed already includes their communication.
     """
@@ -308,7 +317,7 @@ def _efficiency(run: TrainingRun, listing: Listing, gpus: int, known: Speed, lin
 
 
 def _per_step(run: TrainingRun, known: Speed) -> Fraction | None:
-    """Return the work of one step on one GPU, in the unit of the speed. Return None if it is not known."""
+    """Return the work of one step on one GPU, in the unit of `known.per_second`. Return None if it is not known."""
     model = run.model
     if model is None:
         return None

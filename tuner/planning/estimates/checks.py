@@ -1,4 +1,4 @@
-"""Validation of a described run, the assumptions of its estimate, and warnings about the answers."""
+"""Validation of a described run, the assumptions of its estimate, and warnings about the estimate's results."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -38,9 +38,9 @@ def assumptions(run: TrainingRun) -> tuple[StatedAssumption, ...]:
 
 
 def warnings(run: TrainingRun, ranked: Ranked) -> Iterator[str]:
-    """Yield a warning if no machine fits or meets the deadline, and warnings about the recommended machines.
+    """Yield a warning if no machine fits, one if none meets the deadline, and one for each caveat about a recommended machine.
 
-    These are the cheapest, the cheapest that meets the deadline, and the fastest.
+    The recommended machines are the cheapest, the cheapest that meets the deadline, and the fastest.
     """
     if not ranked.fitting:
         yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
@@ -128,7 +128,11 @@ FILTERS = (
 
 
 def check_run(run: TrainingRun, catalogue: Catalogue) -> list[Listing]:
-    """Return the listings on which to evaluate the run. Raise Invalid with all faults if the description of the run is not valid."""
+    """Validate the description of a run, and return the listings on which to evaluate the run.
+
+    Raises:
+        Invalid: The description is not valid, or no listing matches it.
+    """
     faults = [*_filter_faults("/run", run.where, catalogue)]
     faults += [*_speed_faults(run, catalogue), *_model_faults(run)]
     if run.deadline_ns is not None and run.deadline_ns <= 0:
@@ -141,7 +145,11 @@ def check_run(run: TrainingRun, catalogue: Catalogue) -> list[Listing]:
 
 
 def check_serving(asked: ServingQuestion, catalogue: Catalogue) -> list[Listing]:
-    """Return the listings on which to price the model. Raise Invalid with all faults if its description is not valid."""
+    """Validate a request for the cost of predictions, and return the listings on which to price the model.
+
+    Raises:
+        Invalid: The request is not valid, or no listing matches it.
+    """
     faults = [*_filter_faults("/serving", asked.where, catalogue)]
     speed = asked.model.speed
     if speed.best_per_second < speed.per_second:
@@ -186,7 +194,7 @@ def listings_in(where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
 
 
 def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
-    """Yield a fault at `pointer` if there is no data sheet for the accelerator."""
+    """Yield a fault if there is no data sheet for the accelerator `name`. `pointer` is the name's place in the request."""
     if accelerator(name) is None:
         known = {known_name.casefold(): known_name for known_name in ACCELERATORS}
         near = [
@@ -198,7 +206,7 @@ def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
 
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
-    """Yield a fault at `pointer` if no listing of the catalogue has the value `word` in the field."""
+    """Yield a fault if no listing of the catalogue has the value `word` in the field `field`. `pointer` is the word's place in the request."""
     known = catalogue.values_of("accelerator")
     if field == "accelerator" and any(_name(field, word) == _name(field, known_word) for known_word in known):
         return
@@ -216,7 +224,10 @@ def work_of(
     flops_per_sample: Fraction | None,
     parameters: int | None,
 ) -> RunWork:
-    """Return the work of a run, with its FLOPs if they are known. A token takes 6 FLOPs per parameter (Kaplan et al. 2020).
+    """Return the amount of work of a run, with its FLOPs if they are known.
+
+    `samples` and `tokens` are those of one epoch. If `flops` is None, the FLOPs are computed: `flops_per_sample` for each sample, or 6 per
+    token and parameter (Kaplan et al. 2020).
 
     Raises:
         Invalid: The work is missing, or is given both in samples and in tokens.
@@ -239,16 +250,18 @@ def work_of(
 def timed_run(
     hours: Fraction, *, where: ListingFilter, gpus: int | None, others: Collection[str]
 ) -> tuple[RunWork, Measurement]:
-    """Convert the hours that a run takes on one kind of machine to work, and the speed measured on that machine.
+    """Describe a run by the hours that it takes on one accelerator or instance type.
+
+    Return the work, counted in hours, and a measured speed of one hour of work per hour on that machine.
 
     Args:
         hours: The duration of the whole run with `gpus` GPUs.
-        where: It must name exactly one accelerator or one instance type.
-        gpus: The number of GPUs that the run uses. None is not valid here, because machines differ in their number of GPUs.
+        where: The machine. It must name exactly one accelerator or one instance type.
+        gpus: The number of GPUs that the run uses. It must not be None, because machines differ in their number of GPUs.
         others: The names of fields in the request that also describe work or speed. It must be empty.
 
     Raises:
-        Invalid: One of these conditions is not met.
+        Invalid: `where`, `gpus` or `others` does not meet its condition.
     """
     if others:
         raise Invalid.at("/run/hours", f"give hours, or {', '.join(sorted(others))}, not both")

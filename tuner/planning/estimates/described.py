@@ -1,6 +1,6 @@
-"""The questions of an estimate, and the description of a run: its work, speed, memory and spot terms.
+"""The requests of an estimate, and the description of a run: its work, speed, memory and spot interruptions.
 
-Numbers are exact, and durations are in nanoseconds.
+Most numbers are exact fractions. Durations whose name ends in `_ns` are in nanoseconds.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Unit = Literal["samples", "tokens", "hours"]
 # Model FLOPs utilisation of large trainings: GPT-3 0.213, MT-NLG 0.302, Gopher 0.325, PaLM 0.462 (Chowdhery et al. 2022, table 3).
 UTILISATION = Fraction(3, 10)
 UTILISATION_RANGE = Fraction(21, 100), Fraction(46, 100)
-# The efficiency of several GPUs in one machine if nothing is known about their communication. An assumption without a source.
+# The assumed efficiency of several GPUs in one machine if their communication is not known. It has no source.
 EFFICIENCY = Fraction(9, 10)
 # The share of a link's published bandwidth that a ring all-reduce reaches. An assumption: NCCL's own tests show 0.7 to 0.9.
 LINK_SHARE = Fraction(7, 10)
@@ -30,7 +30,8 @@ LINK_SHARE = Fraction(7, 10)
 class ModelShape:
     """The properties of the model to train that determine its memory.
 
-    The activations are either given by `activation_bytes`, or are those of a transformer with `layers`, `hidden`, `heads` and `sequence`.
+    The memory of the activations is either given as `activation_bytes`, or computed for a transformer from `layers`, `hidden`, `heads` and
+    `sequence`.
     """
 
     parameters: int
@@ -50,7 +51,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A measured speed, on an accelerator or on an instance type."""
+    """A measured training speed, on the accelerator `accelerator` or on the instance type `instance_type`."""
 
     per_second: Fraction  #: Samples, tokens or hours of work per second, of all `gpus` together.
     accelerator: str | None = None
@@ -79,7 +80,7 @@ class RunWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListingFilter:
-    """The listings to evaluate. An empty field means all values."""
+    """Which listings of the catalogue to evaluate. An empty field means all values."""
 
     clouds: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
@@ -94,10 +95,13 @@ class MeasuredScaling:
 
     sizes: tuple[MeasuredSize, ...]
     accelerator: str  #: The name of the GPU model in the data sheets.
-    link: str  #: The link between the GPUs of one of their machines.
+    link: str  #: The link between the GPUs within one machine, such as `nvlink`.
 
     def efficiency(self, accelerator: str, link: str, gpus: int) -> Fraction | None:
-        """Return the efficiency of this many GPUs that communicate over `link`, or None if it does not follow from the measurements."""
+        """Return the efficiency of `gpus` GPUs that communicate over `link`. `ethernet` means that they are in several machines.
+
+        Return None if the measurements do not cover this accelerator or this link.
+        """
         least, *others = self.sizes
         nodes = 2 if link == "ethernet" else 1
         alike = [size for size in others if (size.resources.nodes > 1) == (nodes > 1)]
@@ -121,9 +125,9 @@ class TrainingRun:
     utilisation: Fraction | None = None
     model: ModelShape | None = None
     gpus: int | None = 1  #: The number of GPUs to use. None means all GPUs of each machine.
-    #: The speed of several GPUs as a share of the sum of their speeds alone. None means that it is computed.
+    #: The speed of several GPUs together, divided by the sum of the speeds that they have alone. None means that it is computed.
     efficiency: Fraction | None = None
-    #: Used instead of a computed efficiency on the GPUs where it was measured.
+    #: Measured efficiencies. They replace the computed efficiency on the GPU model and link on which they were measured.
     scaling: MeasuredScaling | None = None
     deadline_ns: int | None = None
     where: ListingFilter = field(default_factory=ListingFilter)
@@ -138,8 +142,8 @@ class ServingQuestion:
     per_second: float  #: Requests per second, of one prediction each.
     start_s: float  #: Seconds to start a machine and a process.
     download_bytes_s: float  #: How fast a new machine downloads the file of the model, in bytes per second.
-    cpus: float  #: What one replica takes of a machine.
-    gpus: float
+    cpus: float  #: The CPUs that one replica takes.
+    gpus: float  #: The GPUs that one replica takes.
     where: ListingFilter = field(default_factory=ListingFilter)
     limit: int = 20  #: The maximum number of candidates that are shown.
 
@@ -159,7 +163,7 @@ class StatedAssumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedOption:
-    """An option of the user: a machine with a known price and a known time for the run."""
+    """An option that the user describes: a way to run with a known price and a known duration."""
 
     name: str
     usd_per_hour: Price
@@ -183,14 +187,17 @@ class ScalingQuestion:
     step_s: Fraction  #: The time of a step on one GPU.
     gpus: tuple[int, ...]
     ethernet_gbit_s: Fraction
-    #: The time of the whole run on one GPU. If None, no machines are compared.
+    #: The hours that the whole run takes on one GPU. If None, no machines are compared.
     hours_on_one: Fraction | None = None
     measured: MeasuredScaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeQuestion:
-    """A request for the best model size for a number of FLOPs, or for the FLOPs that `usd` buys on machines with `accelerator`."""
+    """A request for the best model size for a training budget.
+
+    The budget is either `flops`, or the FLOPs that `usd` buys on machines with `accelerator`.
+    """
 
     flops: Fraction | None = None
     usd: Money | None = None
@@ -204,14 +211,14 @@ class RecurringQuestion:
     """A request for the yearly cost of a run that is repeated."""
 
     runs_per_month: Fraction
-    failed_share: Fraction
-    #: Ways to run, as names and costs of one run. If empty, those of the run section of the same request are used.
+    failed_share: Fraction  #: The share of runs that fail and must be repeated.
+    #: Alternative ways to run, each as a name and the cost of one run. If empty, the results of the request's run section are used.
     costs: tuple[tuple[str, Money], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """One owned machine."""
+    """The costs, the power and the use of one machine that the user owns or may buy."""
 
     purchase: Money
     resale: Money
@@ -227,7 +234,8 @@ class Owned:
 class OwnershipQuestion:
     """A request to compare owned hardware with the cloud.
 
-    Without the price `cloud`, the cheapest machine of the catalogue with `gpus` of `accelerator` is used.
+    `cloud` is the price of a similar machine in the cloud. If it is None, the cheapest machine of the catalogue with at least `gpus` of the
+    accelerator `accelerator` is used.
     """
 
     owned: Owned

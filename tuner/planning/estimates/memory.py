@@ -34,7 +34,7 @@ RECOMPUTED = Fraction(4, 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """Memory in bytes on each GPU."""
+    """The memory that a training needs on each GPU, by use, in bytes."""
 
     weights: int
     gradients: int
@@ -49,7 +49,7 @@ class GpuMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A way to fit a model into the memory of a GPU."""
+    """A way to fit the training of a model into the memory of a GPU."""
 
     changes: tuple[str, ...]  #: The differences from the described model. Empty if it fits as described.
     precision: Format
@@ -60,7 +60,10 @@ class Fit:
 
 
 def memory_of(model: ModelShape, micro_batch: int | None = None) -> GpuMemory:
-    """Return the memory that the model needs on each GPU, with micro-batches of this size. None means the whole batch at once."""
+    """Return the memory that training the model needs on each GPU.
+
+    `micro_batch` is the number of samples that are computed at once. None means the whole batch.
+    """
     half = model.precision != "fp32"
     weights = gradients = model.parameters * (2 if half else 4)
     optimizer = model.parameters * (OPTIMIZER_BYTES[model.optimizer] + (4 if half else 0))
@@ -76,7 +79,7 @@ def memory_of(model: ModelShape, micro_batch: int | None = None) -> GpuMemory:
 
 
 def fit(model: ModelShape, gib: Fraction, *, bf16: bool) -> Fit | None:
-    """Return the way to fit the model into a GPU that changes least. Return None if no change is enough.
+    """Return the way to fit the model into a GPU that needs the smallest change to the training. Return None if it cannot fit.
 
     Args:
         model: The model.
@@ -87,10 +90,10 @@ def fit(model: ModelShape, gib: Fraction, *, bf16: bool) -> Fit | None:
 
 
 def fits(model: ModelShape, gib: Fraction, *, bf16: bool) -> Iterator[Fit]:
-    """Yield every way to fit the model into a GPU, the one that changes least first.
+    """Yield every way to fit the model into a GPU with `gib` GiB of memory, in ascending order of the change to the training.
 
-    The order is by the effect on training. Smaller micro-batches do not change the result. A 16-bit format (bf16, or fp16 if the GPU does
-    not support bf16) changes the rounding. Gradient checkpointing costs time.
+    The smallest change is a smaller micro-batch, which does not change the result. A 16-bit format (bf16, or fp16 if the GPU does not
+    support bf16) is next, because it changes the rounding. Gradient checkpointing is last, because it costs time.
     """
     native = "fp16" if model.precision == "bf16" and not bf16 else model.precision
     formats: list[Format] = [native]
@@ -133,7 +136,7 @@ def _in(model: ModelShape, precision: Format) -> ModelShape:
 
 
 def _largest_micro_batch(model: ModelShape, gib: Fraction) -> int:
-    """Return the largest micro-batch that fits. Return 0 if not even one sample fits."""
+    """Return the largest micro-batch that fits into `gib` GiB, in samples. Return 0 if not even one sample fits."""
     sizes = range(1, model.batch + 1)
     return bisect_right(sizes, gib * GIB, key=lambda size: Fraction(memory_of(model, size).total))
 

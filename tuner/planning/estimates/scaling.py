@@ -3,7 +3,7 @@
 On one accelerator, the speed is measured there, converted from a measurement on another accelerator by data sheets, or
 computed from the run's FLOPs.
 
-On several, the gradients must be exchanged. A ring of k GPUs moves 2·(k−1)/k of the gradients over each link, which is
+Several GPUs must exchange their gradients. A ring of k GPUs moves 2·(k−1)/k of the gradients over each link, which is
 the minimum for any all-reduce (Patarasu & Yuan, JPDC 69(2), 2009), in 2·(k−1) messages. With gradients of S bytes,
 bandwidth B and delay α, it takes t = 2·(k−1)/k·S/B + 2·(k−1)·α. If a step computes for c and then communicates for t, the
 efficiency is c/(c + t). This is the cautious figure. Frameworks hide as much of t as possible behind the backward pass,
@@ -52,7 +52,7 @@ class Speed:
 
 
 def speed(run: TrainingRun, listing: Listing, precision: Format) -> Speed | None:
-    """Return the speed of a run on a machine. Return None if neither a measurement nor a data sheet gives it.
+    """Return the speed of a run on a machine. Return None if neither a measurement nor a data sheet determines it.
 
     Args:
         run: The run.
@@ -97,7 +97,10 @@ def _as_measured(measurement: Measurement, name: str) -> Speed:
 
 
 def _catalogued(given: Sequence[Measurement], kind: Accelerator, precision: Precision) -> Speed | None:
-    """Convert measurements on other accelerators to this one, and return the result with the narrowest range, or None if there is none."""
+    """Convert measurements on other accelerators to the accelerator `kind`, and return the result with the narrowest range.
+
+    Return None if no measurement can be converted.
+    """
     ranges = [
         (given_measurement, factor)
         for given_measurement in given
@@ -136,7 +139,7 @@ LATENCY_S = {"nvlink": Fraction(5, 10**6), "pcie": Fraction(10, 10**6), "etherne
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkEfficiency:
-    """The efficiency of a number of GPUs that communicate over one kind of link."""
+    """The efficiency of `gpus` GPUs that communicate over the link `link`, relative to one GPU."""
 
     gpus: int
     link: Link
@@ -144,17 +147,20 @@ class LinkEfficiency:
     allreduce_seconds: Fraction
     efficiency: Fraction  #: If no communication is hidden behind the computation.
     overlapped: Fraction  #: If as much communication as possible is hidden behind the backward pass.
-    measured: Fraction | None = None  #: What jobs of a trainable measured.
+    measured: Fraction | None = None  #: The efficiency that jobs of a trainable measured. None if none did.
 
     @property
     def speedup(self) -> Fraction:
-        """The speed-up at the measured efficiency, or at the computed `efficiency` if none was measured."""
+        """The speed-up relative to one GPU, by the measured efficiency, or by `efficiency` if none was measured."""
         return self.gpus * (self.efficiency if self.measured is None else self.measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledMachines:
-    """The cheapest machines of the catalogue for a number of GPUs, the run's time and cost there, and whether more GPUs pay off."""
+    """The cheapest machines of the catalogue for a number of GPUs, the run's time and cost there, and whether they pay off.
+
+    They are compared with the cheapest machines with fewer GPUs.
+    """
 
     gpus: int
     machines: int
@@ -166,13 +172,17 @@ class ScaledMachines:
     efficiency: Fraction
     hours: Fraction
     usd: Money
-    #: The price of each hour saved compared to the cheapest machines with fewer GPUs. None if they also save money, or save no time.
+    #: The extra dollars for each hour saved, compared to the cheapest machines with fewer GPUs. None if there are no extra dollars or no
+    #: hours saved.
     usd_per_hour_saved: Fraction | None
     pays: Literal["first", "cheaper and faster", "faster, dearer", "dearer and no faster"]
 
 
 def bandwidth(kind: Accelerator, link: Link, gbit_s: Fraction) -> Fraction | None:
-    """Return the bytes per second in one direction that a ring reaches. Return None if the accelerator has no such link."""
+    """Return the bytes per second that a ring all-reduce reaches over a link in one direction.
+
+    Return None if the accelerator has no such link. `gbit_s` is the bandwidth of Ethernet in Gbit/s. It is ignored for other links.
+    """
     both_ways = kind.nvlink_gb_s if link == "nvlink" else kind.pcie_gb_s
     one_way = gbit_s * GB / 8 if link == "ethernet" else Fraction(both_ways * GB, 2)
     return one_way * LINK_SHARE if one_way else None
@@ -191,7 +201,10 @@ def link_within(listing: Listing) -> Link:
 def point(
     *, gpus: int, link: Link, gradient_bytes: int, step_s: Fraction, bytes_s: Fraction
 ) -> LinkEfficiency:
-    """Compute the efficiency of `gpus` GPUs. `step_s` is the time of a step on a single GPU."""
+    """Compute the efficiency of `gpus` GPUs that exchange `gradient_bytes` of gradients after each step.
+
+    `step_s` is the time of a step on a single GPU. `bytes_s` is the bandwidth of the link in bytes per second.
+    """
     messages = 2 * (gpus - 1)
     talk_s = Fraction(messages, gpus) * gradient_bytes / bytes_s + messages * LATENCY_S[link]
     efficiency = step_s / (step_s + talk_s)
@@ -214,7 +227,7 @@ def table(
     gbit_s: Fraction,
     measured: MeasuredScaling | None = None,
 ) -> list[LinkEfficiency]:
-    """Return the efficiency of each number of GPUs over each link that the accelerator has."""
+    """Return the efficiency of each number of GPUs in `gpus`, over each link that the accelerator has."""
     reached = [(link, bandwidth(kind, link, gbit_s)) for link in LINKS]
     return [
         replace(
@@ -230,7 +243,10 @@ def table(
 def machines(
     points: Sequence[LinkEfficiency], listings: Sequence[Listing], hours_on_one: Fraction
 ) -> list[ScaledMachines]:
-    """Return for each number of GPUs the on-demand machines on which the run is cheapest. Whole machines are paid for."""
+    """Return the on-demand machines on which the run is cheapest, for each number of GPUs. Whole machines are paid for.
+
+    `hours_on_one` is the time of the run on one GPU.
+    """
     by_place = {(scaling_point.gpus, scaling_point.link): scaling_point for scaling_point in points}
     cheapest_machines: list[ScaledMachines] = []
     for count in sorted({scaling_point.gpus for scaling_point in points}):

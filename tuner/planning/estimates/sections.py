@@ -32,9 +32,10 @@ TERA = 10**12
 class Law:
     """The loss of a model with N parameters that is trained on D tokens: L(N, D) = E + A/N^α + B/D^β.
 
-    Under C = 6·N·D its minimum is at N = G·(C/6)^a and D = (C/6)^b/G, with G = (αA/βB)^(1/(α+β)), a = β/(α+β) and b = α/(α+β)
-    (Hoffmann et al. 2022, approach 3, eq. 4). The published coefficients do not reproduce. A refit of the same data (Besiroglu et al.
-    2024) agrees with the paper's approaches 1 and 2, which give about twenty tokens per parameter. Estimates use the refit.
+    The training takes C = 6·N·D FLOPs. For a given C, the loss is smallest at N = G·(C/6)^a and D = (C/6)^b/G, with
+    G = (αA/βB)^(1/(α+β)), a = β/(α+β) and b = α/(α+β) (Hoffmann et al. 2022, approach 3, eq. 4). The published coefficients do not
+    reproduce. A refit of the same data (Besiroglu et al. 2024) agrees with the paper's approaches 1 and 2, which give about twenty tokens
+    per parameter. The refit is the recommended law.
     """
 
     name: str
@@ -58,7 +59,7 @@ CAVEATS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeOptimum:
-    """The best model size and number of tokens by one law."""
+    """The model size and the number of tokens with the smallest loss for a number of FLOPs, by one law."""
 
     law: str
     parameters: int
@@ -77,7 +78,7 @@ def optimum(law: Law, flops: float) -> ComputeOptimum:
 
 
 def optima(flops: float) -> list[ComputeOptimum]:
-    """Return the optimum by each law, the recommended one first."""
+    """Return the best model size and number of tokens for a number of FLOPs, by each law. The recommended law comes first."""
     parameters = (flops / (6 * TOKENS_PER_PARAMETER)) ** 0.5
     name = "twenty tokens a parameter (approaches 1 and 2)"
     by_rule = _optimum(name, parameters, TOKENS_PER_PARAMETER * parameters, None)
@@ -99,21 +100,21 @@ MONTHS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YearlyCost:
-    """The yearly cost of a repeated run."""
+    """The yearly cost of a repeated run, for one way to run it."""
 
     name: str
     usd_per_run: Money
     runs_per_year: Fraction  #: Including the runs that repeat failed ones.
     usd_per_month: Money
     usd_per_year: Money
-    #: Compared to the first way to run in the list. None for the first itself.
+    #: Compared to the first way to run in the list. None for the first way itself.
     saving_usd_per_year: Money | None = None
 
 
 def yearly(name: str, per_run: Money, *, runs_per_month: Fraction, failed_share: Fraction) -> YearlyCost:
     """Compute the yearly cost of a repeated run.
 
-    A failed run is paid in full and repeated until it succeeds, so each run takes 1/(1 − `failed_share`) runs on average.
+    A failed run is paid in full and repeated until it succeeds, so each success takes 1/(1 − `failed_share`) runs on average.
     """
     a_month = runs_per_month / (1 - failed_share)
     return YearlyCost(
@@ -134,7 +135,7 @@ HOURS_A_YEAR = 8760
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipComparison:
-    """The costs over the machine's lifetime.
+    """The costs of an owned machine over its lifetime, compared with renting a similar machine in the cloud.
 
     The break-even figures are None if an hour in the cloud costs no more than the power, because owning never pays off then. If
     `break_even_utilisation` is above 1, owning does not pay off within this lifetime.
@@ -151,17 +152,17 @@ class OwnershipComparison:
     saving_usd: Money
     break_even_hours: Fraction | None
     break_even_utilisation: Fraction | None
-    cloud_instance_type: str | None = None  #: The machine of the catalogue. None if its price was given.
+    cloud_instance_type: str | None = None  #: The machine of the catalogue. None if the request gave the price in the cloud.
     cloud_region: str | None = None
 
 
 def compare(owned: Owned, cloud: Price) -> OwnershipComparison:
-    """Compare an owned machine with as many hours of a similar machine in the cloud at this price.
+    """Compare the costs of an owned machine with those of renting a similar machine at the price `cloud` for the same hours of use.
 
-    The purchase price less the resale value, and the upkeep, are paid whether the machine is used or not. Power is paid for the hours
-    of use, and includes the building's share by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's survey of
-    2024). In the cloud, only the hours of use are paid. Costs of capital, taxes and staff are not included unless the upkeep contains
-    them.
+    The purchase price minus the resale value, and the upkeep, are paid whether the machine is used or not. Power is paid only for the
+    hours of use. It includes the power of the building, by its power usage effectiveness (PUE; 1.56 on average in the Uptime Institute's
+    survey of 2024). In the cloud, only the hours of use are paid. Costs of capital, taxes and staff are not included unless the upkeep
+    contains them.
     """
     life_hours = owned.lifetime_years * HOURS_A_YEAR
     used = life_hours * owned.utilisation
@@ -310,9 +311,10 @@ def compute_view(question: ComputeQuestion, catalogue: Catalogue) -> ComputeView
 
 
 def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[YearlyCost, ...]:
-    """Return the yearly costs of each way to run.
+    """Return the yearly cost of each way to run, with the savings relative to the first way.
 
-    The savings are relative to the first one. For a described run, that is normally the cheapest on-demand machine.
+    If the request names no costs, the ways are the recommended machines of the described run. The first is then normally the cheapest
+    on-demand machine.
 
     Raises:
         Invalid: No cost is known.
@@ -332,7 +334,7 @@ def recurring_view(question: RecurringQuestion, run: RunView | None) -> tuple[Ye
 
 
 def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> OwnershipComparison:
-    """Compare owning a machine with renting one, at the given price or at the cheapest of the catalogue.
+    """Compare owning a machine with renting one. The rent is the requested price, or that of the cheapest suitable machine in the catalogue.
 
     Raises:
         Invalid: The request is not valid, or no machine of the catalogue has these accelerators.
@@ -397,7 +399,7 @@ def _listed(pointer: str, name: str, market: Market, catalogue: Catalogue) -> Se
 
 def _micro(listing: Listing, market: Market) -> int:
     price = listing.price(market)
-    # callers get listings from a search by this market, which omits those without a price
+    # Callers get their listings from a search of this market, which omits listings without a price.
     assert price is not None
     return price.micro_usd_per_hour
 

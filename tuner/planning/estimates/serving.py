@@ -20,19 +20,22 @@ Way = Literal["real_time", "scale_to_zero"]
 
 @dataclass(frozen=True, kw_only=True)
 class ServingCandidate(PricedServing):
-    """One machine in one region on one market."""
+    """The cost of predictions on one machine, in one region and on one market."""
 
     listing: Listing
     zones: tuple[str, ...]
     date: str  #: The date of the price.
     cheaper: Way  #: The cheaper of the two ways to answer each request at once.
-    usd_per_million: float  #: What that way costs.
-    usd_per_month: float  #: The same for the requests of a month of 730 hours.
+    usd_per_million: float  #: The cost of a million predictions in the way `cheaper`.
+    usd_per_month: float  #: The cost of the requests of a month of 730 hours in the way `cheaper`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
-    """The machines that could serve the model, the cheapest at the requested rate first."""
+    """The machines that could serve the model, and those that could not.
+
+    `ranked` has the machines that could, ordered by their cost at the requested rate of predictions, the cheapest first.
+    """
 
     ranked: Sequence[ServingCandidate]
     left_out: tuple[ExcludedMachines, ...]
@@ -41,16 +44,21 @@ class ServingView:
     warnings: tuple[str, ...]
 
     def cheapest(self, key: Callable[[ServingCandidate], float | None]) -> ServingCandidate | None:
-        """Return the candidate with the smallest value. Those whose value is None are left out."""
+        """Return the candidate for which `key` returns the smallest value. Candidates for which it returns None are ignored.
+
+        Return None if no candidate has a value.
+        """
         known = [(value, candidate) for candidate in self.ranked if (value := key(candidate)) is not None]
         return min(known, key=lambda each: each[0])[1] if known else None
 
 
 def serving_view(asked: ServingQuestion, catalogue: Catalogue, today: date) -> ServingView:
-    """Price a replica of the model on each machine of the catalogue.
+    """Compute what predictions of the model cost on each machine of the catalogue that matches the request.
+
+    `today` determines which prices are old enough for a warning.
 
     Raises:
-        Invalid: The description is not valid, or no machine has the requested properties.
+        Invalid: The request is not valid, or no machine has the requested properties.
     """
     left: dict[str, list[str]] = {}
     ranked: list[ServingCandidate] = []
@@ -80,7 +88,7 @@ def serving_view(asked: ServingQuestion, catalogue: Catalogue, today: date) -> S
 
 
 def _unfit(asked: ServingQuestion, listing: Listing) -> str | None:
-    """Return the reason why a replica cannot run on a machine, or None."""
+    """Return the reason why a replica cannot run on a machine. Return None if it can."""
     if not asked.gpus and listing.accelerators:
         return "it has GPUs, and a replica takes none"
     if listing.accelerators < asked.gpus:
