@@ -1,1 +1,1 @@
-"""Mirrors copy the recorded trials to other tools: Optuna studies, TensorBoard files, MLflow runs. No decision reads them back."""
+"""Mirrors copy the recorded trials to other tools: Optuna studies, TensorBoard files, MLflow runs. No decision depends on the copies."""

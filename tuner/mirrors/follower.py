@@ -27,10 +27,14 @@ class WriteTurn(Protocol):
     """Decides which of several service replicas writes to a mirror."""
 
     def is_mine(self) -> bool:
-        """Return whether this replica may write. It is called before each write, and raises TunerError if the database fails."""
+        """Return whether this replica may write. Call it before each write.
+
+        Raises:
+            TunerError: The database fails.
+        """
 
     def kept(self) -> AbstractContextManager[None]:
-        """Return a context manager. While it is open, for one write, no other replica gets the turn to write."""
+        """Return a context manager that keeps the turn while it is open, so that no other replica writes. Use it around each write."""
 
     def give_back(self) -> None: ...
 
@@ -50,9 +54,12 @@ class MirrorThread(threading.Thread):
         """Create the thread.
 
         Args:
-            open_mirror: Opens the mirror, at first and after each failure. It may raise any exception.
-            rest: After each batch the thread pauses for `rest` times the duration of the batch, at most `LONGEST_REST_S`. So a mirror
-                that is behind takes about a tenth of a processor. Training may run on the same machine.
+            name: The name of the mirror, for messages.
+            open_mirror: Opens the mirror. It is called at the start and after each failure, and may raise any exception.
+            results: The jobs to mirror.
+            turn: Decides whether this service replica writes.
+            rest: After each batch the thread pauses for `rest` times the duration of the batch, at most for `LONGEST_REST_S`. With the
+                default, a mirror that is behind takes about a tenth of a processor. Training may run on the same machine.
         """
         super().__init__(name=f"mirror-{name}", daemon=True)
         self.mirror_name = name
@@ -75,7 +82,7 @@ class MirrorThread(threading.Thread):
         self._release()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop the thread. Wait at most `timeout_s`, because the mirror may not answer."""
+        """Stop the thread. Wait at most `timeout_s` seconds for its end, because the mirror may not answer."""
         self._over.set()
         if self.is_alive():
             self.join(timeout_s)
@@ -98,7 +105,10 @@ class MirrorThread(threading.Thread):
             log.info("results are mirrored to %s again", self.mirror_name)
 
     def _follow(self) -> None:
-        """Write one batch of each job that has new changes, and repeat until no job has any."""
+        """Write one batch of changes for each job that has some, and repeat until the mirror has all changes.
+
+        Do nothing if another replica has the turn to write.
+        """
         if not self._turn.is_mine():
             self._close()  # another replica writes now, so the known positions become outdated
             return
@@ -116,10 +126,10 @@ class MirrorThread(threading.Thread):
             waiting = [job for job in waiting if _is_behind(self._positions.get(job), heads[job])]
 
     def _heads(self) -> dict[str, Position]:
-        """Return the current positions of the jobs to mirror, by job.
+        """Return the recorded positions of the jobs that may have changes to mirror, by job.
 
-        Every `SWEEP_S` seconds, and when more than `WATCHED_MAX` jobs are watched, these are the positions of all jobs. In between,
-        these are the positions of the jobs that have not ended, and of those that had not ended or were not fully mirrored at the last call.
+        Every `SWEEP_S` seconds, and when more than `WATCHED_MAX` jobs are watched, all jobs are included. Otherwise, only these are
+        included: jobs that have not ended, and jobs that at the last call had not ended or were not fully mirrored.
         """
         now = time.monotonic()
         if self._watched is None or len(self._watched) > WATCHED_MAX or now - self._swept_at > SWEEP_S:
@@ -134,7 +144,7 @@ class MirrorThread(threading.Thread):
         return self._put_off.get(job, (0, 0.0))[1] <= time.monotonic()
 
     def _step(self, mirror: Mirror, job: str) -> bool:
-        """Write one batch of a job's changes. Return False if another replica has the turn to write now."""
+        """Write one batch of a job's changes, then pause. Return False without writing if another replica has the turn to write now."""
         began = time.monotonic()
         changes = self._results.changes(job, self._positions.get(job))
         if not self._turn.is_mine():
@@ -173,9 +183,13 @@ class MirrorThread(threading.Thread):
 
 
 def _is_behind(held: Position | None, head: Position) -> bool:
-    """Return whether the head has changes that the mirror lacks.
+    """Return whether the mirror lacks changes of a job.
 
-    A job that advanced after the head was read is not behind. The next pass handles it.
+    A job whose mirrored position is already beyond `head` is not behind. The next pass reads its new head.
+
+    Args:
+        held: The position of the job in the mirror. None if the mirror does not have the job.
+        head: The recorded position of the job when it was last read.
     """
     return held is None or held.seq < head.seq or (held.seq == head.seq and held != head)
 

@@ -1,6 +1,6 @@
 """Mirror of jobs and trials as MLflow runs.
 
-Each job is a run with a child run per trial, with parameters, metrics and cost by step, tags and the outcome.
+Each job is a run. Each trial is a child run with its parameters, its metrics and cost by step, its tags and its outcome.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import yaml
 
 # MLflow's client reads these variables when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # otherwise MLflow reports its use to its makers
-# Otherwise the client repeats a failed request for minutes. The mirror is retried anyway.
+# Otherwise the client repeats a failed request for minutes. That is not needed, because the follower retries a failed mirror.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 MS = 1_000_000
 # Limits of MLflow's API for one request, and for the length of a value.
 METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
-# Tags that the mirror needs to continue a run: the last event copied, and the job and trial it shows.
+# Tags that the mirror needs to continue a run: the position up to which the job was copied, the job, and the trial.
 POSITION, JOB, TRIAL = "tuner.position", "tuner.job", "tuner.trial"
 # Tags that identify a registered version. Users may add others.
 IDENTITY = (JOB, TRIAL, "tuner.step", "tuner.export", "tuner.format")
@@ -67,7 +67,8 @@ class _JobRun:
 class MlflowMirror:
     """The MLflow mirror. It raises the exceptions of MLflow's client.
 
-    If `models` is given, the files that it lists for a job are registered as versions of a model when the job or an export has ended.
+    If `models` is given, it lists the models of a job. They are registered as versions of an MLflow model when the job has ended or an
+    export has succeeded.
     """
 
     def __init__(self, uri: str, experiment: str, models: ListModels | None = None) -> None:
@@ -109,7 +110,7 @@ class MlflowMirror:
                 return str(self._client.create_experiment(name))
             except MlflowException:
                 experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:  # otherwise another client created it in the meantime
+                if experiment is None:  # if it exists now, another client created it in the meantime
                     raise
         return str(experiment.experiment_id)
 
@@ -164,7 +165,10 @@ class MlflowMirror:
         self._end(known, status, trial.updated_at)
 
     def _register(self, parent: _JobRun, job: MirroredJob, models: Sequence[Model]) -> None:
-        """Upload the files of each model, and register them as a version of the model with the job's name. Do so once for each."""
+        """Upload the files of each model, and register them as a version of the MLflow model with the job's name.
+
+        Models that are registered already are skipped. So are models whose files are missing.
+        """
         name = _name(job.name)
         held = [
             {key: version.tags[key] for key in IDENTITY if key in version.tags}
@@ -181,7 +185,7 @@ class MlflowMirror:
             with model.fetch() as files:
                 if files is None:
                     continue
-                with contextlib.suppress(MlflowException):  # it exists
+                with contextlib.suppress(MlflowException):  # the registered model exists already
                     self._client.create_registered_model(name)
                 run, directory = parent.trials[model.trial].run, f"{MODEL}/{model.directory}"
                 if "format" in model.tags and (files / ONNX_FILE).exists():
@@ -209,15 +213,20 @@ def _tags(tags: Mapping[str, object]) -> list[Any]:
 
 
 def _name(name: str) -> str:
-    """Return the name with characters that MLflow rejects replaced by underscores."""
+    """Return the name in a form that MLflow accepts: other characters become underscores, and it has at most 250 characters."""
     return re.sub(r"[^\w.\-/ :]", "_", name)[:250]
 
 
 def _describe_onnx(folder: Path, run: str) -> None:
-    """Write the files next to an ONNX file that let MLflow load and serve it: `MLmodel`, and what its environment needs.
+    """Write the files that MLflow needs to load and serve an ONNX file: `MLmodel`, and the files that describe its Python environment.
 
-    They have the keys that `mlflow.onnx.save_model` writes. That function needs ONNX, which only the workers have. For the same reason
-    the requirements name no versions: newer versions of ONNX and ONNX Runtime read the files of older ones.
+    The files have the keys that `mlflow.onnx.save_model` writes. That function cannot be used here, because it needs ONNX, which only the
+    workers have. For the same reason the versions of ONNX and ONNX Runtime are not known, and the requirements do not pin them. Newer
+    versions read the files of older ones.
+
+    Args:
+        folder: The directory that contains the ONNX file.
+        run: The id of the MLflow run to which the files are uploaded.
     """
     python, needs = platform.python_version(), [f"mlflow=={VERSION}", "onnx", "onnxruntime"]
     environment = {"conda": "conda.yaml", "virtualenv": "python_env.yaml"}

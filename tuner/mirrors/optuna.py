@@ -33,17 +33,17 @@ from tuner.mirrors.record import MirroredChanges, MirroredJob, MirroredTrial, Po
 
 # About how many metric values of a trial are written, in addition to those at rungs. Optuna takes 0.6 to 1 ms for each.
 VALUES_MAX = 20
-# Attributes that the mirror needs to continue a study: the last event copied, and the job and trial it shows.
+# Attributes that the mirror needs to continue a study: the position up to which the job was copied, the job, and the trial.
 POSITION, JOB, TRIAL = "tuner:position", "tuner:job", "tuner:trial"
 
 
 @dataclass
 class _StoredTrial:
-    """A trial as it is stored in the study."""
+    """The state of a trial in the study, so that only differences are written."""
 
     id: int
     finished: bool
-    steps: set[int]
+    steps: set[int]  # the steps whose values are written
     attrs: Mapping[str, Any]
 
 
@@ -78,7 +78,8 @@ class OptunaMirror:
             for trial in changes.trials
         ]
         finished = {name for name, stored in study.trials.items() if stored.finished}
-        if any(trial.id in finished and not trial.is_final for trial in trials):  # it has resumed
+        # Optuna cannot change a finished trial, so the study is created again if such a trial has resumed.
+        if any(trial.id in finished and not trial.is_final for trial in trials):
             self._storage.delete_study(study.id)
             del self._studies[job.id]
             return False
@@ -118,7 +119,7 @@ class OptunaMirror:
         return study
 
     def _update(self, study: _Study, job: MirroredJob, trial: MirroredTrial) -> None:
-        """Update a trial of the study to its current state."""
+        """Create or update a trial of the study, so that it shows the current state of `trial`."""
         values, attrs = _values(job, trial), {TRIAL: trial.id, **trial.attributes()}
         known = study.trials.get(trial.id)
         if known is None:
@@ -144,7 +145,7 @@ class OptunaMirror:
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Open the storage and create it if necessary. It raises the exceptions of its database."""
+    """Open Optuna's storage at a database URL, and create it if necessary. Exceptions of the database are passed on to the caller."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for short in ("postgresql://", "postgres://"):
         if url.startswith(short):
@@ -157,7 +158,10 @@ def study_name(name: str, job: str) -> str:
 
 
 def _values(job: MirroredJob, trial: MirroredTrial) -> dict[int, float]:
-    """Return the new metric values to write by step, including the last of a finished trial."""
+    """Return the metric values of the trial's new reports that are to be written, by step.
+
+    The last value of a finished trial is always included.
+    """
     values = {report.step: report.value for report in trial.reports if report.value is not None}
     last = max(values, default=None) if trial.is_final else None
     return {
@@ -168,9 +172,10 @@ def _values(job: MirroredJob, trial: MirroredTrial) -> dict[int, float]:
 
 
 def is_written(step: int, max_step: int | None, rungs: Sequence[int]) -> bool:
-    """Return whether a step's value is written.
+    """Return whether the metric value of a step is written to Optuna.
 
-    All steps of a short curve are written. Of a longer one, the rungs, every nth step, and the first and last step are.
+    If a trial has at most VALUES_MAX steps, all values are written. If it has more, only the values of the first step, the last step, the
+    rungs and every nth step are written.
     """
     every = max(1, -(-(max_step or 0) // VALUES_MAX))
     return step % every == 0 or step in (1, max_step, *rungs)
@@ -189,7 +194,10 @@ def _outcome(trial: MirroredTrial) -> tuple[TrialState, float | None]:
 
 
 def _violation(trial: MirroredTrial) -> dict[str, Any]:
-    """Return the attribute by which Optuna knows that a trial without a feasible report violates a constraint."""
+    """Return the system attribute by which Optuna recognizes that a trial violates a constraint.
+
+    Return no attribute if a report of the trial was feasible.
+    """
     return {"constraints:violation": trial.violation} if trial.best is None and trial.violation else {}
 
 
@@ -227,5 +235,5 @@ def distribution(parameter: Parameter) -> BaseDistribution:
 
 
 def _local_time(at: Instant) -> datetime:
-    """Return a naive local time, as Optuna uses it."""
+    """Return a local time without a time zone, because Optuna uses such times."""
     return datetime.fromtimestamp(at / NS)

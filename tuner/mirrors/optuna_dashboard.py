@@ -1,6 +1,6 @@
-"""optuna-dashboard under a path of the service.
+"""Serve optuna-dashboard under a path of the service.
 
-optuna-dashboard supports only the root path, so the path is inserted into its page and script when they are served.
+optuna-dashboard works only under the root path. The service's path is therefore inserted into its page and its script.
 """
 
 import gzip
@@ -24,7 +24,12 @@ _SCRIPT = ('url_prefix:"/dashboard"', "`${this.baseURL}/api", "`/csv/")
 
 
 class OptunaDashboard:
-    """The dashboard of one storage. It may be used from several threads. The storage is opened at first use."""
+    """The dashboard of one Optuna storage. It may be used from several threads. The storage is opened at first use.
+
+    Args:
+        url: The database URL of the storage.
+        path: The path of the service under which the dashboard is served.
+    """
 
     def __init__(self, url: str, path: str) -> None:
         self._url, self._path = url, path
@@ -45,7 +50,7 @@ class OptunaDashboard:
 
     @cached_property
     def wsgi(self) -> Wsgi:
-        """Return the WSGI application that answers data requests. Exceptions of the database are passed on to the caller."""
+        """The WSGI application that answers the dashboard's data requests. Exceptions of the database are passed on to the caller."""
         from optuna_dashboard import wsgi
 
         made: Wsgi = wsgi(self._opened())
@@ -53,7 +58,7 @@ class OptunaDashboard:
 
     @cached_property
     def index(self) -> bytes:
-        """Return the page. Raise ValueError if this release of optuna-dashboard is built differently."""
+        """The dashboard's page, with the path inserted. Raises ValueError if the installed release has no known place for the path."""
         text = (_folder() / "index.html").read_text()
         _check(text, (_INDEX,))
         script = f"{self._path}/static/bundle.js?{version('optuna-dashboard')}"
@@ -61,7 +66,10 @@ class OptunaDashboard:
 
     @cached_property
     def script(self) -> bytes:
-        """Return the script, compressed by gzip. Raise ValueError if this release of optuna-dashboard is built differently."""
+        """The dashboard's script, with the path inserted and compressed by gzip.
+
+        Raises ValueError if the installed release has no known places for the path.
+        """
         text = (_folder() / "public" / "bundle.js").read_text()
         _check(text, _SCRIPT)
         at = self._path

@@ -1,4 +1,4 @@
-"""The results of jobs that mirrors write, and the port through which a follower reads it."""
+"""The results of jobs that mirrors write, and the ports through which a follower reads jobs and writes them to a mirror."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,18 +17,21 @@ from tuner.domain.trial import TRIAL_FINAL, TrialState
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a job is mirrored. A mirror stores it with the job's data."""
+    """How far a job is recorded, or how far it is mirrored. A mirror stores the position with the job's data."""
 
-    seq: int  #: The number of the last mirrored event.
-    state: str  #: The job's state then.
-    exports: int = 0  #: How many of its exports had succeeded.
+    seq: int  #: The number of the last event that is included.
+    state: str  #: The job's state at this position.
+    exports: int = 0  #: How many of the job's exports have succeeded at this position.
 
     def __str__(self) -> str:
         return f"{self.seq} {self.state} {self.exports}"
 
     @classmethod
     def parse(cls, text: object) -> Self | None:
-        """Return the position, or None if the text is not a position. The job is then mirrored from its start."""
+        """Parse the text that `str` returns for a position. Return None for any other text.
+
+        A job without a valid position is mirrored from its start.
+        """
         match = re.fullmatch(r"(\d+) (\w*) (\d+)", str(text))
         return cls(int(match[1]), match[2], int(match[3])) if match else None
 
@@ -76,31 +79,35 @@ class Model:
     """Files of a trial that become a version of a registered model: a checkpoint, or an exported file."""
 
     trial: str
-    directory: str  #: The directory for the files among those of the trial.
-    tags: Mapping[str, str]  #: They identify the version, together with the job and the trial.
-    #: Fetches the files, which must not be changed and exist as long as the context is open. It is None if they are gone or damaged.
+    directory: str  #: The directory for these files, relative to the trial's model files.
+    tags: Mapping[str, str]  #: Together with the job and the trial, the tags identify the version.
+    #: Returns a context manager for a directory with the files. The files must not be changed, and they exist only while the context is
+    #: open. The context's value is None if the files are missing or damaged.
     fetch: Callable[[], AbstractContextManager[Path | None]]
 
 
-#: Returns the models of a job that must be registered.
+#: A function that returns the models of a job, given by its id, that must be registered.
 ListModels = Callable[[str], Sequence[Model]]
 
 
 @dataclass(frozen=True, slots=True)
 class MirroredReport:
-    """One report: `value` is the objective's metric, `best` the best up to this step, `cost` what training to this step costs."""
+    """One report of a trial."""
 
     step: int
     at: Instant
-    value: float | None
+    value: float | None  #: The value of the objective's metric.
     metrics: Mapping[str, Any]
-    cost: Cost
-    best: float | None = None
+    cost: Cost  #: The cost of training the trial up to this step.
+    best: float | None = None  #: The best feasible value of the objective's metric up to this step.
 
     def numbers(self, metric: str) -> dict[str, float]:
-        """Return every reported metric that is a number, the objective's best value so far as `best_METRIC`, and the cost.
+        """Return every reported metric that is a number, the best value so far, and the cost.
 
-        The cost comes last: if a mirror that writes them in this order has the cost of a step, it has the whole step.
+        The cost comes last. If a mirror writes the numbers in this order and has the cost of a step, it has the whole step.
+
+        Args:
+            metric: The name of the objective's metric. The best value so far gets the name `best_METRIC`.
         """
         numbers = {} if self.best is None else {f"best_{metric}": self.best}
         numbers |= {name: value for name, value in self.metrics.items() if _is_number(value)}
@@ -111,29 +118,25 @@ class MirroredReport:
 
 @dataclass(frozen=True, slots=True)
 class MirroredTrial:
-    """A trial after a set of changes, and its `reports` in these changes.
-
-    `value` is the objective's metric of its newest step, `violation` that step's violation of the job's constraints, and `best` the best
-    metric of all steps that violate none.
-    """
+    """A trial after a set of changes, and its reports in these changes."""
 
     id: str
     number: int
     config: Config
     state: TrialState
     reason: str
-    value: float | None
-    best: float | None
-    violation: float | None
+    value: float | None  #: The objective's metric at the newest step.
+    best: float | None  #: The best value of the objective's metric over all steps that violate no constraint.
+    violation: float | None  #: The violation of the job's constraints at the newest step.
     cost: Cost
     attempts: int
     preemptions: int
     created_at: Instant
     updated_at: Instant
-    reports: Sequence[MirroredReport] = ()
+    reports: Sequence[MirroredReport] = ()  #: Only the reports in this set of changes.
 
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes that are known."""
+        """Return the attributes of the trial that mirrors show, without those that are not known."""
         attributes = {
             "paid_usd": self.cost.usd.usd,
             "gpu_hours": round(self.cost.gpu_hours, 9),
@@ -151,18 +154,18 @@ class MirroredTrial:
 
 @dataclass(frozen=True, slots=True)
 class MirroredChanges:
-    """The changes of a job from one position to another."""
+    """The changes of a job from one position up to the position `upto`."""
 
     job: MirroredJob
     trials: Sequence[MirroredTrial]
     upto: Position
-    has_new_exports: bool = False  #: Whether an export has succeeded since the position before.
+    has_new_exports: bool = False  #: Whether an export succeeded between the two positions.
 
     @property
     def is_end(self) -> bool:
-        """Return whether the job has ended and these changes include its last event.
+        """Whether the job has ended and these changes include its last event.
 
-        Trials that are still paused then can resume only after a top-up.
+        Trials that are paused at this point can resume only after a top-up of the job.
         """
         return self.job.state in FINAL and self.upto.state == self.job.state
 
@@ -174,25 +177,32 @@ class ResultSource(Protocol):
     """
 
     def heads(self, among: Collection[str] | None) -> dict[str, Position]:
-        """Return the current positions of the jobs that have not ended and of those in `among`, or of all jobs if it is None."""
+        """Return the current recorded positions of jobs, by job.
+
+        The jobs are those that have not ended, and those in `among`. If `among` is None, they are all jobs.
+        """
 
     def changes(self, job: str, after: Position | None) -> MirroredChanges:
-        """Return the next changes of a job after a position. Their number is bounded."""
+        """Return the next changes of a job after the position `after`. None means from the start of the job.
+
+        One call returns a limited number of changes. Call it again with the position `upto` of the result to get more.
+        """
 
 
 class Mirror(Protocol):
     """The port through which a follower writes jobs to another tool. It is used by one thread.
 
-    After any exception the mirror counts as failed and is opened again.
+    If a method raises any exception, the follower closes the mirror and opens it again later.
     """
 
     def positions(self) -> dict[str, Position]:
-        """Return the position of each job in the mirror."""
+        """Return the position up to which each job is mirrored, by job."""
 
     def write(self, changes: MirroredChanges) -> bool:
-        """Write the changes that the mirror does not have yet, then the position, so that a repeat creates no duplicates.
+        """Write the changes that the mirror does not have yet, and then the position.
 
-        Return False if the mirror had to delete the job, which must then be mirrored from its start.
+        The call may be repeated after a failure and must not create duplicates. Return False if the mirror had to delete the job. The job
+        must then be mirrored from its start.
         """
 
     def close(self) -> None: ...

@@ -24,7 +24,10 @@ _CRC = struct.Struct("<I")
 
 
 class TensorBoardMirror:
-    """The TensorBoard mirror. The run of a trial is in `folder/JOB/TRIAL/`. It raises OSError."""
+    """The TensorBoard mirror. The run of a trial is in `folder/JOB/TRIAL/`.
+
+    Its methods raise OSError if a file cannot be read or written.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,7 @@ class TensorBoardMirror:
 
 
 def _hparams(job: MirroredJob, trial: MirroredTrial) -> tuple[Any, Any, Any]:
-    """Return the HParams summaries of the experiment, of the start of this trial and of its end."""
+    """Return three summaries for the HParams page: of the experiment, of the start of this trial, and of its end."""
     config = {name: "null" if value is None else value for name, value in trial.config.items()}
     metrics = dict.fromkeys((f"best_{job.metric}", job.metric, "cost_usd", "gpu_hours"))
     summaries: tuple[Any, Any, Any] = hparams(config, metrics)
@@ -102,7 +105,7 @@ def _masked(data: bytes) -> int:
 
 
 def _fix(file: Path) -> int:
-    """Remove an incomplete event from the end of the file, and return the last complete step, or 0 if there is none."""
+    """Remove an incomplete event from the end of an event file. Return the highest step of the complete events, or 0 if there is none."""
     if not file.exists():
         return 0
     data, whole, last = file.read_bytes(), 0, 0
@@ -114,7 +117,7 @@ def _fix(file: Path) -> int:
 
 
 def _events(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the end position and the content of each complete event."""
+    """Yield the end position in `data` and the content of each event, up to the first incomplete event."""
     at = 0
     while at + _HEAD.size <= len(data):
         length, check = _HEAD.unpack_from(data, at)
