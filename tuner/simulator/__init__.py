@@ -1,5 +1,5 @@
 """Simulation of jobs.
 
-The real loop runs on a simulated clock, with a journal in memory, workers that look up recorded curves, and
-faults drawn from a seed.
+The driver's real loop runs on a simulated clock. The journal is in memory, the workers are simulated, and faults are
+drawn from a seed.
 """

@@ -2,7 +2,7 @@
 
 An attempt that begins while no worker is free waits in a queue, as a real attempt waits for Ray to find a node. Waiting
 is not billed. A worker with a notice gets no new attempt. Its current attempt ends as preempted, and is saved if there
-is time. Unsaved work is lost when the worker goes.
+is time. Work that is not saved is lost when the worker is taken away.
 """
 
 from collections import deque
@@ -30,9 +30,9 @@ class SimulatedWorker:
     """A simulated worker on one machine."""
 
     offer: Offer | None = None  #: The offer of its machine. None means that it fits every offer.
-    up: bool = True
+    up: bool = True  #: Whether its machine is available.
     has_notice: bool = False  #: Whether it has a preemption notice.
-    cold: bool = True  #: Whether it has not run an attempt yet. A worker that comes back is cold again.
+    cold: bool = True  #: Whether it has not run an attempt since it last started.
     attempt: SimulatedAttempt | None = None
 
     @property
@@ -49,11 +49,13 @@ class SimulatedWorker:
 
 
 class Fleet:
-    """Hold all workers of a run and the queue of waiting attempts.
+    """All workers of a run, and the queue of attempts that wait for a worker.
 
     Args:
+        clock: The simulated clock of the run.
+        workers: The workers.
         make: Creates the attempt of an assignment. The second argument is whether the worker is cold.
-        taken: Called with each attempt that is lost because its worker was taken away.
+        on_preempted: Called with each attempt that is lost because its worker was taken away.
     """
 
     def __init__(
@@ -69,9 +71,12 @@ class Fleet:
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
-        """Schedule when the first workers come up and are taken away, in times counted from now.
+        """Schedule when workers come up and when they are taken away.
 
-        If `notice_ns` is None, they are taken away without a preemption notice.
+        Args:
+            up_times: The periods in which each worker is up, counted from now. The first item is for the first worker, and so on. If there
+                are fewer items than workers, the remaining workers are always up.
+            notice_ns: The time from a worker's preemption notice to its preemption. None means no notice.
         """
         for worker, times in zip(self.workers, up_times, strict=False):
             worker.up = False
@@ -87,7 +92,10 @@ class Fleet:
         self.place()
 
     def place(self) -> None:
-        """Start waiting attempts that are due on free workers of their offer, in the order of the queue."""
+        """Start queued attempts on free workers of their offer, in the order of the queue.
+
+        Attempts whose earliest start has not passed yet remain in the queue.
+        """
         while placement := self._match():
             given, worker = placement
             self._queue.remove(given)
@@ -121,9 +129,9 @@ class Fleet:
         return assignment
 
     def call_off(self, trial: str, state: Literal["paused", "stopped"]) -> WorkerMessage | None:
-        """Remove the trial's waiting attempt from the queue, and return its final result for the driver loop.
+        """Remove the trial's waiting attempt from the queue, and return the final message of that attempt for the driver loop.
 
-        Return None if the trial has no waiting attempt.
+        The message has the state `state`. Return None if the trial has no waiting attempt.
         """
         assignment = self._drop(trial)
         if assignment is None:
@@ -132,7 +140,7 @@ class Fleet:
         return WorkerMessage(trial, assignment.attempt, state, Meter(), saved_step=restored)
 
     def crashed(self, attempt: SimulatedAttempt) -> None:
-        """End an attempt whose worker died. A new, cold worker replaces it."""
+        """End an attempt because its worker died. A new, cold worker replaces the worker."""
         attempt.vanish()
         for worker in self.workers:
             if worker.attempt is attempt:
@@ -194,7 +202,7 @@ ONE = Resources()  # each trial takes a whole machine
 class Markets:
     """The offers that a simulated job may use."""
 
-    offers: tuple[Offer, ...]  #: One per market that the job may use, spot first.
+    offers: tuple[Offer, ...]  #: The offers of the markets that the job may use, spot first.
     spot_wait_ns: int = (
         KIND_WAIT_NS  #: A trial falls back to on-demand after this time without a spot machine.
     )
@@ -206,7 +214,7 @@ class Markets:
 
     @property
     def rate(self) -> Rate:
-        """The rate of the most expensive offer. The job's decisions estimate costs with it."""
+        """The rate of a trial on the most expensive offer. The job uses it to estimate costs in advance."""
         rates = [offer.rate(self.wanted) for offer in self.offers]
         return max(rates, key=lambda rate: rate.price)
 
@@ -223,7 +231,10 @@ class Markets:
 
 
 def machines(workers: Sequence[SimulatedWorker], wanted: Resources = ONE) -> list[WorkerMachine]:
-    """Return the machines on which attempts may be placed, as Ray would list them."""
+    """Return the machines of the workers that are up and have no notice, in the form in which Ray lists machines.
+
+    Each machine has the size of one trial, which is `wanted`.
+    """
     there = (worker.offer for worker in workers if worker.offer is not None and worker.there)
     return [WorkerMachine(_labels(offer), wanted.cpus, wanted.gpus) for offer in there]
 
@@ -234,7 +245,10 @@ def _labels(offer: Offer) -> dict[str, str]:
 
 @dataclass(slots=True)
 class LossesSeen:
-    """Count how the attempts of a job ended and how long they held machines, as `tuner.store.evidence` does from the database."""
+    """The number of a job's attempts by outcome, and the time that they had machines.
+
+    It is computed from the simulated journal as `tuner.store.evidence` computes it from the database.
+    """
 
     _machine_ns: int = 0
     _outcomes: dict[str, int] = field(default_factory=dict)

@@ -1,14 +1,14 @@
-"""Invariants of every simulated job, checked after each transaction, after each turn and at the end.
+"""Invariants of every simulated job, checked after each transaction, after each turn of the driver loop and at the end.
 
 I1   conservation       the account equals the sum of the ledger entries; corrections add up to zero
 I2   bound              posted + held <= limit after each transaction
 I3   monotone           the posted amount never falls
-I4   one resolution     a hold is resolved exactly once and completely, at the latest when its attempt ends
+I4   one resolution     a hold is posted and its rest released exactly once, at the latest when its attempt ends
 I5   leases             the lease numbers of an attempt are consecutive; posted is at most the cost of the workers' time
 I6   held work          each running attempt has a hold that covers its lease; each open hold belongs to an attempt
 I7   idempotent         placing and settling each hold again changes nothing
 I8   replay             the state rebuilt from the events equals the state
-I9   nothing left held  no hold is open when the job has ended
+I9   no open hold       no hold is open when the job has ended
 I11  amounts            never negative and below 2^63
 """
 
@@ -27,7 +27,7 @@ Slice = tuple[str, int, int]
 
 
 class InvariantBroken(AssertionError):
-    """The simulated ledger or job violates an invariant. `name` is the invariant, such as I2."""
+    """The simulated ledger or job violates an invariant. `name` is the number of the invariant, such as I2."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -92,7 +92,7 @@ class Invariants:
     def _check_ended(self, committed: Committed) -> None:
         for row in committed.attempts:
             last = (row.trial, row.attempt, self._slices.get((row.trial, row.attempt), 0))
-            # A hold of zero is settled without an entry.
+            # A hold of zero is settled without an entry, so it may still be in `_open`.
             if row.ended_at is not None and not self._open.pop(last, FREE).nothing:
                 _broken("I4", f"attempt {row.attempt} of {row.trial} ended, its hold did not")
 
@@ -130,9 +130,9 @@ class Invariants:
         self._check_time(run)
 
     def _check_time(self, run: SimulatedRun) -> None:
-        """Check that no more is posted than the time of all workers costs.
+        """Check that the posted amount is at most the cost of all workers for the time that has passed.
 
-        Skip the check if the wall clock may jump. Then a hold that a dead driver left open may be billed in full.
+        The check is skipped if the wall clock may jump. In that case, a hold that was open when a driver died may be billed in full.
         """
         if run.faults.clock_jump:
             return
@@ -170,7 +170,10 @@ class Invariants:
 
 
 def watch(run: SimulatedRun) -> Invariants:
-    """Check the invariants of a run from now on, after applying what it recorded so far. Call `at_end` at the end."""
+    """Check the records that a run has so far, and then check the run's invariants as it continues.
+
+    Call `at_end` of the result when the run has ended.
+    """
     invariants = Invariants()
     tables = run.journal.tables
     invariants.recorded(tables, Committed([], list(tables.entries.values()), list(tables.attempts.values())))
@@ -180,7 +183,7 @@ def watch(run: SimulatedRun) -> Invariants:
 
 
 def rebuilt(loop: Loop, run: SimulatedRun) -> State:
-    """Return the state rebuilt from the recorded events alone."""
+    """Return the state of a job, rebuilt from the loop's recorded events alone. `run` provides the job's spec and settings."""
     state = State.fresh(run.spec, concurrency=run.loop_config.concurrency, rate=run.loop_config.rate)
     for event in loop.journal.events():
         state, _ = decide(state, event)
@@ -188,7 +191,11 @@ def rebuilt(loop: Loop, run: SimulatedRun) -> State:
 
 
 def check_books(tables: Tables) -> None:
-    """Recompute the account and each attempt's bill from the entries. Raise InvariantBroken if they differ."""
+    """Recompute the account and the bill of each attempt from the ledger entries.
+
+    Raises:
+        InvariantBroken: The recorded account or an attempt's recorded costs differ, or a bill has a negative amount.
+    """
     posted = held = FREE
     bills: dict[tuple[str, int], dict[str, Cost]] = {}
     for entry in tables.entries.values():

@@ -23,11 +23,12 @@ from tuner.domain.usage import Usage
 
 @dataclass
 class Tables:
-    """The recorded tables of one job."""
+    """The recorded tables of one job. Keys of two parts are a trial with an attempt, or a trial with a step."""
 
     account: Account
     job: tuple[JobState, StopReason | None, str] = ("running", None, "")
     events: list[Event] = field(default_factory=list)
+    #: Each hold by its id, with whether it is open.
     holds: dict[str, tuple[OpenHold, bool]] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
     trials: dict[str, tuple[TrialState, Config | None, str]] = field(default_factory=dict)
@@ -35,7 +36,8 @@ class Tables:
     reports: dict[tuple[str, int], ReportRow] = field(default_factory=dict)
     checkpoints: dict[tuple[str, int], str] = field(default_factory=dict)
     usages: dict[tuple[str, int], Usage] = field(default_factory=dict)
-    bills: dict[tuple[str, int], dict[CostKind, Cost]] = field(default_factory=dict)  #: Sums of `entries`.
+    #: The sums of `entries` for each attempt, by cost kind.
+    bills: dict[tuple[str, int], dict[CostKind, Cost]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -48,7 +50,11 @@ class Committed:
 
 
 class MemoryJournal:
-    """The journal of one job. The world updates `ran_ns` from its clock. Each function in `watchers` is called after each commit."""
+    """The journal of one job.
+
+    `ran_ns` is the time that earlier drivers ran. The simulated run increases it when a driver dies. Each function in `watchers` is called
+    after each commit, with the tables and the records that the transaction added.
+    """
 
     def __init__(self, job: str, budget: Budget) -> None:
         self.job = job
@@ -167,7 +173,7 @@ class MemoryTx:
         return self._account
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        """Return the amount that the job's account has left, plus `freed`. A simulated job has no shared budget."""
+        """Return what the job may still hold: the rest of its account plus `freed`. A simulated job has no shared budget."""
         return Allowance(self._account.left + freed)
 
     def put_trial(

@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 class RecordedTable:
     """A table of n configurations with d parameters. No two rows have the same configuration.
 
-    It implements `Training`. A configuration that is not a row raises KeyError.
+    It implements `Training`. Its methods raise KeyError for a configuration that is not in the table.
     """
 
     name: str
@@ -51,7 +51,7 @@ class RecordedTable:
 
     @cached_property
     def full_s(self) -> float:
-        """Mean seconds of training one row to its last step on one worker, which is a budget of 1."""
+        """The mean seconds of training one row to its last step on one worker. The cost of this training is a budget of 1."""
         return float(self.step_s.sum(axis=1).mean())
 
     @cached_property
@@ -83,7 +83,7 @@ class RecordedTable:
 
     @cached_property
     def rows(self) -> dict[tuple[Value, ...], int]:
-        """The row of each configuration, by its `key`."""
+        """The index of each configuration's row, by the configuration's `key`."""
         return {self.key(config): row for row, config in enumerate(self.configs)}
 
     def key(self, config: Mapping[str, Value]) -> tuple[Value, ...]:
@@ -99,8 +99,9 @@ class RecordedTable:
         return np.array([_position(p, config[name]) for name, p in self.space.parameters.items()])
 
     def shown(self, config: Mapping[str, Value]) -> Config:
-        """Return the configuration as the table file writes it: a parameter `1-x`, which the sampler uses in place of `x`, is
-        converted back to `x`.
+        """Return the configuration with the names and values of the table file.
+
+        The sampler uses a parameter `1-x` in place of a `lin1m` parameter `x`. It is converted back to `x`.
         """
         return {
             name.removeprefix(COMPLEMENT): 1 - value
@@ -121,7 +122,10 @@ def _position(parameter: Parameter, value: Value) -> float:
 
 
 class RowsSampler:
-    """Restrict a sampler to the rows of a table. Each proposal is replaced by the nearest unused row, which the sampler then adopts."""
+    """A sampler that suggests only rows of a table.
+
+    It replaces each proposal of the sampler `inner` by the nearest unused row. `inner` then adopts the configuration of that row.
+    """
 
     def __init__(self, table: RecordedTable, inner: Sampler) -> None:
         self._table, self._inner = table, inner
@@ -130,7 +134,7 @@ class RowsSampler:
         self._left = len(table.configs)
 
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
-        """Return the next configuration, or None if every row is used or the inner sampler has no more."""
+        """Return the next configuration. Return None if every row is used, or if the inner sampler has no more proposals."""
         proposed = self._inner.suggest(number, step_s) if self._left else None
         if proposed is None:
             return None
@@ -170,9 +174,10 @@ class RowsSampler:
 
 
 class BestCurve:
-    """The best reported value of a run against the money that the whole job had spent by then, without idle time.
+    """The best reported value of a run as a function of the money that the whole job had spent by then.
 
-    Create it before the run continues. It also counts money that is spent but not posted to the ledger yet.
+    The money includes amounts that are spent but not posted yet. It does not include the cost of idle time. Create the object before the
+    run continues, because it sees only later records.
     """
 
     def __init__(self, run: SimulatedRun) -> None:
@@ -194,7 +199,7 @@ class BestCurve:
                 self.points.append((self._busy_posted + self._unposted(), event.value))
 
     def _unposted(self) -> Money:
-        """Return the money that running attempts have used of their current leases."""
+        """Return the money that running attempts have spent but that is not posted yet, without idle time."""
         spent = ZERO
         for lease in self._run.loop.leases.values():
             attempt = self._run.world.attempts.get(lease.trial)

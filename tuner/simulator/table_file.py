@@ -25,15 +25,15 @@ Arrays = dict[str, npt.NDArray[Any]]
 NEEDED = ("X", "metric", "time", "meta")
 OPTIONAL = ("metric_aff", "time_aff")
 MAX_BYTES = 2**30  # unpacked size of one array
-ROUNDING = 1e-6  # relative error of a bound that is accepted, because tables may hold 32-bit floats
+ROUNDING = 1e-6  # values may exceed a bound by this relative error, because tables may contain 32-bit floats
 
 
 class TableError(BadFile):
-    """The table cannot be used."""
+    """The table file is not valid, so the table cannot be used."""
 
 
 def load_table(path: Path | str) -> RecordedTable:
-    """Load and return a table. Of rows with the same configuration, only the first is kept.
+    """Load a table from an `.npz` file. If several rows have the same configuration, only the first is kept.
 
     Raises:
         TableError: The table cannot be used. The message names the file, the array and how to fix it.
@@ -63,7 +63,7 @@ def _arrays(path: Path) -> Arrays:
                     raise ValueError(f"{name} has {sizes[name]} bytes: at most {MAX_BYTES} are read")
                 try:
                     arrays[name] = np.asarray(archive[name])
-                except Exception as error:  # as above
+                except Exception as error:  # the npy reader raises many kinds of errors, as above
                     raise ValueError(
                         f"{name} is cut off, or has pickled objects ({error}): write plain numbers"
                     ) from error
@@ -122,7 +122,10 @@ def _finite(name: str, array: Floats) -> Floats:
 
 
 def _decoded(arrays: Arrays, name: str) -> Floats:
-    """Return an array decoded with its `_aff` array, if it has one. Metric codes are linear, time codes are logarithmic."""
+    """Return the array `name`, decoded with its `_aff` array if the file has one.
+
+    The metric is decoded linearly. The time is decoded as the exponential of the linear value.
+    """
     coded = _numbers(arrays, name)
     if f"{name}_aff" not in arrays:
         return coded
@@ -170,7 +173,10 @@ def _space(meta: npt.NDArray[Any], *, columns: int) -> Space:
 
 
 def _parameter(row: Row) -> tuple[str, Float | Int]:
-    """Return a parameter with the name by which it is searched."""
+    """Return the name and the parameter of the search space for one entry of `meta`.
+
+    A `lin1m` parameter `x` becomes the parameter `1-x` on a log scale.
+    """
     name, low, high, scale, kind = row
     if name.startswith(COMPLEMENT):
         raise ValueError(f"meta: {name!r}: names do not begin with {COMPLEMENT!r}, which is kept for lin1m")
@@ -184,7 +190,7 @@ def _parameter(row: Row) -> tuple[str, Float | Int]:
 
 
 def _column(name: str, column: Floats, space: Space) -> list[float] | list[int]:
-    """Return a column of X as values of the search space, clipped to its bounds."""
+    """Return the values of the parameter `name` from its column of X, clipped to the parameter's bounds."""
     parameter = space.parameters[name]
     assert isinstance(parameter, Int | Float)
     low, high, is_complement = parameter.low, parameter.high, name.startswith(COMPLEMENT)

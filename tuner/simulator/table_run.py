@@ -1,7 +1,7 @@
 """Create a simulated job over a recorded table: its spec, price, leases and heartbeats.
 
-The price is chosen so that one mean training costs about a dollar. Heartbeats and leases grow with the table's step
-time: a day of simulated training should not need a message per second.
+The price is chosen so that one mean training costs about a dollar. The intervals of heartbeats and the lengths of
+leases grow with the table's step time, so that a day of simulated training does not need a message per second.
 """
 
 import math
@@ -27,8 +27,8 @@ METRIC = "metric"
 SLICE_STEPS = 8
 HEARTBEAT_STEPS = 4
 HEARTBEAT_MIN_NS = NS
-# A trial's placement is checked at each heartbeat. A real worker sends one per second. Moves between markets
-# tolerate this longer interval.
+# A trial's placement is checked at each heartbeat. A real worker sends one heartbeat per second. Moves between markets still work
+# well with this longer interval, and the simulation is faster.
 HEARTBEAT_MAX_NS = 60 * NS
 HEARTBEAT_IN_TIME_NS = 10 * NS
 SAVE_EVERY_NS = 30 * NS
@@ -39,20 +39,20 @@ STALL_PART = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotConditions:
-    """The spot machines and checkpoints of a simulated job."""
+    """The spot machines that a simulated job may use, and the cost of its checkpoints."""
 
     trace: Trace | None = None  #: When machines are available. None means that they are never taken away.
-    start_ns: int = 0  #: Where in the trace to start.
+    start_ns: int = 0  #: The time in the trace at which the job starts.
     notice_ns: int | None = None  #: How long before a preemption the notice comes. None means no notice.
     market: Market = "spot"
     saving: float = SPOT_SAVES  #: Discount of the spot price, as a fraction of the on-demand price.
     spot_wait_ns: int = KIND_WAIT_NS  #: Fall back to on-demand after this time without a spot machine.
     save_ns: int = SAVE_NS  #: Time until a checkpoint is durable. Training is stalled for a tenth of it.
-    #: Time between saves; "auto" means the rule of real workers, None never.
+    #: Time between saves. "auto" means the rule of real workers. None means no saves in the background.
     every_ns: int | Literal["auto"] | None = "auto"
 
     def markets(self, spot: Price) -> Markets:
-        """Return the markets that the job may use. On-demand is always available."""
+        """Return the markets that the job may use. `spot` is the spot price. On-demand machines are always available."""
         on_demand = Price(math.ceil(spot.micro_usd_per_hour / (1 - self.saving)))
         offers = (
             Offer("spot", spot, 1, 0, "spot", labels=((LABEL, "spot"),)),
@@ -71,7 +71,7 @@ def price_of(table: RecordedTable) -> Price:
 
 
 def trainings_of(table: RecordedTable, spent: Money) -> float:
-    """Return how many mean trainings this money pays for. It is rounded, because budgets are cut to whole micro-dollars."""
+    """Return how many mean trainings this money pays for. The result is rounded, because budgets are in whole micro-dollars."""
     return round(spent.micro_usd / (table.full_s / 3600 * price_of(table).micro_usd_per_hour), 5)
 
 
@@ -91,11 +91,13 @@ def table_run(
     faults: Faults = NONE,
     spot: SpotConditions | None = None,
 ) -> SimulatedRun:
-    """Return a run over a table. All random numbers come from `algorithm.seed`.
+    """Create the simulated run of a job over a table. All random numbers come from `algorithm.seed`.
 
-    An attempt begins with a setup of `startup_steps` mean steps, or a restore of the same length if it is resumed. An attempt that
-    continues on its worker needs neither. Saving takes time only with `spot`. With `spot`, a training costs about a dollar on a spot
-    machine.
+    The budget is that of `budget_trainings` mean trainings. An attempt begins with a setup that takes as long as `startup_steps` mean
+    steps, or with a restore of the same length if it resumes a trial. An attempt that continues past a rung needs neither.
+
+    If `spot` is given, saves take time, and the price of about a dollar per training is that of a spot machine. Otherwise saves take no
+    time.
     """
     step_ns = table.mean_step_s * NS
     spec = JobSpec(

@@ -3,9 +3,9 @@
 Two CSV formats are supported. They are distinguished by their columns. Each may contain any number of traces:
 
 - intervals: `trace_id, start_s, end_s, available` (nodes), ascending, without overlap. No node is available in gaps.
-- counts: `trace_id, time_s, available` after each change of a fleet's size.
+- counts: `trace_id, time_s, available`, with one row for each change of the number of available nodes.
 
-A column `cloud` determines how long preemption notices are. Other columns are ignored.
+An optional column `cloud` determines how long before a preemption its notice comes. Other columns are ignored.
 
 The fraction of workers that are up equals the number of available nodes divided by the trace's largest number, rounded down to whole
 workers. The workers with the highest index are taken away first. When a trace ends, it starts again.
@@ -35,12 +35,12 @@ Nodes = Annotated[int, Field(ge=0, le=100_000)]
 
 
 class TraceError(BadFile):
-    """The trace cannot be used."""
+    """The trace file is not valid, so the trace cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpTimes:
-    """A worker is up from `begin_ns` to `end_ns`, counted from the start of the run. None means until the end of the run."""
+    """A period in which a worker is up, in nanoseconds from the start of the run. An `end_ns` of None means the end of the run."""
 
     begin_ns: int
     end_ns: int | None
@@ -48,7 +48,7 @@ class UpTimes:
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded trace of the number of available nodes."""
+    """A recorded trace: the number of available nodes over time."""
 
     name: str
     segments: tuple[Segment, ...]  #: (begin, end, nodes) in nanoseconds, from 0 and without gaps.
@@ -60,7 +60,7 @@ class Trace:
 
     @property
     def notice_ns(self) -> int:
-        """The length of the notice that the trace's cloud promises."""
+        """How long before a preemption the trace's cloud promises a notice."""
         return NOTICES_NS.get(self.cloud.lower(), NOTICE_NS)
 
     @property
@@ -68,7 +68,7 @@ class Trace:
         return max(count for _, _, count in self.segments)
 
     def up_times(self, workers: int, *, start_ns: int = 0) -> list[Iterator[UpTimes]]:
-        """Return the up times of each worker, starting at `start_ns` of the trace."""
+        """Return the periods in which each of `workers` workers is up, if the run starts at the time `start_ns` of the trace."""
         start_ns %= self.length_ns
         turned = [(max(a, start_ns) - start_ns, b - start_ns, n) for a, b, n in self.segments if b > start_ns]
         to_end_ns = self.length_ns - start_ns
@@ -81,7 +81,10 @@ class Trace:
         ]
 
     def _repeated(self, up: list[tuple[int, int]]) -> Iterator[UpTimes]:
-        """Yield the given periods again each time the trace starts again. Adjacent periods are merged."""
+        """Yield a worker's up times, given the periods `up` in one pass of the trace, which is repeated without an end.
+
+        Adjacent periods are merged. If the worker is up all the time, yield a single period that does not end.
+        """
         if sum(b - a for a, b in up) == self.length_ns:
             yield UpTimes(0, None)
             return
@@ -95,7 +98,7 @@ class Trace:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the worker of a one-worker run is ever up for longer than the notice."""
+        """Whether a run with one worker could make progress: whether that worker is ever up for longer than the notice."""
         if not self.nodes:
             return False
         spans = itertools.islice(self.up_times(1)[0], len(self.segments))
@@ -103,7 +106,9 @@ class Trace:
 
 
 def drawn(path: Path | str, *, seed: int) -> tuple[Trace, int]:
-    """Draw a usable trace of a file, or of a shipped file given by its name, and a random start in it, in nanoseconds.
+    """Draw a random usable trace from a file, and a random time in that trace at which to start, in nanoseconds.
+
+    `path` may also be the name of a trace file that is shipped with the package.
 
     Raises:
         TraceError: The file cannot be read, or has no usable trace.
@@ -117,7 +122,7 @@ def drawn(path: Path | str, *, seed: int) -> tuple[Trace, int]:
 
 
 def load_traces(path: Path | str) -> list[Trace]:
-    """Return all traces of a file, or of a shipped file given by its name, in the order of the file.
+    """Return all traces of a file, in the order of the file. `path` may also be the name of a file that is shipped with the package.
 
     Raises:
         TraceError: The file cannot be used. The message names the file, the line and how to fix it.
@@ -174,7 +179,7 @@ def _traces(text: str) -> list[Trace]:
 
 
 def _intervals(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Segment]:
-    """Yield the intervals shifted to start at 0, with segments of 0 nodes in the gaps."""
+    """Yield the segments of a trace in the intervals format, shifted to start at 0. Gaps become segments with 0 nodes."""
     zero: int | None = None
     last = 0
     for line, row in rows:

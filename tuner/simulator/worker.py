@@ -1,4 +1,4 @@
-"""A simulated attempt on a simulated clock. It keeps its lease, reports, waits and saves as a real worker does."""
+"""A simulated attempt on a simulated clock. Like a real worker, it reports, waits, saves, and ends when its lease ends."""
 
 import heapq
 import math
@@ -34,7 +34,7 @@ class SimulatedClock:
         return self._elapsed
 
     def after(self, delay_ns: int, act: Callable[[], None]) -> None:
-        """Schedule a call. Calls for the same time run in the order in which they were scheduled."""
+        """Schedule a call of `act` after `delay_ns`. Calls for the same time run in the order in which they were scheduled."""
         self._count += 1
         heapq.heappush(self._due, (self._elapsed + max(0, delay_ns), self._count, act))
 
@@ -48,7 +48,10 @@ class SimulatedClock:
 
 
 class Training(Protocol):
-    """Return the duration and the metric of each step of a configuration. Implementations must be pure functions."""
+    """A simulated training: the duration in nanoseconds and the metric of each step of a configuration.
+
+    Both methods must be pure functions.
+    """
 
     def step_ns(self, config: Config, step: int) -> int: ...
 
@@ -61,7 +64,7 @@ class Overheads:
 
     warming_ns: int = 0  #: Setup of the first attempt of each worker, in addition to `setup_ns`.
     setup_ns: int = 200_000_000
-    resumed_setup_ns: int | None = None  #: Setup of an attempt that then restores. None means `setup_ns`.
+    resumed_setup_ns: int | None = None  #: Setup of an attempt that then restores a checkpoint. None means `setup_ns`.
     restore_ns: int = 100_000_000
     save_ns: int = 50_000_000  #: Time until a checkpoint is durable. An attempt waits for it at its end.
     stall_ns: int = 0  #: How long training is stalled by each save in the background.
@@ -91,10 +94,10 @@ class SimulatedAttempt:
     saves: Saves | None = None  # decides when to save in the background; None means never
     warming_ns: int = 0  # additional setup time on a cold worker, one that has not run an attempt yet
     heartbeat_ns: int = HEARTBEAT_NS
-    kind: CostKind = "setup"  # the kind of the time that passes now
-    since_ns: int = 0  # when that kind began
+    kind: CostKind = "setup"  # the cost kind of the time that passes now
+    since_ns: int = 0  # when the time of this cost kind began
     before_ns: int = 0  # billed time before `since_ns`
-    ns: dict[CostKind, int] = field(default_factory=dict)  # `before_ns` by kind
+    ns: dict[CostKind, int] = field(default_factory=dict)  # `before_ns` by cost kind
     lease_ns: int = 0
     until: int | None = None
     step: int = 0
@@ -105,7 +108,7 @@ class SimulatedAttempt:
     pausing: bool = False  # whether the driver ordered a pause
     has_notice: bool = False  # whether the worker has a preemption notice
     recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
-    generation: int = 0  # rises when scheduled calls of the training become invalid
+    generation: int = 0  # calls that were scheduled with a lower number are ignored
     pending: list[StepReport] = field(default_factory=list)
     took_ns: int = 0  # duration of the newest step
     last_sent_ns: int = 0  # when the last message was sent
@@ -147,8 +150,8 @@ class SimulatedAttempt:
     def leave(self, left_ns: int) -> None:
         """Handle a preemption notice: the worker will be taken away in `left_ns` nanoseconds.
 
-        Like a real worker, it predicts the duration of the current step from recent steps, to decide whether to finish and save
-        it.
+        As on a real worker, the duration of the current step is predicted from recent steps. If the step can be finished and saved in
+        time, the attempt ends after it. Otherwise it ends now. An attempt that waits for the driver is saved first.
         """
         if self.over:
             return
@@ -164,7 +167,7 @@ class SimulatedAttempt:
             self._leave_now()
 
     def _gains(self, ends_ns: int) -> bool:
-        """Return whether the current step can probably be finished and saved before the worker is taken away."""
+        """Return whether the current step can probably be finished and saved before the worker is taken away at `ends_ns`."""
         now, seen_ns = self.clock.elapsed_ns(), max(self.recent_ns, default=None)
         step_ns = None if seen_ns is None else self.since_ns + seen_ns - now
         unsaveable = seen_ns is not None and not self.overheads.resumable
@@ -175,7 +178,7 @@ class SimulatedAttempt:
             self._leave_now()
 
     def _leave_now(self) -> None:
-        """End as preempted and give up the current step. Wait for a save in progress."""
+        """Give up the current step and end the attempt as preempted. If a save is in progress, end after the save."""
         if self.saving is None:
             self._end("preempted")
         else:
@@ -185,15 +188,15 @@ class SimulatedAttempt:
         """End the attempt without a message, because its worker died."""
         self.over = True
 
-    # What it does by itself
+    # What the attempt does without a command
 
     def _later(self, delay_ns: int, act: Callable[[], None], *, keep: bool = False) -> None:
-        """Call `act` after `delay_ns`, unless the attempt or its lease ends before.
+        """Schedule a call of `act` after `delay_ns`. The call is dropped if the attempt or its lease ends earlier.
 
         Args:
             delay_ns: The delay.
             act: The function to call.
-            keep: Call it even if the lease would end before or a final save began, as long as the attempt is not over.
+            keep: Drop the call only if the attempt is over. Otherwise the call is also dropped if a final save has begun.
         """
         left = self.lease_ns - self._used_ns()
         generation = self.generation
@@ -246,7 +249,7 @@ class SimulatedAttempt:
             self._step_on()
 
     def _copied(self) -> None:
-        """Continue training after the stall in which the child copied the state to save."""
+        """Continue after the stall in which the state to save was copied: train, or end if a pause or a notice arrived meanwhile."""
         if self.has_notice or self.pausing:
             self._next_step()
         else:
@@ -322,15 +325,15 @@ class SimulatedAttempt:
     def _heartbeat_ns(self) -> int:
         """Return the time until the next heartbeat.
 
-        The next heartbeat comes after 5/8 of the rest of the lease, within the bounds `HEARTBEAT_NS` and
-        `heartbeat_ns`, because the driver renews a lease after half of it is used. A heartbeat every second
-        would work too, but takes longer to simulate.
+        It is 5/8 of the rest of the lease, because the driver renews a lease after half of it is used. It is at
+        least `HEARTBEAT_NS` and at most `heartbeat_ns`. A heartbeat every second would work too, but takes longer
+        to simulate.
         """
         soon_ns = (self.lease_ns - self._used_ns()) * 5 // 8
         return min(self.heartbeat_ns, max(HEARTBEAT_NS, soon_ns))
 
     def _flush(self) -> None:
-        """Send the pending reports now, or when `FLUSH_NS` have passed since the last message."""
+        """Send the pending reports, but not before `FLUSH_NS` have passed since the last message."""
         if not self.pending or self.flushing:
             return
         wait_ns = self.last_sent_ns + FLUSH_NS - self.clock.elapsed_ns()
@@ -385,7 +388,7 @@ class SimulatedAttempt:
         self.kind, self.since_ns = kind, self.clock.elapsed_ns()
 
     def _used_ns(self) -> int:
-        """Return the billed time so far, at most the lease, because a real supervisor kills the child at its end."""
+        """Return the billed time so far. It is at most the lease, because a real supervisor kills the child when the lease ends."""
         return min(self.lease_ns, self.before_ns + self.clock.elapsed_ns() - self.since_ns)
 
     def meter(self) -> Meter:

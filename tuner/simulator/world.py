@@ -34,7 +34,7 @@ class Faults:
 
     crash: float = 0.0  #: The worker dies.
     repeat: float = 0.0  #: The message arrives a second time, late.
-    driver_restart: float = 0.0
+    driver_restart: float = 0.0  #: The driver and its workers die, and a new driver starts.
     clock_jump: float = 0.0  #: The wall clock jumps forward or back.
     clock_jump_ns: int = 86_400_000_000_000  #: The largest jump.
     #: A message in either direction is lost. It is sent again every second until it arrives. Later messages of the worker wait for it,
@@ -47,7 +47,10 @@ NORMAL = Overheads()
 
 
 class SimulatedWorld:
-    """Implements `World` for one driver. Messages take time in both directions. A dead worker is noticed after two seconds."""
+    """The simulated workers as one driver sees them. It implements the driver's port `World`.
+
+    Messages take time in both directions. A dead worker is noticed after two seconds.
+    """
 
     def __init__(self, run: "SimulatedRun") -> None:
         self._run = run
@@ -83,15 +86,15 @@ class SimulatedWorld:
 
 
 class SimulatedRun:
-    """Simulate one job from start to end, with any number of driver restarts.
+    """The simulation of one job from start to end, with any number of driver restarts.
 
     Args:
         up_times: When each worker is up. None means that all workers are always up. With `markets` this applies to the spot machines.
         notice_ns: The time from a worker's preemption notice to its preemption. None means no notice.
-        markets: The markets of the machines. Each market has as many machines as the job may run trials at once.
-        machine: Returns the machine that an attempt runs on.
-        machine_check: How the driver checks that machine.
-        look_ns: How often waiting trials are checked for a move to another market.
+        markets: The markets of the machines. Each offer has as many machines as the job may run trials at once.
+        machine: Returns the machine that an attempt is given. None means that it is not known.
+        machine_check: Compares that machine with the attempt's offer, as in a real driver.
+        look_ns: The interval in which waiting trials are checked for a move to another market.
         journal: The record of the job. None means a record in memory. Tests pass a record in SQL.
         clock: The clock, or None for one that starts at 0.
     """
@@ -147,7 +150,11 @@ class SimulatedRun:
         return sum(row.end == "preempted" for row in self.journal.tables.attempts.values())
 
     def run(self, *, turns_max: int = 1_000_000) -> None:
-        """Run until the job ends. Raise RuntimeError if nothing is due before that, or after `turns_max` turns."""
+        """Run until the job ends.
+
+        Raises:
+            RuntimeError: The job has not ended, but nothing more is scheduled, or `turns_max` scheduled calls have run.
+        """
         for _ in range(turns_max):
             if self.loop.end is not None:
                 return
@@ -156,7 +163,7 @@ class SimulatedRun:
         raise RuntimeError(f"the job did not end in {turns_max} turns")
 
     def top_up(self, budget: Budget) -> None:
-        """Set a higher budget for an ended or paused job, and resume it."""
+        """Set a higher budget for an ended or paused job, and resume the job with a new driver."""
         self.budget = budget
         with self.journal.transaction() as tx:
             tx.set_limit(budget)
@@ -196,8 +203,9 @@ class SimulatedRun:
     # Trials that wait for a machine
 
     def look_later(self) -> None:
-        """If there are several markets, schedule a check in `look_ns` of whether waiting trials should move
-        to another one.
+        """Schedule a check of whether waiting trials should move to another market. It happens after `look_ns`.
+
+        Do nothing if there is only one market, no trial waits, or a check is already scheduled.
         """
         several = self.markets is not None and self.markets.are_several
         if several and not self._looks and self.fleet.is_wanted:
@@ -243,7 +251,7 @@ class SimulatedRun:
         return Saves(seen, None if every == "auto" else every, self.clock.elapsed_ns())
 
     def transit_ns(self) -> int:
-        """Return how long a message takes to arrive, including the times that it is lost and sent again."""
+        """Draw how long a message takes to arrive, in nanoseconds. If it is lost, the time includes that of sending it again."""
         ns = MESSAGE_NS
         while self._chance(self.faults.loss):
             self.resent += 1
@@ -270,9 +278,9 @@ class SimulatedRun:
             self.fleet.place()
 
     def answer(self, progress: WorkerMessage) -> None:
-        """Deliver the final result of an attempt that has no worker.
+        """Deliver the final message of an attempt that never got a worker.
 
-        It does not cross the network, so it cannot be lost.
+        The message does not cross the network, so it cannot be lost.
         """
         loop = self.loop
         self.clock.after(MESSAGE_NS, lambda: self._arrive(loop, progress))
