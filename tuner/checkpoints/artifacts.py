@@ -22,38 +22,38 @@ _STORED = re.compile(r"a\d{1,9}-s\d{1,9}-[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class ArtifactsFull(Exception):
-    """The trial would have more or larger artifacts than it may have."""
+    """The trial would exceed the limit on the number or the total size of its artifacts."""
 
 
 class ArtifactDamaged(Exception):
-    """A stored artifact, or the index of a trial's artifacts, is not what was written."""
+    """A stored artifact is missing or differs from what was written, or the index of a trial's artifacts is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file that a trial reported."""
+    """A stored file that a trial reported."""
 
-    name: str  #: The name that the trial gave it.
+    name: str  #: The name that the trial gave the file.
     step: int  #: The step of the report.
     size_bytes: int
     sha256: str
-    at_ns: int  #: When it was stored.
-    stored_as: str  #: Its name in the storage.
+    at_ns: int  #: When it was stored, in nanoseconds since 1970.
+    stored_as: str  #: The name of the file in the storage, which contains the attempt and the step.
 
     @property
     def attempt(self) -> int:
-        """The attempt that reported it."""
+        """The number of the attempt that reported this file."""
         return int(self.stored_as[1:].partition("-")[0])
 
 
 class TrialArtifacts:
-    """The artifacts of one trial. If the storage does not answer, methods raise its own errors."""
+    """The artifacts of one trial. If the storage fails, methods raise the exceptions of its client library."""
 
     def __init__(self, url: str, project: str, job: str, trial: str) -> None:
         self._storage, self._where = Storage(url), (project, job, trial, FOLDER)
 
     def list(self) -> dict[str, Artifact]:
-        """Return the trial's artifacts by name. Raise ArtifactDamaged if the index is not valid."""
+        """Return all artifacts of the trial by name. Raise ArtifactDamaged if the index is not valid."""
         matches = (_INDEX.fullmatch(name) for name in self._storage.names(*self._where))
         attempts = [int(match[1]) for match in matches if match]
         return self._index(max(attempts)) if attempts else {}
@@ -68,18 +68,18 @@ class TrialArtifacts:
         max_files: int,
         max_bytes: int,
     ) -> dict[str, Artifact]:
-        """Store the files of one report, and return all artifacts of the trial by name. May be repeated after an error.
+        """Store the files of one report, and return all artifacts of the trial by name. The call can be repeated after an error.
 
         Args:
-            attempt: The attempt that reported them.
+            attempt: The number of the attempt that reported the files.
             step: The step of the report.
-            files: Their content by name.
-            at_ns: The time of the report.
+            files: The content of each file by its name.
+            at_ns: The current time, in nanoseconds since 1970.
             max_files: How many artifacts the trial may have.
-            max_bytes: How large they may be together.
+            max_bytes: How many bytes all artifacts of the trial may have together.
 
         Raises:
-            ArtifactsFull: The trial would exceed a limit. Nothing is stored then.
+            ArtifactsFull: The trial would exceed a limit. Nothing was stored.
         """
         before = self.list()
         added = {
@@ -109,7 +109,7 @@ class TrialArtifacts:
         return after
 
     def read(self, artifact: Artifact) -> bytes:
-        """Return the content of an artifact. Raise ArtifactDamaged if it is missing or not what was written."""
+        """Return the content of an artifact. Raise ArtifactDamaged if it is missing or differs from what was written."""
         try:
             size = self._storage.size(*self._where, artifact.stored_as)
             data = (
@@ -134,9 +134,9 @@ class TrialArtifacts:
 
 
 def _parsed(fields: Any) -> Artifact:
-    """Return the artifact that an index names. Raise ValueError if a name or a number is not valid.
+    """Convert one entry of an index to an `Artifact`. Raise ValueError if a name or a number is not valid.
 
-    User code can write to the folder of the storage, so an index may name anything.
+    User code can write to the folder of the storage, so an index may contain anything.
     """
     artifact = Artifact(**fields)
     numbers = (artifact.step, artifact.size_bytes, artifact.at_ns)

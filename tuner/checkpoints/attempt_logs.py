@@ -1,7 +1,8 @@
-"""The output of a trial's own code, stored next to its checkpoints in one file per attempt.
+"""The output of user code, stored next to its checkpoints in one file per attempt.
 
-Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`. The other nodes of an attempt have `a<attempt>-node<number>.log`.
-The file begins with a line of JSON that gives the total size. The beginning and the end of the output follow.
+Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`. This is the log of node 0. Every other
+node of the attempt writes `a<attempt>-node<number>.log`. A log begins with a line of JSON that gives the number of bytes printed. The
+beginning and the end of the output follow.
 """
 
 import json
@@ -18,20 +19,21 @@ _NAME = re.compile(r"a(\d+)(?:-node(\d+))?\.log")
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """The output of an attempt. Only its beginning and its end are kept."""
+    """The output of one node of an attempt. Only the beginning (`head`) and the end (`tail`) are kept."""
 
     total: int  #: Bytes printed.
     head: bytes
     tail: bytes
     complete: bool  #: Whether the attempt has ended and will print nothing more.
-    at_ns: int = 0  #: When the log was last written.
+    at_ns: int = 0  #: When the log was last written to the storage, in nanoseconds since 1970.
 
     def since(self, after: int, limit: int) -> tuple[bytes, int, bytes]:
         """Return the newest kept output, up to `limit` bytes, that follows the first `after` bytes.
 
         Returns:
-            The part before the gap, the number of bytes missing in the gap, and the part after it. If there is no
-            gap, or nothing before it is returned, the first part is empty and the number is 0.
+            The part before the gap, the number of bytes missing in the gap, and the part after the gap. The gap is the
+            output between `head` and `tail`. If nothing is missing, or nothing before the gap is returned, the first
+            part is empty and the number is 0.
         """
         tail_at = self.total - len(self.tail)
         gap = tail_at - len(self.head)
@@ -43,18 +45,18 @@ class Printed:
 
 
 class TrialLogs:
-    """The logs of one trial. If the storage does not answer, methods raise its own errors."""
+    """The logs of one trial. If the storage fails, methods raise the exceptions of its client library."""
 
     def __init__(self, url: str, project: str, job: str, trial: str) -> None:
         self._storage, self._where = Storage(url), (project, job, trial, FOLDER)
 
     def attempts(self, node: int = 0) -> list[int]:
-        """Return the numbers of the attempts that have a log of this node, ascending."""
+        """Return the numbers of the attempts that have a log of this node, in ascending order."""
         matches = (_NAME.fullmatch(name) for name in self._storage.names(*self._where))
         return sorted(int(match[1]) for match in matches if match and int(match[2] or 0) == node)
 
     def write(self, attempt: int, printed: Printed, *, node: int = 0) -> None:
-        """Write the log of one node of an attempt."""
+        """Write the log of one node of an attempt, and replace an earlier version."""
         header = {
             "version": VERSION,
             "total": printed.total,
@@ -66,7 +68,7 @@ class TrialLogs:
         self._storage.put_file(data, *self._where, _name(attempt, node))
 
     def read(self, attempt: int, node: int = 0) -> Printed | None:
-        """Return the log of one node of an attempt, or None if it has printed nothing so far.
+        """Return the log of one node of an attempt, or None if no log was written, because nothing was printed so far.
 
         Raise ValueError if the file is not a valid log.
         """

@@ -4,9 +4,9 @@ A directory without a valid manifest is not a checkpoint, so an upload that was 
 `CheckpointStore` writes, lists, restores and removes the checkpoints of a job. `CheckpointArchive` sends one as a tar
 file for download.
 
-Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. A checkpoint from the middle of the step after it has a name that
-ends in `-part<number>`. Only the trial's next attempt uses it. In object storage the chunks of large files are
-stored next to these directories (`tuner.checkpoints.chunks`).
+Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. A checkpoint from the middle of a step has the number of
+the last finished step, and a name that ends in `-part<number>`. Only the trial's next attempt uses it. In object storage the
+chunks of large files are stored next to these directories (`tuner.checkpoints.chunks`).
 """
 
 import contextlib
@@ -39,20 +39,22 @@ class CheckpointDamaged(Exception):
 
 
 class CheckpointMissing(FileNotFoundError):
-    """The checkpoint has no manifest. If it is known to be durable, the manifest may become visible later, or
-    this is not the storage to which the checkpoint was written.
+    """The checkpoint has no manifest.
+
+    If the checkpoint is known to be durable, either the storage does not show the manifest yet, or the checkpoint was written
+    to another storage.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A durable checkpoint, and the seconds that it took to publish it."""
+    """A durable checkpoint, and how many seconds it took to publish it."""
 
     step: int
     uri: str
     size_bytes: int
     seconds: float
-    part: int = 0  #: As in `CheckpointId`.
+    part: int = 0  #: See `CheckpointId.part`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +62,24 @@ class PartOfStep:
     """A restored checkpoint from the middle of a step."""
 
     step: int  #: The last finished step.
-    directory: Path
-    trained_ns: int  #: What was trained of the next step. From the beginning, it includes the setup.
+    directory: Path  #: Where the restored files are.
+    #: How long the next step was trained before the save, in nanoseconds. For the first step of a trial, this includes the setup.
+    trained_ns: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointId:
-    """A directory that may hold a checkpoint. Only `CheckpointStore.fetch` verifies it."""
+    """Identifies a directory of a trial that may hold a checkpoint. Only `CheckpointStore.fetch` verifies its files."""
 
     step: int
     attempt: int
-    #: 0 for a checkpoint of `step`. Otherwise it is from the middle of the next step, and this is its number within the attempt.
+    #: 0 if the checkpoint was saved after `step`. If it was saved in the middle of the next step, this is the number of that save within
+    #: the attempt, from 1.
     part: int = 0
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Return the id that has this name."""
+        """Return the id of the checkpoint in the directory `name`, which must be the name of a checkpoint's directory."""
         match = _NAME.fullmatch(name)
         assert match is not None, name
         return cls(int(match[1]), int(match[2]), int(match[3] or 0))
@@ -86,7 +90,7 @@ class CheckpointId:
 
 
 class CheckpointStore:
-    """The checkpoints of one job. If the storage does not answer, methods raise its own errors."""
+    """The checkpoints of one job. If the storage fails, methods raise the exceptions of its client library."""
 
     def __init__(self, url: str, project: str, job: str) -> None:
         self._storage, self._project, self._job = Storage(url), project, job
@@ -101,11 +105,11 @@ class CheckpointStore:
 
         Args:
             trial: The trial.
-            attempt: The attempt that saved it.
+            attempt: The number of the attempt that saved the checkpoint.
             step: The last finished step.
             source: The directory with the files.
-            part: See `CheckpointId`.
-            part_ns: For a part: `PartOfStep.trained_ns`.
+            part: See `CheckpointId.part`.
+            part_ns: See `PartOfStep.trained_ns`. Used if `part` is not 0.
 
         Raises:
             FileNotFoundError: `source` has no files.
@@ -142,7 +146,7 @@ class CheckpointStore:
         return self._chunks.setdefault((trial, attempt), new)
 
     def connect(self) -> None:
-        """Connect to a remote storage, so that the first save does not wait a second for its client to start.
+        """Connect to a remote storage in advance. Its client takes about a second to start, which would delay the first save.
 
         Errors are ignored, because the first save raises them again.
         """
@@ -155,7 +159,7 @@ class CheckpointStore:
         return self._storage.is_lasting(error)
 
     def ids(self, trial: str) -> list[CheckpointId]:
-        """Return the directories that may hold a checkpoint of a finished step of the trial, newest first."""
+        """Return the ids of the trial's checkpoints of finished steps, newest first. The checkpoints may be incomplete."""
         return [checkpoint_id for checkpoint_id in self._all_ids(trial) if not checkpoint_id.part]
 
     def _all_ids(self, trial: str) -> list[CheckpointId]:
@@ -169,9 +173,9 @@ class CheckpointStore:
             return False
 
     def fetch(self, trial: str, checkpoint: CheckpointId, into: Path) -> Path:
-        """Return a directory on this machine with the verified files of a checkpoint.
+        """Verify the files of a checkpoint, and return a directory on this machine that holds them.
 
-        Files of a remote storage are copied to `into`.
+        For a local storage, this is the stored directory itself. Files of a remote storage are copied to `into`.
 
         Raises:
             CheckpointMissing: There is no manifest.
@@ -183,11 +187,11 @@ class CheckpointStore:
         except CheckpointDamaged:
             if self._storage.is_local:
                 raise
-        # a byte may have been corrupted during the download
+        # Try once more, because a byte may have been corrupted during the download.
         return self._fetch_files(trial, checkpoint, manifest, into)
 
     def archive(self, trial: str, checkpoint: CheckpointId) -> "CheckpointArchive":
-        """Return a checkpoint as one tar file.
+        """Return a checkpoint as a tar file for download. The files are read only when the tar file is read.
 
         Raises:
             CheckpointMissing: There is no manifest.
@@ -209,7 +213,10 @@ class CheckpointStore:
         return CheckpointArchive(self._storage, place, manifest, data)
 
     def files(self, trial: str) -> dict[str, "StoredFile"]:
-        """Return the files of all valid checkpoints of a trial, by path. Of several with one path, that of the newest step."""
+        """Return the files of all checkpoints of a trial that have a valid manifest, by path.
+
+        If several checkpoints have a file with the same path, return that of the newest step.
+        """
         by_path: dict[str, StoredFile] = {}
         for checkpoint in reversed(self.ids(trial)):
             try:
@@ -290,16 +297,16 @@ class CheckpointStore:
     ) -> tuple[int, Path] | None:
         """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
 
-        Damaged ones are skipped. An error of the storage is raised, because the checkpoint may be intact.
-        Continuing from an older one would remove it.
+        Damaged checkpoints are skipped. If the storage fails, its error is raised instead, because the checkpoint may be intact,
+        and an attempt that continues from an older one would remove it.
 
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
             at_most: The newest step to consider.
             expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing
-                does not show it yet. Other checkpoints of its step may be of another trial if the database
-                was restored from a backup.
+                does not show it yet. Other checkpoints of the same step may belong to another trial with
+                the same id, if the database was restored from a backup.
             last_try: Also skip `expected` if its manifest is missing, and checkpoints that fail the storage's own
                 checksum.
 
@@ -328,14 +335,14 @@ class CheckpointStore:
     def newest_part(self, trial: str, into: Path, *, first: int, last: int) -> PartOfStep | None:
         """Return the newest intact checkpoint from the middle of a step, or None if there is none.
 
-        Only those after the steps from `first` to `last` are considered. The caller must have recorded all reports up to `last`.
-        An error of the storage is raised.
+        Only checkpoints whose last finished step is between `first` and `last`, inclusive, are considered. Damaged ones are skipped.
+        If the storage fails, its error is raised.
 
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
-            first: The newest recorded checkpoint. The state of an older part is older than this.
-            last: The newest recorded report.
+            first: The step of the newest recorded checkpoint. A checkpoint from before this step would hold an older state.
+            last: The step of the newest recorded report. Reports of later steps would be missing.
         """
         for checkpoint in self._all_ids(trial):
             if checkpoint.part and first <= checkpoint.step <= last:
@@ -356,10 +363,11 @@ class CheckpointStore:
 
         The newest `keep` intact checkpoints up to step `newest` are kept, and those of the steps in
         `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, and the driver died
-        before it recorded it. Partial checkpoints of workers that died are removed too.
+        before it recorded it. Unfinished uploads of earlier attempts are removed too.
 
-        Of the checkpoints from the middle of a step, the newest of the newest attempt is kept while there is none of a later step. One of
-        an earlier attempt may be of a later step, if that attempt trained on after it had lost its driver.
+        At most one checkpoint from the middle of a step is kept, and only if its last finished step is at least `newest` or in `protect`:
+        the newest one of the newest attempt that has one. The attempt decides before the step, because an earlier attempt that lost its
+        driver may have trained further than a later one.
 
         Checkpoints of attempts after `attempt` are kept. The checkpoint that `attempt` published as `newest`
         is kept as well, even if its manifest is not visible yet.
@@ -409,14 +417,14 @@ class CheckpointStore:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Consecutive bytes of the tar file. `read(start, stop)` counts from the segment's beginning."""
+    """Consecutive bytes of a file for download. The offsets of `read(start, stop)` count from the segment's beginning."""
 
     size: int
     read: Read
 
 
 class SegmentedFile:
-    """A file for download whose bytes are in several places. Any range can be read without reading the rest."""
+    """A file for download whose bytes are in several places. Any range of bytes can be read without reading the rest."""
 
     def __init__(self, name: str, segments: Sequence[_Segment]) -> None:
         self._name, self.segments = name, segments
@@ -441,7 +449,7 @@ class SegmentedFile:
 
 
 class StoredFile(SegmentedFile):
-    """One file of a checkpoint."""
+    """One file of a stored checkpoint, for download."""
 
     def __init__(self, path: str, segments: Sequence[_Segment], digest: str) -> None:
         super().__init__(path, segments)
@@ -453,7 +461,7 @@ class CheckpointArchive(SegmentedFile):
     """A stored checkpoint as one tar file.
 
     The members are the checkpoint's files in the order of its manifest, then the manifest. All times and
-    owners are zero. So the same checkpoint always gives the same bytes, and an interrupted download can
+    owners are zero, so that the same checkpoint always gives the same bytes and an interrupted download can
     continue.
     """
 
@@ -475,14 +483,17 @@ class CheckpointArchive(SegmentedFile):
 
 
 def _stored_file(storage: Storage, place: tuple[str, ...], file: Mapping[str, Any]) -> StoredFile:
-    """Return the file that an entry of a manifest describes."""
+    """Return the stored file that `file`, an entry of a manifest, describes. `place` is the checkpoint's directory."""
     size = int(file["bytes"])
     segments = [_Segment(size, _reader(storage, place, file))] if size else []
     return StoredFile(str(file["path"]), segments, str(file["sha256"]))
 
 
 def _reader(storage: Storage, place: tuple[str, ...], file: Mapping[str, Any]) -> Read:
-    """Return a function that reads a range of a file. It may return less than the range, but at least one byte."""
+    """Return a function that reads a range of a stored file.
+
+    The function may return fewer bytes than the range has, but at least one.
+    """
     if chunks := chunks_of(file):
 
         def read_chunks(start: int, stop: int) -> bytes:
@@ -509,7 +520,7 @@ def _padding(size: int) -> bytes:
 
 
 def _path_of(file: Mapping[str, Any]) -> Path:
-    """Return the path of a file in the manifest. Raise TypeError if it is not a string."""
+    """Return the path in a manifest's entry for a file. Raise TypeError if the path is not a string."""
     path = file["path"]
     if not isinstance(path, str):
         raise TypeError(f"a path in the manifest is a {type(path).__name__}, not text")
@@ -538,7 +549,7 @@ def _describe(root: Path, file: Path) -> dict[str, Any]:
 
 # Remove the checkpoints and artifacts of a trial.
 
-# Directories of a trial that belong to one attempt.
+# Patterns of names in a trial's directory. The matching group is the number of the attempt that wrote the files.
 _CHECKPOINT = re.compile(r"step_\d{8}-a(\d+)(?:-part\d+)?")
 _OTHERS = re.compile(rf"pieces-a(\d+)-\d|{re.escape(PARTIAL)}step_\d{{8}}-a(\d+)(?:-part\d+)?\..*")
 _INDEX = re.compile(r"a(\d+)\.json")
@@ -546,17 +557,18 @@ _ARTIFACT = re.compile(r"a(\d+)-s\d+-.+")
 
 
 def remove_trial_files(storage: Storage, up_to_attempt: int, *trial: str) -> None:
-    """Remove the checkpoints and artifacts that the first attempts of a trial stored. Logs are kept.
+    """Remove the checkpoints and artifacts that a trial's attempts up to `up_to_attempt` stored. Logs are kept.
 
-    If the storage does not answer, its own error is raised, and the call can be repeated.
+    If the storage fails, its error is raised, and the call can be repeated.
 
     Args:
         storage: The storage.
-        up_to_attempt: The last attempt whose files are removed. A later attempt belongs to a job that was resumed meanwhile.
-        trial: Project, job and trial.
+        up_to_attempt: The last attempt whose files are removed. Later attempts are skipped, because the job was resumed meanwhile.
+        trial: The ids of project, job and trial, as three arguments.
     """
     names = storage.names(*trial)
     checkpoints = [name for name in names if _is_of(_CHECKPOINT, name, up_to_attempt)]
+    # The manifests are removed first, so that no checkpoint looks complete while its files are being removed.
     for name in checkpoints:
         storage.remove(*trial, name, MANIFEST)
     for name in [*checkpoints, *(name for name in names if _is_of(_OTHERS, name, up_to_attempt))]:

@@ -18,33 +18,34 @@ from typing import Any
 from tuner.checkpoints.storage import Storage
 
 CHUNK_BYTES = 16 << 20
-AT_ONCE = 4  # in memory and in transfer
+AT_ONCE = 4  # chunks of a file that are in memory and in transfer at the same time
 TURNS = 2
 _FOLDER = re.compile(r"pieces-a(\d+)-\d")
 _NAME = re.compile(r"[0-9a-f]{64}")
 Chunk = tuple[str, str]
-"""Directory and name."""
+"""The directory and the name of a chunk."""
 
 
 class ChunkWriter:
-    """The chunks that one attempt of a trial has stored. Used by one thread."""
+    """Stores and removes the chunks of one attempt of a trial. Not thread-safe."""
 
     def __init__(self, storage: Storage, attempt: int, *trial: str) -> None:
-        """Prepare to store chunks. `trial` is the path of the trial's checkpoints."""
+        """Prepare to store chunks. `trial` is the path of the trial's directory in the storage, as several arguments."""
         self._storage, self._attempt, self._trial = storage, attempt, trial
         self._there: dict[str, set[str]] = {}
         self._turn = 0
 
     def is_chunked(self, size_bytes: int) -> bool:
-        """Return whether a file of this size is stored in chunks. Local storage has no chunks, because a
-        whole file is linked or copied there.
+        """Return whether a file of this size is stored in chunks.
+
+        Local storage has no chunks, because a whole file is linked or copied there.
         """
         return not self._storage.is_local and size_bytes > CHUNK_BYTES
 
     def put(self, file: Path) -> dict[str, object]:
-        """Store those chunks of a file that do not exist yet, and return the file's entry for the manifest.
+        """Store the chunks of a file, except those that this object has already stored in the current directory.
 
-        May be repeated after an error.
+        Return the names of all chunks in the form in which the manifest has them. The call can be repeated after an error.
         """
         folder = f"pieces-a{self._attempt}-{self._turn}"
         names, new = [], dict[str, bytes]()
@@ -65,7 +66,7 @@ class ChunkWriter:
         return {}
 
     def next_turn(self) -> None:
-        """Use the other directory for the next save. Call it only after the manifest that names the stored chunks is durable."""
+        """Use the next of the `TURNS` directories for the next save. Call it after the manifest that names the stored chunks is durable."""
         self._turn = (self._turn + 1) % TURNS
 
     def remove_all_but(self, named: Iterable[Chunk], among: Iterable[str]) -> None:
@@ -87,9 +88,9 @@ class ChunkWriter:
 
 
 def chunks_of(file: Mapping[str, Any]) -> list[Chunk]:
-    """Return the chunks of a file in a manifest, in order, or an empty list if it is stored whole.
+    """Return the chunks of a file in order, or an empty list if it is stored whole. `file` is the file's entry in a manifest.
 
-    Raise ValueError for invalid names.
+    Raise ValueError if a chunk has an invalid name.
     """
     pieces = file.get("pieces")
     if pieces is None:
@@ -101,7 +102,7 @@ def chunks_of(file: Mapping[str, Any]) -> list[Chunk]:
 
 
 def assemble(storage: Storage, chunks: Sequence[Chunk], into: Path, *trial: str) -> None:
-    """Write a file from its chunks. Raise FileNotFoundError if one is missing."""
+    """Write the file `into` from its chunks. Raise FileNotFoundError if a chunk is missing."""
     into.parent.mkdir(parents=True, exist_ok=True)
     with into.open("wb") as file:
         for start in range(0, len(chunks), AT_ONCE):

@@ -1,4 +1,4 @@
-"""Shared storage by URL, through fsspec: a folder, `s3://…`, `gs://…`; and advice to users about its errors."""
+"""Access to the shared storage that a URL names, through fsspec: a folder, `s3://…`, `gs://…`. Advice to users about its errors."""
 
 import contextlib
 import errno
@@ -16,12 +16,12 @@ import fsspec
 
 PROBES = ".probes"
 PARTIAL = ".partial-"  # begins the name of a directory that is not complete yet
-# Few tries per request, because the callers retry and limit how long. By default botocore would try each
+# Few tries per request, because the callers retry and limit the total time. By default botocore would try each
 # request five times and s3fs each of those five times, so a storage that accepts connections and never
 # answers would hold up a save for half an hour.
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_attempts": 1}}
 S3_TRIES = 2
-# Errors of a local folder that last. A cloud may return similar errors temporarily.
+# Errors of a local folder that do not go away within minutes. Similar errors of a cloud may be temporary.
 LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 # Storage classes whose files can be read at once. Others, such as S3's GLACIER, would have to be restored for hours first.
 STORAGE_CLASSES = {
@@ -30,21 +30,23 @@ STORAGE_CLASSES = {
     "abfs": ("Hot", "Cool", "Cold"),
 }
 GS_CLASS = "storage_class"  # the name that `Storage` adds to gcsfs's table of the properties of files
-MAX_TAGS = 10  # of a file, at S3 and Azure
-# By the scheme of the URL.
+MAX_TAGS = 10  # how many tags a file may have at S3 and Azure
+# The kind of object storage by the scheme of its URL.
 _KIND = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
-_TAG = re.compile(r"([A-Za-z0-9 +\-./:_]{1,128})=([A-Za-z0-9 +\-./:_]{0,256})")  # what all of them allow
+# A tag that S3, Google Cloud Storage and Azure all allow.
+_TAG = re.compile(r"([A-Za-z0-9 +\-./:_]{1,128})=([A-Za-z0-9 +\-./:_]{0,256})")
 
 
 def upload_options(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the options with which fsspec uploads a file of a checkpoint: its storage class and its tags.
 
     Args:
-        url: The storage.
-        environ: `TUNER_STORAGE_CLASS` and `TUNER_STORAGE_TAGS`. The drivers and workers of a service have them, too.
+        url: The URL of the storage.
+        environ: The environment variables, of which `TUNER_STORAGE_CLASS` and `TUNER_STORAGE_TAGS` are read. A service sets both for its
+            drivers and workers.
 
     Raises:
-        ValueError: The storage has no such class or no tags. The text names the variable.
+        ValueError: The class or the tags are not valid for this storage. The text names the variable.
     """
     kind = _kind(url)
     wanted, tags = environ.get("TUNER_STORAGE_CLASS", ""), _tags(environ.get("TUNER_STORAGE_TAGS", ""))
@@ -84,7 +86,7 @@ def _tags(text: str) -> dict[str, str]:
 
 
 class Storage:
-    """Read and write directories of files under one root.
+    """Reads and writes directories of files under one root, which is given as a URL.
 
     One file of a directory is written after all others. A reader that checks for it first sees the whole
     directory or nothing.
@@ -100,7 +102,7 @@ class Storage:
             options |= {"config_kwargs": S3_TIMEOUTS}
         self._fs, root = fsspec.core.url_to_fs(url, **options)
         if "fixed_key_metadata" in self._upload:
-            # gcsfs sends only those properties of a new file that its own table names, and the class is not one of them.
+            # gcsfs sends only the file properties that a table of its own lists. The storage class is missing there, so it is added.
             core = importlib.import_module("gcsfs.core")
             core.SUPPORTED_FIXED_KEY_METADATA[GS_CLASS] = "storageClass"
         self._root = str(root).rstrip("/")
@@ -113,17 +115,16 @@ class Storage:
         return "/".join((self._root, *parts))
 
     def is_lasting(self, error: Exception) -> bool:
-        """Return whether an error is a lasting one of a local folder, which is full, refuses access or does
-        not exist.
+        """Return True if retrying for minutes would not help, because a local folder is full, refuses access or does not exist.
 
-        Retrying for minutes would not help then. Errors of remote storage are never considered lasting.
+        Errors of remote storage are never considered lasting.
         """
         if not self.is_local or not isinstance(error, OSError):
             return False
         return error.errno in LASTING or not Path(self._root).is_dir()
 
     def names(self, *parts: str) -> list[str]:
-        """Return the names in a directory, sorted. Return an empty list if there is no such directory."""
+        """Return the names of the files and directories in a directory, sorted, or an empty list if the directory does not exist."""
         try:
             paths = self._fs.ls(self.path(*parts), detail=False)
         except FileNotFoundError:
@@ -131,25 +132,25 @@ class Storage:
         return sorted(str(name).rstrip("/").rsplit("/", 1)[-1] for name in paths)
 
     def read(self, *parts: str) -> bytes:
-        """Return the bytes of a file. Raise FileNotFoundError if there is none."""
+        """Return the bytes of a file. Raise FileNotFoundError if the file does not exist."""
         self._check_inside(*parts)
         return bytes(self._fs.cat_file(self.path(*parts)))
 
     def read_range(self, start: int, stop: int, *parts: str) -> bytes:
         """Return the bytes of a file from `start` up to `stop`, or fewer if the file is shorter.
 
-        Raise FileNotFoundError if there is none.
+        Raise FileNotFoundError if the file does not exist.
         """
         self._check_inside(*parts)
         return bytes(self._fs.cat_file(self.path(*parts), start=start, end=stop))
 
     def size(self, *parts: str) -> int:
-        """Return the size of a file in bytes. Raise FileNotFoundError if there is none."""
+        """Return the size of a file in bytes. Raise FileNotFoundError if the file does not exist."""
         self._check_inside(*parts)
         return int(self._fs.info(self.path(*parts))["size"])
 
     def used_bytes(self, *parts: str) -> int:
-        """Return the size of all files in a directory and its subdirectories. Return 0 if the directory does not exist.
+        """Return how many bytes all files in a directory and its subdirectories have, or 0 if the directory does not exist.
 
         Links are not followed, because user code could place links to large files of others.
         """
@@ -166,10 +167,10 @@ class Storage:
         return total
 
     def _check_inside(self, *parts: str) -> None:
-        """Raise FileNotFoundError if a path leads out of its directory through a link.
+        """Raise FileNotFoundError if a symbolic link leads out of the directory that the first two parts of the path name.
 
-        User code can write to the same folder as the service, so it could place links to files of others there. User
-        code does not choose the first two parts of a path, so these may be links to another disk.
+        User code can write to the same folder as the service, so it could place links to files of others there. It cannot
+        choose the first two parts, so these may be links to another disk.
         """
         if self.is_local:
             own, path = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
@@ -231,14 +232,17 @@ class Storage:
                 _sync(folder)
 
     def put_files(self, files: Mapping[str, bytes], *parts: str) -> None:
-        """Write several files of one directory in parallel, by name."""
+        """Write several files of one directory in parallel. `files` maps their names to their contents."""
         targets = {self.path(*parts, name): data for name, data in files.items()}
         self._fs.pipe(targets, **self._upload)
         for target, data in targets.items():
             self._check_size(target, len(data))
 
     def read_files(self, names: Sequence[str], *parts: str) -> dict[str, bytes]:
-        """Read several files of one directory in parallel, by name. Raise FileNotFoundError if one is missing."""
+        """Read several files of one directory in parallel, and return their contents by name.
+
+        Raise FileNotFoundError if a file is missing.
+        """
         paths = {self.path(*parts, name): name for name in names}
         return {paths[path]: bytes(data) for path, data in self._fs.cat(list(paths)).items()}
 
@@ -258,10 +262,10 @@ class Storage:
             raise OSError(f"{target} has {stored} of the {given} bytes that were written")
 
     def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
-        """Return a directory on this machine that holds these files.
+        """Return a directory on this machine that holds the given files of a stored directory.
 
         For local storage this is the stored directory itself. Files of remote storage are copied to `into`. Raise
-        FileNotFoundError if one is missing.
+        FileNotFoundError if a file is missing in remote storage, or if a link leads out of local storage.
         """
         if self.is_local:
             for name in files:
@@ -273,7 +277,7 @@ class Storage:
         return into
 
     def remove(self, *parts: str, first: str = "") -> None:
-        """Remove a directory, and the file `first` before the others. A missing directory is not an error."""
+        """Remove a directory. If `first` is given, remove that file before the others. A missing directory is not an error."""
         for path in ([self.path(*parts, first)] if first else []) + [self.path(*parts)]:
             try:
                 self._fs.rm(path, recursive=True)
@@ -284,8 +288,8 @@ class Storage:
 def is_corrupt(error: Exception) -> bool:
     """Return whether a storage client reports that the content it received differs from the stored content.
 
-    This is botocore's FlexibleChecksumError or gcsfs's ChecksumError. They are recognized by name, because neither
-    library need be installed.
+    Such errors are botocore's FlexibleChecksumError and gcsfs's ChecksumError. They are recognized by their names, because
+    neither library needs to be installed.
     """
     return any("Checksum" in type(cause).__name__ for cause in (error, error.__cause__))
 
@@ -305,7 +309,7 @@ def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
         partial.rename(target)
         _sync(target.parent)
     except BaseException:
-        # remove the unusable copy, because it would keep a full disk full
+        # Remove the incomplete copy. If the disk is full, it would stay full otherwise.
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
@@ -350,7 +354,7 @@ def explained(error: BaseException) -> str:
 
 
 def _advice(error: BaseException) -> str:
-    """Return advice for an error.
+    """Return advice on what a user can do about an error of the storage, or an empty text if there is none.
 
     The error's cause is searched too, because a cloud's client wraps the service's error code.
     """
