@@ -77,7 +77,7 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Window": calendar.Window,
 }
 _NAMES: Mapping[type, str] = {stored: name for name, stored in _TYPES.items()}
-# Types whose values are the same in JSON.
+# Types whose values JSON can hold unchanged.
 _PLAIN = frozenset({str, int, bool, type(None)})
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -135,7 +135,7 @@ def _to_json(value: object) -> object:
 
 
 def _fields(value: "DataclassInstance") -> dict[str, object]:
-    """Return the dataclass's fields as JSON values.
+    """Return the fields of a dataclass object as JSON values by name.
 
     A field that is marked as new is left out if it has its default, so that older releases, which do not know it, can read the row.
     """
@@ -145,7 +145,7 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
 @cache
 def _fields_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
-    """Return each field's name and, if it is marked as new, its default. Otherwise `MISSING`, which equals no value."""
+    """Return the name of each field with its default if the field is marked as new, and else with `MISSING`, which equals no value."""
     return [
         (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)
         for field in dataclasses.fields(kind)

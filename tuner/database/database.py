@@ -1,7 +1,7 @@
 """Connections and transactions for SQLite and PostgreSQL behind one interface, with migrations at the start.
 
-Starting on an up-to-date database needs only the newest revision. It is read from the migration files here, because
-importing Alembic takes a tenth of a second.
+To find out whether a database is up to date, a starting process needs only the newest revision. This module reads it from the
+migration files without Alembic, because importing Alembic takes a tenth of a second.
 
 SQLite is used with a rollback journal instead of a write-ahead log. The API and the driver of each job write from
 separate processes, which can corrupt the write-ahead log of SQLite versions before 3.51.3
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 30.0
 # A thread that has waited this long for other threads of the process proceeds, and relies on SQLite's locks.
 WAIT_S = 1.0
-LOOK_AGAIN_S, SLOWER = 0.001, 50  # after n seconds, retry every n / 50 s, but not sooner than every 1 ms
+# After waiting n seconds, the next try comes n / 50 s later, but at least 1 ms later.
+LOOK_AGAIN_S, SLOWER = 0.001, 50
 
 
 class ReaderWriterLock:
@@ -45,9 +46,9 @@ class ReaderWriterLock:
     Only one thread reads at a time: several would share Python's interpreter, so each of them, and every thread that
     waits for them, would take longer.
 
-    Measured with eight reading and four writing threads: 99 % of the writes took up to 0.2 to 0.4 s with it, and 0.4 to
-    1 s with a lock that lets a reader pass a waiting commit, with a quarter of the writes. With requests to two services,
-    see docs/decisions/0001-sqlite-rollback-journal.md.
+    Measured with eight reading and four writing threads, 99 % of the writes took at most 0.2 to 0.4 s. With a lock that lets
+    readers pass a waiting commit, they took at most 0.4 to 1 s, and only a quarter as many writes were done. For measurements
+    with requests to two services, see docs/decisions/0001-sqlite-rollback-journal.md.
     """
 
     def __init__(self) -> None:
@@ -80,10 +81,10 @@ class ReaderWriterLock:
 
 
 def retry_while_locked(do: Callable[[], object]) -> sqlite3.Error | None:
-    """Run `do`, and repeat it while the file is locked.
+    """Run `do`, and repeat it while the SQLite file is locked.
 
     Returns:
-        None, or the error: the file stayed locked for `BUSY_TIMEOUT_S`, or cannot be used at all.
+        None if `do` succeeded. Otherwise its error: the file stayed locked for `BUSY_TIMEOUT_S`, or cannot be used at all.
     """
     began = time.monotonic()
     while True:
@@ -103,14 +104,14 @@ _WORDS = re.compile(r'^(revision|down_revision) = "(\w+)"', re.MULTILINE)
 
 
 def known(migrations: Path) -> Mapping[str, str | None]:
-    """Return the previous revision of each known revision. It is None for the first."""
+    """Map each revision in the folder `migrations` to the revision before it. The first revision is mapped to None."""
     files = (migrations / "versions").glob("[0-9]*.py")
     headers = (dict(_WORDS.findall(file.read_text(encoding="utf-8"))) for file in files)
     return {header["revision"]: header.get("down_revision") for header in headers}
 
 
 def newest(migrations: Path) -> str:
-    """Return the newest revision, the one that no other revision names as its predecessor."""
+    """Return the newest revision in the folder `migrations`. No other revision names it as its predecessor."""
     revisions = known(migrations)
     (last,) = set(revisions) - set(revisions.values())
     return last
@@ -146,10 +147,10 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 class Database:
     """The connections to one database. Thread-safe.
 
-    Every write transaction takes the write lock when it begins, so that none fails half-way because of another writer.
+    With SQLite, every write transaction takes the write lock when it begins, so that none fails half-way because of another writer.
 
     Args:
-        failpoint: For tests: the point at which this process exits (`tuner.database.failpoints`). Empty for none.
+        failpoint: For tests, the point at which this process exits (`tuner.database.failpoints`). Empty means that it does not exit.
         connect_timeout_s: How long to keep trying to connect at the beginning of a transaction if the server does not answer,
             for example because it restarts.
 
@@ -189,10 +190,10 @@ class Database:
 
     @contextmanager
     def write(self, name: str = "") -> Iterator[Connection]:
-        """Open a write transaction. It commits at the end of the block; an exception rolls all of it back.
+        """Open a write transaction for a `with` block. The end of the block commits it, and an exception rolls it back.
 
         Args:
-            name: The name of this transaction in `tuner.database.failpoints`, at whose commit a test can end the process.
+            name: The name of this transaction in `tuner.database.failpoints`. A test can end the process before or after its commit.
 
         Raises:
             Unavailable: The database does not answer, refuses the write, or is damaged.
@@ -216,7 +217,7 @@ class Database:
     def _only_writer(self) -> Iterator[None]:
         """If the database is SQLite, wait until no other thread of this process writes.
 
-        SQLite allows one writer at a time. A waiting writer only polls for the lock, so other writers could get it first for
+        SQLite allows one writer at a time. A waiting writer only polls for the lock, so other writers could overtake it for
         seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway: SQLite's own lock still keeps writers apart.
         """
         mine = self.is_sqlite and self._writer_lock.acquire(timeout=BUSY_TIMEOUT_S)
@@ -228,7 +229,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a read transaction. All its queries see the same state, with SQLite and with PostgreSQL."""
+        """Open a read transaction for a `with` block. All its queries see the same state, with SQLite and with PostgreSQL."""
         turn = nullcontext() if self._file_lock is None else self._file_lock.reading()
         with _as_unavailable(), turn, self._connected(self.engine) as connection:
             if not self.is_sqlite:
@@ -249,13 +250,13 @@ class Database:
             time.sleep(ASK_AGAIN_S)
 
     def migrate(self) -> None:
-        """Create the schema in an empty database, or bring an older one up to date. Nothing is written if it is up to date.
+        """Create the schema in an empty database, or bring an older schema up to date. Do nothing if it is up to date.
 
         A new schema is created from the table definitions (`tuner.database.tables`) and gets the newest revision, so the
         migrations run only on older databases.
 
         Several processes may call this at the same time: one migrates, and the others then find the schema up to date.
-        Drivers may run meanwhile: if the migration cannot lock a table soon, it lets them go first and tries again.
+        Drivers may run meanwhile. If the migration cannot lock a table soon, it lets the drivers finish their transactions and tries again.
 
         Raises:
             Unavailable: The database is newer than this code, or its tables stay locked.
@@ -297,7 +298,7 @@ class Database:
             command.downgrade(self._migrating(connection), to)
 
     def _migrating(self, connection: Connection) -> "Config":
-        """Return Alembic's configuration, after blocking other migrations until the transaction ends.
+        """Block other migrations until the transaction ends, and return Alembic's configuration.
 
         Raises:
             Unavailable: The database is newer than this code.
@@ -319,7 +320,7 @@ class Database:
         return config
 
     def revision(self) -> str | None:
-        """Return the newest migration that was applied to the database, or None before the first."""
+        """Return the revision of the newest migration that was applied to the database, or None if none was applied."""
         with self.read() as connection:
             return _revision(connection)
 
@@ -331,7 +332,7 @@ DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 
 
 def _url(text: str) -> URL:
-    """Parse the URL. The error never quotes the text, because it may contain a password."""
+    """Parse the URL of a database. Raise ValueError if it is not supported. The error never quotes the URL, which may contain a password."""
     try:
         url = make_url(text)
     except ArgumentError:
@@ -361,12 +362,12 @@ def _as_unavailable() -> Iterator[None]:
 
 
 def newest_revision() -> str:
-    """Return the newest migration that this code knows."""
+    """Return the revision of the newest migration that this code has."""
     return newest(MIGRATIONS)
 
 
 def older_revisions(revision: str | None) -> list[str]:
-    """Return the revisions that a database at this revision can go back to, newest first."""
+    """Return the revisions to which a database at this revision can be downgraded, newest first."""
     previous, older = known(MIGRATIONS), list[str]()
     while (revision := previous.get(revision or "")) is not None:
         older.append(revision)
@@ -386,7 +387,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _is_locked(error: Unavailable) -> bool:
-    """Return True if a lock could not be taken: PostgreSQL's lock_not_available or deadlock_detected."""
+    """Return True if a lock could not be taken. PostgreSQL's errors for this are lock_not_available and deadlock_detected."""
     cause = error.__cause__
     return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
 
@@ -405,7 +406,7 @@ def _listen_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
-        """Take the lock that the transaction needs when it begins, so that no later statement has to wait for it."""
+        """Begin a transaction and take the lock that it needs, so that no later statement has to wait for the lock."""
         immediate = connection.get_execution_options().get("write", False)
         for statement in ("BEGIN IMMEDIATE",) if immediate else ("BEGIN", LOOK):
             _execute_while_locked(connection, statement)

@@ -74,7 +74,7 @@ FAILPOINTS: Mapping[str, str] = {
 
 
 class Failpoint:
-    """The point at which this process exits. Thread-safe.
+    """Exits this process when it reaches a chosen point. Thread-safe.
 
     Args:
         name: A key of FAILPOINTS.
@@ -110,7 +110,7 @@ class Failpoint:
         return cls(name, side, int(number or 1))
 
     def reached(self, name: str, side: str) -> None:
-        """Record that the process reached this point. At the chosen occurrence exit at once, without flushing or cleaning up."""
+        """Note that the process reached a point. If it is the chosen point for the chosen time, exit without flushing or cleaning up."""
         if (name, side) != self._where:
             return
         with self._lock:

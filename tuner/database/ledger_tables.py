@@ -1,4 +1,4 @@
-"""The tables that only `tuner.ledger` writes: accounts, holds, entries, and those of shared budgets.
+"""The tables that only `tuner.ledger` writes: the accounts, holds and entries of jobs, and the tables of shared budgets.
 
 `lint-imports` lets no other package import this module. Queries elsewhere read the same tables through
 `tuner.ledger.readable`. The units are those of `tuner.database.tables`. Every account has a CHECK for

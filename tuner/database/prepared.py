@@ -1,7 +1,7 @@
 """Statements that are compiled once, and then executed without SQLAlchemy.
 
-To execute a statement that it has compiled before, SQLAlchemy takes 40 to 60 µs of processor time, and the module of
-SQLite itself 2 to 10 µs (`python -m benchmarks.journal`). A driver executes about ten statements for each message of a worker.
+To execute a compiled statement, SQLAlchemy takes 40 to 60 µs of processor time, and Python's `sqlite3` module takes 2 to 10 µs
+(`python -m benchmarks.journal`). A driver executes about ten statements for each message of a worker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,30 +17,31 @@ Parameters = Mapping[str, object]
 
 
 class Prepared:
-    """A statement for the driver of the database. It runs in the caller's transaction, and raises the errors of SQLAlchemy.
+    """A statement that is passed to the database's Python driver directly.
 
-    Values are passed on without conversion. This is right for the types of our tables: integers, floats and texts.
+    It runs in the caller's transaction. Errors are raised as SQLAlchemy's exceptions. Values are not converted, which is
+    right for the types of our tables: integers, floats and texts.
 
     Args:
-        statement: The statement, without lists of values (`IN`). In INSERT and UPDATE the names of the parameters are columns to
-            set, as in SQLAlchemy.
+        statement: The statement. It must not contain lists of values (`IN`). In INSERT and UPDATE, the names of the parameters are the
+            columns to set, as in SQLAlchemy.
     """
 
     def __init__(self, statement: ClauseElement) -> None:
         self._statement = statement
-        # The SQL and the constants in it, by the kind of database and the names of the parameters.
+        # The SQL and the constants in it, by SQLAlchemy's name of the database and the names of the parameters.
         self._compiled: dict[tuple[str, ...], tuple[str, Parameters]] = {}
 
     def __str__(self) -> str:
         return str(self._statement)
 
     def first(self, db: Connection, parameters: Parameters) -> Row | None:
-        """Return the first row, or None if there is none."""
+        """Execute the statement, and return its first row, or None if it returns no row."""
         rows = self.all(db, parameters)
         return rows[0] if rows else None
 
     def one(self, db: Connection, parameters: Parameters) -> Row:
-        """Return the first row. Raise NoResultFound if there is none."""
+        """Execute the statement, and return its first row. Raise NoResultFound if it returns no row."""
         row = self.first(db, parameters)
         if row is None:
             raise NoResultFound("the statement returned no row")
@@ -51,12 +52,12 @@ class Prepared:
         return rows
 
     def run(self, db: Connection, parameters: Parameters) -> int:
-        """Return how many rows were changed."""
+        """Execute the statement, and return how many rows it changed."""
         count: int = self._execute(db, parameters).rowcount
         return count
 
     def run_all(self, db: Connection, rows: Sequence[Parameters]) -> None:
-        """Execute the statement once for each set of parameters. All of them have the same names."""
+        """Execute the statement once for each set of parameters. All sets must have the same parameter names."""
         if len(rows) == 1:
             self._execute(db, rows[0])
         elif rows:
@@ -81,7 +82,7 @@ class Prepared:
             if rows:
                 return connection.cursor().executemany(sql, [{**constants, **row} for row in rows])
             cursor = connection.execute(sql, {**constants, **parameters})
-            # SQLite computes each row when it is fetched, so this can fail, too.
+            # SQLite computes each row when it is fetched, so fetching can fail, too.
             return cursor.fetchall() if fetches else cursor
         except kinds as error:
             if db.dialect.is_disconnect(error, connection, None):
@@ -93,7 +94,7 @@ class Prepared:
 
     def _compile(self, dialect: Dialect, names: list[str]) -> tuple[str, Parameters]:
         if dialect.name == "sqlite":
-            # With its positional parameters, values would have to be put in order for each execution.
+            # SQLAlchemy's default for SQLite is positional parameters, whose values would have to be ordered for each execution.
             dialect = sqlite.dialect(paramstyle="named")
         # Compiled as for several rows, so that SQLAlchemy does not add a clause that returns the new row's key.
         compiled = self._statement.compile(dialect=dialect, column_keys=names, for_executemany=True)

@@ -5,8 +5,8 @@ or report is the number of the job's event with which it last changed, so that a
 Every row that belongs to a project names it. Invariants that must hold even if the code has a bug are constraints on
 the row. The tables with money are in `tuner.database.ledger_tables`, because only the ledger may write them.
 
-A new database is created from these definitions, an existing one is changed by migrations. So every change of a definition
-needs a migration that makes the same change.
+A new database is created from these definitions, and an existing one is changed by migrations. Therefore every change of a
+definition needs a migration that makes the same change.
 """
 
 from sqlalchemy import (
@@ -46,13 +46,13 @@ def of_job(*, primary_key: bool = False) -> Column[str]:
 
 
 def append_only(table: Table, *, same: str) -> None:
-    """Create triggers with the table that refuse to change or delete its rows, for every database user.
+    """Make a table append-only for every database user, by triggers that are created with the table.
 
     Args:
-        same: The condition under which a new row would replace an existing one.
+        same: The SQL condition under which a new row, `NEW`, would replace an existing one.
     """
     refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
-    # INSERT OR REPLACE deletes without a DELETE trigger.
+    # SQLite's INSERT OR REPLACE deletes rows without firing the DELETE trigger.
     is_there = f"WHEN EXISTS (SELECT 1 FROM {table.name} WHERE {same})"
     sqlite = (
         f"CREATE TRIGGER {table.name}_no_update BEFORE UPDATE ON {table.name} {refuse}",
@@ -162,7 +162,7 @@ trials = Table(
     Column("reason", Text, nullable=False),
     Column("steps", Integer, nullable=False),
     Column("value", Float),
-    # The violation of the report that `value` is from.
+    # The total violation of the constraints in the report that `value` comes from.
     Column("violation", Float, server_default="0"),
     Column("seq", Integer, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -245,7 +245,8 @@ reports = Table(
     Index("ix_reports_seq", "job", "seq"),
 )
 
-# The reports of a job that no other report beats in its one or two metrics and cost. `tuner.store.pareto_front` updates it with each row of `reports`.
+# The Pareto front of each job: the reports that no other report beats in both the cost and the one or two metrics of the objectives.
+# `tuner.store.pareto_front` updates it with each row of `reports`.
 front = Table(
     "front",
     metadata,
@@ -290,7 +291,7 @@ events = Table(
 )
 append_only(events, same="job = NEW.job AND seq = NEW.seq")
 
-# What users requested of single trials. The driver records each request as an event, with its number.
+# Requests of users about single trials. The driver records each request as an event that contains the request's number.
 trial_requests = Table(
     "trial_requests",
     metadata,

@@ -1,10 +1,10 @@
-"""Alembic's entry point. It runs on the connection that `Database.migrate` passes on."""
+"""Alembic's entry point. It uses the connection that `Database.migrate` or `Database.downgrade` has opened."""
 
 from alembic import context
 
 from tuner.database.ledger_tables import metadata
 
-# Operations on a table read the naming convention of `target_metadata`.
+# Migrations name constraints and indexes by the naming convention in `target_metadata`.
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,

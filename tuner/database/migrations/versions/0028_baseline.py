@@ -1,6 +1,6 @@
 """Mark the schema of the first release, on which later migrations build.
 
-It changes nothing: `Database.migrate` creates the tables of an empty database from their definitions.
+This migration changes nothing: `Database.migrate` creates the tables of an empty database from their definitions.
 """
 
 revision = "0028"
@@ -12,4 +12,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Do nothing. `tuner migrate` does not go back to before this revision."""
+    """Do nothing. `tuner migrate` cannot go back to a revision before this one."""
