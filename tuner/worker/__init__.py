@@ -2,5 +2,5 @@
 
 import time
 
-# When the worker began to cost money. Set here because no other module of the worker is imported earlier.
+# When the worker began to cost money, on the monotonic clock. Set here because no other module of the worker is imported earlier.
 STARTED_NS = time.monotonic_ns()

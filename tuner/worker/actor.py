@@ -1,7 +1,10 @@
-"""The Ray actors of a worker. The `train` of the first returns when there is news for the driver, or when a heartbeat is due.
+"""The Ray actors of a worker: `Worker` on its first node, and a `NodeWorker` on each other node.
+
+`Worker.train` returns when there is something to report to the driver, or when a heartbeat is due.
 
 Tune runs workers as trainables, but a worker does not inherit from Tune's `Trainable`: importing `ray.tune` would take 0.7 s of processor
-time and 78 MB in each worker, before it can begin its first attempt. `tuner.driver.tuning_run` shows Tune a trainable in its place.
+time and 78 MB in each worker, before it can begin its first attempt. `tuner.driver.tuning_run` gives Tune a trainable, and has
+Tune start the `Worker` instead of it.
 
 A worker of trials on several nodes has a placement group with one bundle for each node. `Worker` is in the first bundle, and starts a
 `NodeWorker` in each of the others. If the `Worker` dies, Ray kills the actors that it has started.
@@ -57,7 +60,7 @@ class NodeWorker:
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = _supervisor(config)
-        self._broken = ""  # the error of an order
+        self._broken = ""  # the error of an order that failed, or empty
 
     def order(self, message: dict[str, Any]) -> None:
         """Carry out an order of the first node.
@@ -96,20 +99,20 @@ class NodeWorker:
 
 @dataclass
 class OtherActor:
-    """What a worker knows of another node."""
+    """Another node of a worker: its actor, and what the actor reported last."""
 
     number: int  #: The number of the node, from 1. The worker's own node is number 0.
     actor: Any
-    attempt: tuple[str, int] | None = None  #: Trial and number of the attempt that it runs.
+    attempt: tuple[str, int] | None = None  #: The trial and the number of the attempt that the node runs.
     #: When the worker made the newest call that the node has answered, on the monotonic clock.
     answered_s: float = -math.inf
     node: str = ""  #: Ray's id of the node. Empty if it is not known yet.
     notice: Notice | None = None
     machine: Mapping[str, str] | None = None  #: Facts about the machine from its cloud.
-    lost: str = ""  #: Why it was lost.
+    lost: str = ""  #: Why the node was lost. Empty if it was not.
 
     def order(self, message: dict[str, Any]) -> None:
-        """Send an order. It is carried out at once, also while the actor is in `step`."""
+        """Send an order without waiting for its result. The actor carries it out even while it is in `step`."""
         self.actor.order.options(concurrency_group=ORDERS).remote(message)
 
 
@@ -117,7 +120,7 @@ class OtherActors(OtherNodes):
     """The other nodes of a worker, with an actor on each of them.
 
     Args:
-        actors: A `NodeWorker` actor for each of them.
+        actors: The `NodeWorker` actors, in the order of the nodes' numbers.
     """
 
     def __init__(self, actors: Sequence[Any]) -> None:
@@ -125,10 +128,10 @@ class OtherActors(OtherNodes):
         self.all = [OtherActor(number, actor) for number, actor in enumerate(actors, 1)]
 
     def follow(self, receive: Callable[[str, int, News], None]) -> None:
-        """Call the actors all the time, each in a thread of its own, and pass on what they report.
+        """Start one thread for each actor, which calls its `step` again and again and passes on what it returns.
 
         Args:
-            receive: Called with trial and number of an attempt, and with the report.
+            receive: Called with the trial and the number of an attempt, and with what `step` returned about it.
         """
         self._receive = receive
         for other in self.all:
@@ -191,7 +194,7 @@ class OtherActors(OtherNodes):
             return all(other.attempt is None or other.answered_s >= since_s for other in self.all)
 
     def settle(self) -> None:
-        """Wait until the attempt has ended on all nodes. Kill the actors on which it does not end."""
+        """Wait up to `ENDS_WITHIN_S` until the attempt has ended on all nodes. Kill the actors of the nodes on which it does not end."""
         with self._changed:
             self._changed.wait_for(lambda: not any(other.attempt for other in self.all), ENDS_WITHIN_S)
             late = [other for other in self.all if other.attempt is not None]
@@ -203,7 +206,7 @@ class OtherActors(OtherNodes):
         return any(other.lost for other in self.all)
 
     def machines(self) -> list[tuple[str, Mapping[str, str]]]:
-        """Return each other node that has answered, with the facts about its machine."""
+        """Return Ray's id of each other node that has answered, with the facts about its machine."""
         return [(other.node, other.machine or {}) for other in self.all if other.node]
 
     def close(self) -> None:
@@ -214,7 +217,7 @@ class OtherActors(OtherNodes):
 def _start_node_workers(config: Mapping[str, Any]) -> list[Any]:
     """Start a `NodeWorker` on each node of a worker except the first, and return these actors.
 
-    Return an empty list if the config has no `nodes`, which means one node.
+    If the config has no `nodes`, the worker has one node, and the list is empty.
     """
     group, size = ray.util.get_current_placement_group(), config.get("resources", {})
     remote = ray.remote(concurrency_groups={ORDERS: 1})(NodeWorker)
@@ -243,11 +246,12 @@ class Worker:
     """Runs attempts one after the other until its node is removed. `order` receives the driver's orders in the sequence in which
     they were sent.
 
-    Tune calls all methods of the actor but `order`. It never saves or restores a worker, because checkpoints are in shared storage.
+    The driver calls `order`, and Tune calls all other methods. Tune never saves or restores a worker, because checkpoints are in shared
+    storage.
     """
 
     def __init__(self, config: dict[str, Any], storage: object = None) -> None:
-        """Start the supervisor. `storage` is where Tune would keep results, which is not used."""
+        """Start the supervisor, and the actors on the other nodes. Tune passes `storage`, which is not used."""
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._others = OtherActors(_start_node_workers(config))
@@ -256,7 +260,7 @@ class Worker:
         self._name, self._messages = config.get("name", "Worker"), 0
 
     def _earliest_notice(self) -> Notice | None:
-        """Return the preemption notice of the worker's machine or of another node of its trials. The earliest deadline counts."""
+        """Return the preemption notice with the earliest deadline among all nodes of this worker, or None if no node has a notice."""
         notices = [self._board.earliest_notice(self._node), *(other.notice for other in self._others.all)]
         known = [notice for notice in notices if notice is not None]
         return min(known, key=lambda notice: notice.deadline, default=None)
@@ -271,10 +275,11 @@ class Worker:
         self._supervisor.order(message)
 
     def train(self) -> dict[str, Any]:
-        """Return the next message for the driver, as a result in Tune's form. The message is None if no attempt was begun.
+        """Return the next message for the driver, as a result in Tune's form. The message is None if no attempt is
+        running.
 
         Raises:
-            RuntimeError: No attempt was begun, and a machine of this worker is lost or about to be taken away. Tune then removes the worker.
+            RuntimeError: No attempt is running, and a machine of this worker is lost or about to be taken away. Tune then removes the worker.
         """
         message = None
         if self._supervisor.attempt is not None:
@@ -291,7 +296,7 @@ class Worker:
         return {MESSAGES: [message], "training_iteration": self._messages, "done": False}
 
     def get_auto_filled_metrics(self, *, debug_metrics_only: bool = False) -> dict[str, Any]:
-        """Return the metrics that Tune shows of a trial without a result: none."""
+        """Return no metrics. Tune calls this for the metrics of a trial that has not reported a result."""
         return {}
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The state that the supervisor keeps of one attempt: the child's messages, its permission to train, and the
+"""The state that the supervisor keeps of one attempt: the child's messages, how far it may train, and the
 results for the driver.
 
 The supervisor's lock guards everything here. Nothing here does I/O.
@@ -42,18 +42,18 @@ MAX_UNPUBLISHED = 4
 # Reports whose artifacts are not stored yet. A child that reports files faster than they are stored waits.
 MAX_UNSTORED = 2
 ASK_NS = int(ASK_S * 1e9)
-# What reports are compared by: the stage of the proxies that the step was trained with, and the score. Metrics of different stages are not
-# comparable.
+# The key by which reports are compared: first the stage of the proxies with which the step was trained, then the score. Scores of different
+# stages are not comparable.
 StagedScore = tuple[int, float]
 WORST: StagedScore = (0, -math.inf)
-# Which state a checkpoint holds: the last finished step, and 0 or the number of the save in the middle of the step after it. A higher
-# position is newer.
+# Which state a checkpoint holds: the last finished step, and the number of the save in the middle of the next step. The number is 0 if the
+# checkpoint was saved between two steps. A higher position is newer.
 Position = tuple[int, int]
 
 
 @dataclass
 class RunningAttempt:
-    """Hold the state of one attempt. Scores are signed so that a higher score is better."""
+    """The state of one attempt. Scores are signed so that a higher score is better."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -82,9 +82,10 @@ class RunningAttempt:
     saving: bool = False  # whether a checkpoint is being written or stored
     saved_at: Position = (0, 0)  # the newest state that the child wrote a checkpoint of
     ordered: Position = (0, 0)  # the newest state whose checkpoint the child was ordered to write at once
-    # for each ordered save in the middle of a step: the attempt's training time then, and `PartOfStep.trained_ns`
+    # for each ordered save in the middle of a step: the attempt's training time until the save, and `PartOfStep.trained_ns`
     parts: list[tuple[int, int]] = field(default_factory=list)
-    stored_part: dict[str, int] | None = None  # the newest stored one, to be sent with the next result
+    # the newest stored checkpoint from the middle of a step, to be sent with the next result
+    stored_part: dict[str, int] | None = None
     carried_ns: int = 0  # training time of earlier attempts in the step in which this attempt began
     reported_train_ns: int = 0  # the attempt's training time at its last report
     # the step whose state the child keeps in memory, because it is the job's best
@@ -101,7 +102,7 @@ class RunningAttempt:
     step: int = 0  # the newest reported step
     reports: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
+    step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))  # how long the last three steps took
     stepped_at: int = 0  # when the current step began, on the monotonic clock; 0 before the first step
     setup_at: int = 0  # when the child began to measure latency in the middle of a step; otherwise 0
     saves: Saves = field(init=False)
@@ -119,9 +120,11 @@ class RunningAttempt:
     reported_bytes: int = 0  # the size of all artifacts that the publisher has read
     staging: Path | None = None  # where the child may leave checkpoints
     environment: Environment | None = None  # to be sent with the next result
-    teacher: dict[str, Any] | None = None  # what the child is given of the job's teacher
-    described: bool = False  # the environment was sent, or is about to be
-    rank_ends: list[RankEnd] = field(default_factory=list)  # the other nodes send theirs to node 0
+    # the path of the teacher's checkpoint and the teacher's configuration
+    teacher: dict[str, Any] | None = None
+    described: bool = False  # whether the environment was sent, or will be sent with the next result
+    # ends that may be the cause of a failure; other nodes send theirs to node 0
+    rank_ends: list[RankEnd] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""
@@ -149,11 +152,11 @@ class RunningAttempt:
 
     @property
     def may_have_part(self) -> bool:
-        """Whether an earlier attempt may have saved in the middle of a step."""
+        """Whether an earlier attempt may have saved a checkpoint in the middle of a step."""
         return self.number > 1 and self.order.get("reported_step") is not None
 
     def begin(self, staging: Path, restored: Path | None) -> BeginMessage:
-        """Return the message that starts the child, and note its first step and its staging directory."""
+        """Return the message that starts the child, and note the child's first step and its staging directory."""
         self.from_step, self.staging = self.restored, staging
         return BeginMessage(
             self.trial,
@@ -178,22 +181,20 @@ class RunningAttempt:
         )
 
     def forked(self) -> None:
-        """Note that the attempt has a child. Count the setup time until now as warming up the worker."""
+        """Note that the attempt has a child now. The setup time until now counts as the time for warming up the worker."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
     def add_outage(self, ns: int) -> None:
-        """Count `ns` nanoseconds of a storage outage if the attempt only restores or saves a checkpoint now,
-        and does not train.
-        """
+        """Count `ns` nanoseconds as a storage outage. Do nothing unless the attempt is restoring or saving a checkpoint instead of training."""
         if self.watch.kind in ("restore", "checkpoint"):
             self.outage_ns += ns
 
     def waited_for_data(self, waits: bool) -> None:
         """Note whether the child waits for a dataset, according to the newest line of the `ReadLog`.
 
-        Before the first report, the time for which it waits counts as setup, and the child does not count as hanging. The time between two
-        lines counts once the later line arrives, because some file systems report bytes only every few seconds. A download that
-        stalls adds no line. After the first report, nothing is counted, because the child may read data in advance.
+        Before the first report, the waiting time counts as setup, and the child is not considered hanging meanwhile. The time between two
+        lines counts once the later line arrives, because some file systems report bytes only every few seconds. A stalled download
+        adds no line, so its time does not count. After the first report, nothing counts, because the child may read data in advance.
         """
         now, before = time.monotonic_ns(), self.data_seen_at
         is_first_step = self.step == self.restored and self.awaiting_reply is None
@@ -220,7 +221,7 @@ class RunningAttempt:
             raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")
 
     def phase(self, message: PhaseMessage) -> None:
-        """Note the kind of work that the child does from `message.at` on."""
+        """Count the time from `message.at` on as the cost kind that the child announced."""
         self.data_is_setup = False
         self.watch.switch(message.kind, message.at)
         self.saves.phase(message.kind, message.at)
@@ -273,7 +274,7 @@ class RunningAttempt:
         """Note a question of the child in the middle of a step.
 
         Raises:
-            InvalidMessage: The previous message that waits for a reply has none yet.
+            InvalidMessage: The child still waits for the reply to an earlier message.
         """
         if self.awaiting_reply is not None:
             raise InvalidMessage(
@@ -296,7 +297,7 @@ class RunningAttempt:
         return (stage_of(step, self.order.get("rungs", ())) if self.order.get("proxies") else 0), score
 
     def _scored(self, step: int, score: float) -> None:
-        """Note whether the report is the job's best.
+        """Note the score of a report, and whether it is the best of the job so far.
 
         A report that equals the job's best counts, because it may come from the same step of an attempt that was lost before its
         checkpoint was stored.
@@ -308,7 +309,7 @@ class RunningAttempt:
     def learn_job_best(self, score: float | None) -> None:
         """Note the job's best score. If it is better than the best score of this attempt, no state of the attempt needs to be kept.
 
-        The driver of a job with proxies sends no score.
+        If the job has proxies, its driver sends None.
         """
         if score is not None:
             self.job_best = max(self.job_best, (0, score))
@@ -318,9 +319,10 @@ class RunningAttempt:
     def protected(self, step: int, part: int = 0) -> frozenset[int]:
         """Return the steps whose checkpoints must not be deleted, however old they are.
 
-        These are the best checkpoint, the checkpoint from which the trial would resume if its driver died
-        now, and those in `spared`. The checkpoint of `step` is considered first and may become the best one.
-        Of equal scores the earliest step is the best, as in the job's answers.
+        These are the steps of the best checkpoint, of the checkpoint from which the trial would resume if its driver died
+        now, and the steps in `spared`. A checkpoint of `step` is about to be stored and may be the new best one, unless it
+        is from the middle of the next step (`part` is not 0). If scores are equal, the earliest step is the best, as in
+        the job's results.
         """
         score = None if part else self.scores.get(step)
         if score is not None and (self.best is None or (score, -step) > (self.best[0], -self.best[1])):
@@ -332,13 +334,13 @@ class RunningAttempt:
         """Record that the attempt continues from the restored checkpoint of `step`.
 
         If this step is older than the one that the driver ordered, newer checkpoints are damaged and the best one may be among them.
-        Only the driver knows which of the others is the best, and it sends that with the next attempt's order. Until then no older
-        checkpoint is deleted.
+        Only the driver knows which remaining checkpoint is the best, and it sends that step with the next attempt's order. Until then no
+        older checkpoint is deleted.
 
         Args:
             step: The step of the restored checkpoint.
             older: The steps of all older checkpoints.
-            carried_ns: What was trained of the next step before the checkpoint was saved.
+            carried_ns: How long the next step was trained before the checkpoint was saved, in nanoseconds.
         """
         self.carried_ns = carried_ns
         self.restored = self.durable = self.announced = self.recorded = self.step = step
@@ -384,10 +386,10 @@ class RunningAttempt:
         self.unpublished += 1
 
     def answer(self) -> Reply | None:
-        """Return the reply to the report that waits for one, or None if the child has to wait longer.
+        """Return the reply to the report or question that waits for one, or None if the child has to wait longer.
 
-        The checkpoint of the job's best step is always stored. If saving each step is cheap, the best is
-        saved at once. Otherwise the child keeps a copy of that state in memory, and writes it to a checkpoint
+        The state of the job's best step is always stored. If saving each step is cheap, that state is
+        saved at once. Otherwise the child keeps a copy of it in memory, and writes the copy to a checkpoint
         when a later step is not better.
         """
         if self.awaiting_reply is None:
@@ -438,11 +440,11 @@ class RunningAttempt:
         )
 
     def has_unsaved_best(self) -> bool:
-        """Return whether the child waits for a reply and holds the state of the job's best step, which is not in a checkpoint yet."""
+        """Return whether the child waits for a reply and still holds the job's best state, which is not in a checkpoint yet."""
         return self.awaiting_reply is not None and (self.improved or self.kept_step is not None)
 
     def answered(self, reply: Reply) -> None:
-        """Update the state after the reply to the waiting report was sent."""
+        """Update the state for a reply to the waiting report or question. The caller sends the reply right after this call."""
         assert self.awaiting_reply is not None
         step, self.awaiting_reply, self.announced_waiting = self.awaiting_reply, None, False
         position = self._answered_in_step(step, reply) if self.asks else self._answered_report(step, reply)
@@ -468,9 +470,9 @@ class RunningAttempt:
         return step, 0
 
     def _answered_in_step(self, step: int, reply: Reply) -> Position:
-        """Note the reply to a question. If the reply orders a save, note how long the step has been trained.
+        """Note the reply to a question. Return the position of the ordered save, or of the last finished step if no save is ordered.
 
-        The time for which the child waited for the reply does not count for the step.
+        If a save is ordered, also note how long the step was trained. The time for which the child waited for the reply does not count.
         """
         now, self.asks = time.monotonic_ns(), False
         if self.stepped_at:
@@ -501,8 +503,10 @@ class RunningAttempt:
         self.checkpoints.append({"step": step, "uri": published.uri, "bytes": size, "seconds": seconds})
 
     def close(self) -> None:
-        """End the attempt in the state that the driver ordered. If the driver ordered nothing, the machine has a preemption
-        notice, and the attempt ends as preempted.
+        """End the attempt in the state that the driver ordered.
+
+        If the driver ordered no end, the attempt ends as preempted if the machine has a preemption notice. Otherwise its lease ended in
+        the middle of a step, and the attempt ends as paused.
         """
         match self.last_command:
             case "finish":
@@ -517,14 +521,14 @@ class RunningAttempt:
                 self.leave()
 
     def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:
-        """End the attempt because its machine has a preemption notice."""
+        """End the attempt in this state because its machine has a preemption notice."""
         self.end(state, endings.machine_leaves(self.notice.text if self.notice else ""))
 
     def cannot_gain(self) -> bool:
         """Return True if the machine will be gone before the attempt can save anything more.
 
         Return False while a save is in progress and the deadline has not passed. Also return False while a report waits for its
-        reply, or after the child was ordered to stop, because that reply ends the attempt.
+        reply, or after the child was ordered to stop, because the reply ends the attempt.
         """
         if self.notice is None or self.awaiting_reply is not None or self.closing:
             return False
@@ -542,7 +546,7 @@ class RunningAttempt:
         )
 
     def end(self, state: str, error: dict[str, str] | None = None) -> None:
-        """End the attempt. Later calls change nothing."""
+        """Set the state and the error with which the attempt ends. Do nothing if it has already ended."""
         if self.state is None:
             self.state, self.error = state, error
 

@@ -26,9 +26,9 @@ from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
-# PyTorch's class, and what its message names
+# PyTorch's exception class for a failed rendezvous, and the error name in its message if the port is taken
 RENDEZVOUS_ERROR, PORT_IN_USE = "DistNetworkError", "EADDRINUSE"
-# matched in the message, because PyTorch raises its own error class
+# searched in the message, because PyTorch raises an exception class of its own
 TOO_MANY_FILES = os.strerror(errno.EMFILE)
 FIX_GPU_MEMORY = (
     "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
@@ -111,7 +111,7 @@ def _run(channel: Channel, package: str) -> None:
 
 
 def _join_ranks(variables: Mapping[str, str]) -> None:
-    """Set the variables with which the ranks of an attempt find each other, and the threads of each. Do nothing without variables."""
+    """Set the environment variables with which ranks find each other, and PyTorch's number of threads. Do nothing without variables."""
     if not variables:
         return
     os.environ.update(variables)
@@ -128,8 +128,8 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
             package is allowed, too.
 
     Raises:
-        NotTrainable: The module is not in the package, the attribute is not callable, or it belongs to another module of Python's
-            standard library.
+        NotTrainable: The module is not in the package, or the attribute is not callable, is a trainer of Ray Train, or comes from
+            another module, which belongs to Python's standard library.
     """
     module, _, attribute = entry.partition(":")
     imported = importlib.import_module(module)
@@ -166,7 +166,10 @@ def import_fix(error: ModuleNotFoundError, entry: str) -> str:
 
 
 def train(target: Callable[..., Any], channel: Channel) -> None:
-    """Run the user's function or class trainable. It may report in any of Ray Tune's ways. Exceptions of user code propagate."""
+    """Run the attempt: an export, or a trainable, which may be a function, a class of Ray Tune or an Optuna objective.
+
+    User code may report in any of Ray Tune's ways. Its exceptions propagate.
+    """
     begin = channel.begin
     if begin.kind == EXPORT_KIND:
         from tuner.worker.export_child import run_export  # imports torch, so only when needed
@@ -180,7 +183,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return
-    # Code that imports `SpotSafe` or an adapter loads data and builds the model first. These then send the start of training.
+    # `SpotSafe` and the adapters announce the start of training themselves. Code that imports one of them is still in its setup here.
     channel.phase("setup" if ANNOUNCES_TRAINING & sys.modules.keys() else "train")
     if begin.kind == "optuna":
         from tuner.worker.objective import run_objective  # imports Optuna, so only when needed
@@ -199,7 +202,7 @@ def _fix(error: BaseException, begin: words.BeginMessage) -> str:
         return "The function wants a trial of Optuna: write kind: optuna in the job file"
     key = error.args[0] if type(error) is KeyError and error.args else None
     if isinstance(key, str) and key not in begin.config:
-        # Without the names of the job, which may differ between trials: a job ends early if trials fail with the same message.
+        # The text does not list the parameters, which may differ between trials: a job ends early if its trials fail with the same message.
         return "If this was looked up in the config: the job has no parameter or constant of this name"
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
         if os.path.isabs(error.filename):
@@ -221,7 +224,7 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
     if fix := _fix(error, channel.begin):
         message = f"{message}. {fix}"
     if channel.begin.variables and type(error).__name__ == RENDEZVOUS_ERROR and PORT_IN_USE in message:
-        kind = "port"  # another process was given the port meanwhile
+        kind = "port"  # another process has taken the port since it was chosen
     if TOO_MANY_FILES in message:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         message = (

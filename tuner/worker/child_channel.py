@@ -29,7 +29,7 @@ from typing import Any, get_args
 from tuner.training.artifacts import MAX_IN_REPORT, NAME, NAMED
 from tuner.training.channel import MAX_MESSAGE_BYTES, FailureKind, Kind
 
-# Longer texts of a message are refused.
+# The most characters in the fields of a message. A message with a longer text is refused.
 MAX_PATH_CHARS = 4096
 MAX_DETAIL_CHARS = 4000
 MAX_TEXT_CHARS = 8000
@@ -45,7 +45,7 @@ class InvalidMessage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PhaseMessage:
-    """The child does work of this kind from `at` on."""
+    """From `at` on, the child's time belongs to this cost kind."""
 
     kind: Kind
     at: int
@@ -58,7 +58,7 @@ class ReportMessage:
     step: int
     metrics: Mapping[str, Any]  #: Numbers, strings, booleans and None by name.
     resumable: bool  #: Whether the child can save a checkpoint of this step.
-    usage: object  #: What the child measured of itself. Not checked here.
+    usage: object  #: The usage that the child measured of itself. Not checked here.
     at: int
     artifacts: tuple[str, ...] = ()  #: Names of files that the child staged for this step.
 
@@ -115,10 +115,10 @@ ChildMessage = (
 
 
 def parse(data: bytes, *, now_ns: int) -> ChildMessage:
-    """Return the message that these bytes hold.
+    """Parse and check a message of the child. Instants after `now_ns` are set to `now_ns`.
 
     Raises:
-        InvalidMessage: They are not JSON, not a known message, or a field has a wrong type or value.
+        InvalidMessage: The bytes are not JSON, the type of the message is unknown, or a field has a wrong type or value.
     """
     message = _object(data)
     at = min(_integer(message, "t"), now_ns)
@@ -169,7 +169,7 @@ def _object(data: bytes) -> Mapping[str, Any]:
 
 
 def check_step(step: int, *, last_step: int, max_step: int | None) -> None:
-    """Raise InvalidMessage unless a report of `step` may follow one of `last_step`."""
+    """Raise InvalidMessage unless `step` may be reported right after `last_step`."""
     if max_step is not None and step > max_step:
         raise InvalidMessage(f"reported step {_shown(step)}, but its last step is {max_step}")
     if step != last_step + 1:
@@ -179,13 +179,13 @@ def check_step(step: int, *, last_step: int, max_step: int | None) -> None:
 
 
 def check_saved_step(step: int, *, last_step: int, part: int = 0, parts: int = 0) -> None:
-    """Raise InvalidMessage unless the child can have a checkpoint of `step`, or of a part of the step after it.
+    """Raise InvalidMessage unless the child can have the checkpoint that it announced.
 
     Args:
         step: The step that the child announced.
         last_step: The last reported step.
-        part: The number of the part that it announced, or 0.
-        parts: How many checkpoints of parts the child was ordered to write.
+        part: The announced number of a save in the middle of the step after `step`, or 0.
+        parts: How many saves in the middle of a step the child was ordered to make.
     """
     if part > parts:
         raise InvalidMessage(
@@ -243,19 +243,20 @@ def _one_of(message: Mapping[str, Any], name: str, known: frozenset[Any]) -> Any
 
 
 def _shown(value: object) -> str:
-    """Return at most 60 characters of a value, for an error message."""
+    """Return at most 60 characters of a value's representation, for an error message."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return "a very large number"
     return repr(value)[:60]
 
 
 class ChannelEnd:
-    """Wrap a connection over a Unix stream socket. One thread may receive. Any thread may send."""
+    """The supervisor's end of a channel to a child, over a Unix stream socket. One thread may receive. Any thread may send."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()  # never held while something waits for the child
-        self._receiving, self._waiting_to_send = threading.Lock(), threading.Lock()  # held meanwhile
+        # held while a thread receives, or waits to send
+        self._receiving, self._waiting_to_send = threading.Lock(), threading.Lock()
         self._is_sending = False  # whether a thread is in `send_waiting`
         self._next: bytes | None = None  # the message that the thread in `send_waiting` sends after its own
         self._sent_at = 0.0
@@ -279,11 +280,11 @@ class ChannelEnd:
             raise
 
     def send(self, data: bytes) -> bool:
-        """Send a short message without waiting. Return False if the child has left too much unread.
+        """Send a short message without waiting. Return False if there is no room for it, because the child does not read.
 
         If another thread is in `send_waiting`, that thread sends this message after its own. This happens when the child has read
-        and answered that thread's message before `send_waiting` returns. Return True if the channel is closed, because the reader
-        notices the end.
+        and answered that thread's message before `send_waiting` returns. Return True if the channel is closed, because the reading
+        thread notices the end.
         """
         with self._lock:
             if self._is_sending:
@@ -317,7 +318,7 @@ class ChannelEnd:
 
     @property
     def unread(self) -> bool:
-        """Whether some sent messages were not read by the child yet."""
+        """Whether the child has not read all sent messages yet."""
         with contextlib.suppress(OSError, ValueError):
             answer = fcntl.ioctl(self._connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
             return int(struct.unpack("i", answer)[0]) > 0

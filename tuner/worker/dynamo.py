@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 NAME = "torch._dynamo"
-# PyTorch keeps the result of `disable` in this attribute of the function.
+# PyTorch stores the result of `disable` in this attribute of the function that was passed to it.
 KEPT = "__dynamo_disable"
 
 
@@ -34,7 +34,11 @@ class StandIn(ModuleType):
         self._lock = threading.Lock()  # not held during an import
 
     def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
-        """Return `fn` itself if PyTorch stores the result in an attribute of `fn`, from which it can be removed again."""
+        """Stand in for `torch._dynamo.disable`, which keeps the compiler away from `fn`.
+
+        With the options of PyTorch's optimizers, return `fn` unchanged. PyTorch stores the result in an attribute of `fn`, so it can
+        be removed when the module is imported. With other options, import the module at once.
+        """
         with self._lock:
             if fn is not None and options == {"wrapping": False} and sys.modules.get(NAME) is self:
                 self._disabled.append(fn)
@@ -51,7 +55,7 @@ class StandIn(ModuleType):
         return getattr(self.imported(), name)
 
     def imported(self) -> Any:
-        """Return torch._dynamo, and import it on the first call."""
+        """Return the real torch._dynamo. The first call imports it and removes the stand-in."""
         with self._lock:
             if sys.modules.get(NAME) is self:
                 del sys.modules[NAME], sys.modules["torch"]._dynamo
@@ -62,10 +66,10 @@ class StandIn(ModuleType):
 
 
 class _Imported(MetaPathFinder, Loader):
-    """Finds the parts of torch._dynamo that are imported already.
+    """Finds the submodules of torch._dynamo that are already imported, so that they are not imported a second time.
 
-    If `import torch._dynamo.config` meets the stand-in, the import system reads its `__path__`, which imports the whole
-    module, and would then import `config` for a second time.
+    If `import torch._dynamo.config` meets the stand-in, the import system reads the `__path__` of the stand-in. This imports
+    the whole module with `config`, and the import system would then import `config` again.
     """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -79,15 +83,15 @@ class _Imported(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
-        if spec is not None and spec.loader is self:  # torch._dynamo.config refuses a new one
+        if spec is not None and spec.loader is self:  # torch._dynamo.config refuses a new spec
             module.__spec__ = spec.loader_state
 
 
 def stand_in(on_import: Callable[[], None]) -> None:
-    """Let a stand-in take the place of torch._dynamo. Do nothing if PyTorch is not imported, or torch._dynamo is.
+    """Put a stand-in in the place of torch._dynamo. Do nothing if PyTorch is not imported, or if torch._dynamo already is.
 
     Args:
-        on_import: Called when the module is needed and therefore imported, in this process or a fork of it.
+        on_import: Called in this process, or in a fork of it, when the real module is needed and therefore imported.
     """
     torch = sys.modules.get("torch")
     if torch is not None and NAME not in sys.modules:
@@ -96,6 +100,6 @@ def stand_in(on_import: Callable[[], None]) -> None:
 
 
 def end_stand_in() -> None:
-    """Import torch._dynamo in this process if a stand-in has taken its place."""
+    """Replace the stand-in by the real torch._dynamo. Do nothing if there is no stand-in."""
     if isinstance(module := sys.modules.get(NAME), StandIn):
         module.imported()

@@ -18,17 +18,17 @@ FailureFields = dict[str, str]
 
 
 def failure(kind: str, message: str, *, error: str = "", traceback: str = "") -> FailureFields:
-    """Return the description of an end that the driver gets. `error` is the name of the exception's class, if there was one."""
+    """Return the description of a failed attempt for the driver. `error` is the name of the exception's class, or empty."""
     return {"kind": kind, "type": error, "message": message, "traceback": traceback}
 
 
 def exited(code: int | None, server_code: int | None, log: str) -> FailureFields:
-    """Describe the end of a child that exited without a message about why.
+    """Describe the end of a child that exited without sending the reason.
 
     Args:
         code: Exit status of the child, negative for a signal. None if the fork server could not report it.
-        server_code: Exit status of the fork server, or None if it lives.
-        log: End of what the child printed.
+        server_code: Exit status of the fork server, negative for a signal, or None if the server is alive.
+        log: The last part of what the child printed.
     """
     if code is None and server_code is not None:
         how = _signal_name(server_code) if server_code < 0 else f"exit status {server_code}"
@@ -53,12 +53,12 @@ def _memory(code: int) -> str:
 
 
 def node_lost(number: int, why: str) -> FailureFields:
-    """Describe the loss of a node of an attempt on several nodes. The driver finds out why it was lost."""
+    """Describe the loss of node `number` of an attempt. `why` is the error that showed it; the driver looks for the cause."""
     return failure("worker", f"node {number} of the trial was lost: {why}")
 
 
 def of_rank(rank: int, failure: FailureFields) -> FailureFields:
-    """Name the rank in a description."""
+    """Return the description with the rank at the beginning of its message."""
     return {**failure, "message": f"rank {rank}: {failure['message']}"}
 
 
@@ -85,10 +85,10 @@ def machine_leaves(notice: str) -> FailureFields:
 
 
 def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -> FailureFields | None:
-    """Describe the limit that the processes of a fork server exceed. Return None if they are within their limits.
+    """Describe the limit that the descendants of a fork server exceed. Return None if they are within their limits.
 
     Args:
-        pid: The fork server.
+        pid: The process id of the fork server.
         limits: The limits of the worker.
         memory_bytes: The memory that the attempt may use. None means no limit.
     """
@@ -127,14 +127,14 @@ def not_written(detail: str) -> FailureFields:
 
 
 def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:
-    """Wait until the exit status of a child is known. Call it under the lock.
+    """Wait until the exit status of a child is known, or for a limited time. Call it under the lock.
 
-    The fork server sends the status, which may take a while on a busy machine, so this waits up to `STATUS_S`. If the server is dead,
-    the last message that it sent arrives within `LAST_WORDS_S`.
+    The fork server sends the status, which may take a while on a busy machine. Therefore the limit is `STATUS_S`. If the server is
+    dead, the limit is `LAST_WORDS_S`, within which the last message that the server sent arrives.
 
     Args:
         changed: The supervisor's lock and condition.
-        is_known: Returns a true value once the wait may end, because the status is known.
+        is_known: Returns a true value once the wait may end.
         server: The fork server of the child.
     """
     until = time.monotonic() + STATUS_S

@@ -1,6 +1,6 @@
-"""What an attempt ran with: the digest of its code, threads, versions and environment variables.
+"""Determine what an attempt ran with: the digest of its code, its threads, versions and environment variables.
 
-Results about the trainable, such as its self-test, are valid while the digest is the same.
+Results about a trainable, such as its self-test, are valid while the digest of its code is the same.
 """
 
 import ast
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tuner.domain.job import JobSpec
 
 MODULES_MAX = 2000
-FILE_MAX_BYTES = 16 << 20  # a larger file of a command is known by its size and time only
+# If a command names a file larger than this, the digest covers only the size and the time of the last change.
+FILE_MAX_BYTES = 16 << 20
 _parsing = threading.Lock()
 
 
@@ -61,10 +62,11 @@ def code_digest(entry: str, roots: Sequence[str]) -> str | None:
 
 
 def code_of(spec: "JobSpec", roots: Sequence[str]) -> str | None:
-    """Return the digest of a job's code.
+    """Return the digest of a job's code, or None if the module of the trainable is not a plain file.
 
-    For a trainable from a package, it covers that package and `tuner.training`. For a command, it covers the command and the files that
-    its words name. Of a file with more than 16 MiB, it covers the size and the time of the last change.
+    For a trainable from a package, the digest covers that package and `tuner.training`. For a command, it also covers the command and,
+    without a package, the files that its words name. Of a file with more than 16 MiB, only the size and the time of the last change
+    are covered.
     """
     sources = _of_training() if spec.package is None else {spec.package: b"", **_of_training()}
     if spec.command is None:
@@ -78,7 +80,7 @@ def code_of(spec: "JobSpec", roots: Sequence[str]) -> str | None:
 
 
 def _file_digest(file: Path) -> bytes:
-    """Return a short text that changes with the content of a file that a command names. A file that cannot be read has a fixed one."""
+    """Return bytes that change with the content of a file. Return fixed bytes if the file cannot be read."""
     try:
         with file.open("rb") as opened:
             about = os.fstat(opened.fileno())
@@ -110,12 +112,12 @@ def _file_of(module: str, roots: Sequence[str]) -> Path | None:
     return None
 
 
-# Parsing the two files of a shipped trainable took a quarter of the processor time of a submission.
+# Cached, because parsing the two files of a shipped trainable took a quarter of the processor time of a submission.
 @lru_cache(maxsize=256)
 def _imported(source: bytes, module: str, *, is_package: bool) -> tuple[str, ...]:
-    """Return the names of imported modules, the module's own packages first.
+    """Return the names of the modules that a module imports. The packages that contain the module come first.
 
-    Some of the names may not be modules: in `from a import b`, b can be anything.
+    Some of the names may not be modules: in `from a import b`, `b` can be anything.
     """
     return tuple(_names_in(source, module, is_package=is_package))
 
@@ -172,12 +174,12 @@ NAMES = frozenset(
 
 
 def environment_of(entry: str, roots: Sequence[str], environ: Mapping[str, str]) -> Environment:
-    """Return the environment of a process that trains `entry`, a `module:attribute`, with these variables.
+    """Return the environment of a process that trains `entry`.
 
     Args:
-        entry: The trainable. Its module is not imported.
+        entry: The trainable, `module:attribute`. Its module is not imported.
         roots: Directories in which trainables are looked for, see `code_digest`.
-        environ: The variables of the process.
+        environ: The environment variables of the process.
     """
     threads = environ.get(THREADS, "")
     return Environment(
@@ -212,7 +214,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _distribution_of(package: str) -> str | None:
-    """Return the distribution that a top-level package was installed with. A module in a plain folder has none."""
+    """Return the name of the distribution that installed a top-level package. Return None for a module in a plain folder."""
     if _version(package) is not None:  # most distributions have the name of their package
         return package
     try:

@@ -1,6 +1,7 @@
-"""Export a checkpoint under a lease: as an attempt of a supervisor of its own, like the restore self-test.
+"""Export a checkpoint under a lease.
 
-The attempt has the export's id in place of a trial's. Each variant is one of its steps, and its files are the checkpoint of the step.
+The export runs as an attempt of a supervisor of its own, like the restore self-test. The attempt has the export's id in place of a
+trial's. Each variant is one step of the attempt, and the files of the variant are the checkpoint of that step.
 """
 
 import json
@@ -29,9 +30,10 @@ OUT_OF_TIME = "the money of this export was used up before all formats were done
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """The result of an export. `code` and `detail` say why not all variants were made. They are None if all were."""
+    """The result of an export. `code` and `detail` say why some variants were not made, and are None if all were made."""
 
-    metric: float | None  #: The objective's metric of the module itself. None if it was not evaluated.
+    #: The objective's metric of the module before its conversion to a format. None if it was not evaluated.
+    metric: float | None
     variants: tuple[Variant, ...]
     code: str | None = None
     detail: str | None = None
@@ -52,19 +54,19 @@ def export(
     limit_s: float,
     resources: Mapping[str, float],
 ) -> ExportResult:
-    """Run an export, and return its result. Blocks for up to `limit_s` plus a few seconds.
+    """Run an export, and return its result. This blocks for up to `limit_s` plus a few seconds.
 
     Args:
         export: The export's id.
-        entry: The trainable.
-        package: The package of the trainable.
-        storage: Where checkpoints are, and where the files are written.
+        entry: The trainable, `module:attribute`.
+        package: The package of the trainable, as `Stored.message` returns it, or None.
+        storage: The URL of the storage with the checkpoint, to which the files are written.
         trial: The trial whose checkpoint is exported.
         step: The step of the checkpoint.
         attempt: The attempt that saved the checkpoint.
         wanted: The configuration of `run_export`, without `checkpoint`.
-        limit_s: How long the download of the checkpoint and the lease may take together.
-        resources: CPUs and GPUs.
+        limit_s: How many seconds the download of the checkpoint and the attempt may take together.
+        resources: The numbers of CPUs and GPUs.
     """
     began, formats = time.monotonic(), len(wanted["formats"])
     store = CheckpointStore(storage, project, job)
@@ -108,7 +110,8 @@ def export(
             )
             result = _follow(supervisor, formats)
         return _stored(result, store, export)
-    except Exception as error:  # of the supervisor; without this, only the log of the process would name it
+    except Exception as error:
+        # An error of the supervisor. Without this, only the log of the process would name it.
         return ExportResult(
             None, (), "worker_failed", f"the worker failed: {type(error).__name__}: {error}; export again"
         )
@@ -150,7 +153,7 @@ def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
 
 
 def _stored(result: ExportResult, store: CheckpointStore, export: str) -> ExportResult:
-    """Return the result with an error in the variants whose file is not in the storage."""
+    """Return the result, with an error in each variant whose file is not in the storage."""
     files, detail = dict[str, StoredFile](), "the file could not be written to the storage"
     try:
         files = store.files(export)

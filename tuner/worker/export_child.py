@@ -32,7 +32,8 @@ def run_export(channel: Channel) -> None:
     except ExportFailed as failed:
         channel.report(1, {"code": failed.code, "detail": failed.detail}, resumable=False)
         return
-    channel.phase("train")  # from here on, the time of a variant says when the next one is worth a save
+    # from here on, the supervisor measures each variant as a step, and decides when to save
+    channel.phase("train")
     unsaved: list[Path] = []
     for step, format in enumerate(wanted["formats"], start=1):
         variant = exporter.variant(format)

@@ -36,8 +36,8 @@ from tuner.worker.process_tree import become_subreaper, kill_own_descendants, si
 
 # Names of `tuner.training` that can be used without torch.
 _LIGHT = r"(?:DatasetRefused|MetricsRefused|StopTraining|dataset|prepare)"
-# User code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns a
-# dictionary. The import takes two seconds of processor time, once for all attempts, and is skipped if the code does not match.
+# Finds user code in which a function may import torch: directly, through `tuner.training`, or because `save_checkpoint` of a class returns
+# a dictionary. If user code matches, the server imports torch once for all attempts, which takes two seconds of processor time.
 USES_TORCH = re.compile(
     rf"torch|save_checkpoint|tuner\.training(?!\.boosting| import {_LIGHT}(?:, {_LIGHT})*[ ]*$)", re.MULTILINE
 )
@@ -71,9 +71,9 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     else:
         _import(*modules)
     if os.environ.get(TUNABLES) == HUGE_PAGES:
-        # It has taken effect. Only programs that are started while user code is imported or prepares data have it.
+        # The setting has taken effect in this process. It is deleted so that programs which attempts start do not get it.
         del os.environ[TUNABLES]
-    # Shared with the children. The first one that needs torch._dynamo sets it.
+    # Shared with the children. The first child that imports torch._dynamo sets it to 1.
     dynamo_needed = mmap.mmap(-1, 1)
     stand_in(lambda: dynamo_needed.__setitem__(0, 1))
     # A collection takes 0.25 s of processor time. Imports leave little garbage, so collect only if data may have been prepared.
@@ -100,10 +100,11 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
     """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
     If user code cannot be imported, the child will report the error. If user code started threads or used CUDA, children could not be
-    forked safely, so the server restarts itself without the trainable, with those costly modules that the trainable needs.
+    forked safely, so the server restarts itself without the trainable, and imports only those modules of `COSTLY` that were imported before.
     """
     module, before = entry.partition(":")[0], set(sys.modules)
-    has_native_threads = False  # whether preparing the data has started some, such as those of OpenMP
+    # whether preparing the data has started threads outside Python, such as those of OpenMP
+    has_native_threads = False
     with contextlib.suppress(BaseException), _output_discarded():
         imported = importlib.import_module(module)
         if IMPORTS_RAY.search(inspect.getsource(imported)):
@@ -114,7 +115,7 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
             try:
                 sys.modules[PREPARING].prepare_all(constants)
             finally:
-                # The kernel lists a thread that has ended for some milliseconds more.
+                # The kernel still lists a thread for some milliseconds after the thread has ended.
                 deadline = time.monotonic() + THREADS_END_S
                 while (has_native_threads := _thread_count() > threads) and time.monotonic() < deadline:
                     time.sleep(0.01)
@@ -134,7 +135,7 @@ def _thread_count() -> int:
 def _output_discarded() -> Iterator[None]:
     """Discard the output that user code prints while it is imported.
 
-    It would go to the worker's log, whose size is not limited.
+    The output would otherwise go to the worker's log, whose size is not limited.
     """
     kept, null = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
@@ -151,9 +152,9 @@ def _output_discarded() -> Iterator[None]:
 
 
 def _cuda_is_lost_to_forks() -> bool:
-    """Return whether importing user code used CUDA, after which no fork of this process can use a GPU.
+    """Return whether this process has used CUDA while it imported user code. If it has, no fork of this process can use a GPU.
 
-    The test runs in a fork, because PyTorch reports this only there. A call that counts the GPUs is enough to make forks unusable,
+    The test runs in a fork, because PyTorch reports only there that CUDA is unusable. A call that counts the GPUs is enough to cause this,
     although `torch.cuda.is_initialized()` stays false in the calling process.
     """
     torch = sys.modules.get("torch")
@@ -198,8 +199,8 @@ def _serve(control: socket.socket, own: tuple[int, ...], package: str, dynamo_ne
         control: The socket to the supervisor.
         own: Descriptors of the server that a child must close.
         package: The folder of the trainable's package, or empty.
-        dynamo_needed: Not 0 if a child has imported torch._dynamo since the last fork. It is then imported here, once for all later
-            children.
+        dynamo_needed: One byte of memory that is shared with the children. It is not 0 if a child has imported torch._dynamo. The server
+            then imports it too, once for all later children.
     """
     data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
     if not data:

@@ -30,8 +30,8 @@ PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 SECRETS = ("TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 OURS = "TUNER_USER_"  # prefix of variables that an operator sets for trainables
 PR_SET_NO_NEW_PRIVS = 38
-# For a fork server. A fork copies the page tables of its heap, and an exit removes them. With pages of 2 MiB, a fork of a process that has
-# imported PyTorch and Ray and the exit of the child take 22 ms of processor time instead of 36 ms.
+# The setting of malloc for a fork server. A fork copies the page tables of the server's heap, and the exit of the child removes them. With
+# pages of 2 MiB, fork and exit take 22 ms of processor time instead of 36 ms, if the server has imported PyTorch and Ray.
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 GIB = 1 << 30
 
@@ -96,7 +96,7 @@ class UserCodeLimits:
         return name.startswith(ALLOWED_PREFIXES) and not any(word in name for word in SECRETS)
 
     def hold(self, pid: int) -> None:
-        """Apply the kernel's limits on open files and core dumps to a process and its future children.
+        """Limit the open files of a process and its future children, and disable their core dumps.
 
         Do nothing if the process is gone.
         """
@@ -112,10 +112,10 @@ class UserCodeLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """The request to a probe: describe a trainable within these limits."""
+    """The arguments of a probe: the trainable to describe, and the limits for importing it."""
 
-    entry: str
-    limit_s: float
+    entry: str  #: The trainable, `module:attribute`.
+    limit_s: float  #: How long the probe may take, in seconds.
     processes: int  #: Processes and threads, counted together.
     memory_bytes: int
     package: str = ""  #: The folder that `entry` comes from, or empty.
@@ -126,7 +126,7 @@ class ProbeRequest:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a variable belongs to the service or Ray. No setting passes such variables to user code."""
+    """Return whether an environment variable belongs to the service or Ray. No setting passes such variables on to user code."""
     return name.startswith(("TUNER_", "RAY_")) and not name.startswith(OURS)
 
 
@@ -138,12 +138,12 @@ def give_up_privileges() -> None:
 def excess(
     pid: int, *, processes: int, memory_bytes: int | None
 ) -> tuple[Literal["processes", "memory"], str] | None:
-    """Return the limit that the descendants of a process exceed, and a message about it, or None.
+    """Return which limit the descendants of a process exceed, with a message about it. Return None if they exceed no limit.
 
     Args:
-        pid: The process. If it has no descendants, its own use counts.
-        processes: The most processes and threads, counted together.
-        memory_bytes: The most memory. None means no limit.
+        pid: The id of the process. If it has no descendants, its own use counts.
+        processes: The highest allowed number of processes and threads, counted together.
+        memory_bytes: The most memory that is allowed. None means no limit.
     """
     use = resource_use(descendants(pid, most=processes) or [pid])
     if use.processes > processes:

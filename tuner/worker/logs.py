@@ -16,14 +16,14 @@ from tuner.checkpoints.storage import explained
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024
-FIRST_S = 1.0
-EVERY_S = 5.0
+FIRST_S = 1.0  # how often the writer looks for output until there is some
+EVERY_S = 5.0  # how often it writes new output after that
 LAST_S = 1.0  # longest wait until the last output is stored; it is limited because the worker costs money meanwhile
 log = logging.getLogger("tuner.worker")
 
 
 class LogPump:
-    """Read the child's standard output and error at once, so that the child never blocks on them.
+    """Reads the child's standard output and error as soon as they are written, so that the child never blocks on them.
 
     A second thread writes the output to storage, so that slow storage does not delay the reading.
     """
@@ -41,7 +41,7 @@ class LogPump:
         self._writer.start()
 
     def started(self) -> None:
-        """Close our write end of the pipe, once the child has its own, so that the child's exit ends the stream."""
+        """Close this process's write end of the pipe, so that the stream ends when the child exits. Call it after the child was forked."""
         os.close(self.write_fd)
 
     def close(self) -> None:

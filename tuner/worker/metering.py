@@ -1,4 +1,4 @@
-"""Measure an attempt: its time by kind of cost, and its use of processors, memory and GPUs.
+"""Measure an attempt: its time by cost kind, and its use of processors, memory and GPUs.
 
 GPUs are measured with NVIDIA's management library (NVML), which comes with the GPU driver. `pip install tuner[gpu]`
 installs its Python binding. If either is missing, GPUs are not measured. GPU utilisation is the share of the last
@@ -19,7 +19,7 @@ from tuner.worker.process_tree import ResourceUse
 
 
 class Stopwatch:
-    """Measure time by kind. A later reading never shows less of a kind than an earlier one.
+    """Measures the time of an attempt by cost kind. A later reading never shows less time of a kind than an earlier one.
 
     Not thread-safe: the supervisor's lock guards it.
     """
@@ -32,13 +32,14 @@ class Stopwatch:
 
     @property
     def kind(self) -> str:
-        """The kind of the time that passes now."""
+        """The cost kind as which time is counted now."""
         return self._kind
 
     def switch(self, kind: str, at_ns: int | None = None) -> None:
-        """Count the time from `at_ns` on as `kind`. None means now.
+        """Count the time from `at_ns` on as the cost kind `kind`. None means now.
 
-        An instant before the last switch or reading is moved to that one. An instant in the future is moved to now.
+        If `at_ns` is before the last switch or reading, the instant of the last switch or reading is used. If it is in the future,
+        the present is used.
         """
         now = time.monotonic_ns()
         at = max(self._since, self._shown_at, now if at_ns is None else min(at_ns, now))
@@ -46,8 +47,10 @@ class Stopwatch:
         self._kind, self._since = kind, at
 
     def reading(self, lease_ns: int, at_ns: int | None = None) -> dict[str, int]:
-        """Return nanoseconds by kind until `at_ns`, or until now if that is None or in the future. Time beyond the lease is not
-        counted."""
+        """Return the nanoseconds of each cost kind until `at_ns`, or until now if `at_ns` is None or in the future.
+
+        Time beyond the lease is not counted.
+        """
         now = time.monotonic_ns()
         at = max(self._since, self._shown_at, now if at_ns is None else min(at_ns, now))
         shown = dict(self._ns)
@@ -60,7 +63,7 @@ class Stopwatch:
         return {kind: ns for kind, ns in shown.items() if ns}
 
     def of(self, kind: str) -> int:
-        """Return the nanoseconds of one kind so far, including time beyond the lease."""
+        """Return the nanoseconds of one cost kind so far, including time beyond the lease."""
         running = max(0, time.monotonic_ns() - self._since) if kind == self._kind else 0
         return self._ns.get(kind, 0) + running
 
@@ -74,26 +77,27 @@ class GpuSample:
 
     percent: int  #: NVML's utilisation, the mean over the devices.
     used_bytes: int  #: The memory in use on the device that uses most.
-    facts: dict[str, Fact]  #: Least memory of the devices, and name and compute capability of the first.
+    #: The smallest memory of all devices, and the name and compute capability of the first.
+    facts: dict[str, Fact]
 
 
-READS = "reads"  # the name of the file in the worker's directory
-# Of one line and of one attempt. User code can write any number, and a sum over many attempts has to fit into 63 bits.
+READS = "reads"  # the name of the `ReadLog`'s file in the worker's directory
+# The most bytes that a line and an attempt can count. User code can write any number, and a sum over many attempts must fit into 63 bits.
 MAX_READ_BYTES = 1 << 46
 MAX_LOG_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetReads:
-    """What `tuner.training.dataset` has read since the last look."""
+    """What `tuner.training.dataset` has read since the last call of `ReadLog.take`."""
 
     read_bytes: int
-    bucket_bytes: int  #: The part that came from buckets of clouds.
-    waits: bool  #: Whether training waits for more.
+    bucket_bytes: int  #: How many of these bytes came from buckets of clouds.
+    waits: bool  #: Whether training waits for more data.
 
 
 class ReadLog:
-    """The file to which `tuner.training.dataset` adds what it reads. All processes of user code write to it."""
+    """The file to which `tuner.training.dataset` appends a line about what it has read. All processes of user code write to it."""
 
     def __init__(self, home: Path) -> None:
         """Create the file in a worker's directory."""
@@ -101,9 +105,9 @@ class ReadLog:
         self._taken = 0
 
     def take(self) -> DatasetReads | None:
-        """Return what the new lines say, or None without a new line.
+        """Return the sums of the new lines, or None if there is no valid new line.
 
-        At most 64 KiB of lines are taken at once. A line that is not valid is skipped.
+        One call reads at most 64 KiB of lines. A line that is not valid is skipped.
         """
         data = os.pread(self._file.fileno(), MAX_LOG_BYTES, self._taken)
         lines = data[: data.rfind(b"\n") + 1 or (len(data) if len(data) == MAX_LOG_BYTES else 0)]
@@ -124,7 +128,7 @@ def _counts_of(line: bytes) -> list[int]:
 
 @dataclass
 class UsageMeter:
-    """Usage of one attempt. Processor time is counted from the first measurement in training, as is the training time."""
+    """Collects the resource usage of one attempt. Processor time and training time count from the first measurement in training."""
 
     looked_ns: int = 0  # when the processes were last measured, on the monotonic clock
     look_ns: int = 0  # the processor time that the measurement took
@@ -133,7 +137,7 @@ class UsageMeter:
     _facts: dict[str, Fact] = field(default_factory=dict)
 
     def processes(self, use: ResourceUse, *, trained_ns: int) -> None:
-        """Add a measurement. `trained_ns` is the attempt's training time so far."""
+        """Add a measurement of the attempt's processes. `trained_ns` is the attempt's training time so far."""
         if self._since is None:
             self._since = (use.cpu_ns, trained_ns)
         cpu, wall = use.cpu_ns - self._since[0], trained_ns - self._since[1]
@@ -148,8 +152,9 @@ class UsageMeter:
         self._facts |= sample.facts
 
     def add_reported(self, usage: object, *, trained_ns: int) -> None:
-        """Add the usage that the child measured of itself and sent with a report. The value may have any
-        type, so it is checked here.
+        """Add the usage that the child measured of itself and sent with a report.
+
+        User code can send a value of any type, so it is checked here.
 
         Args:
             usage: The value from the child.
@@ -176,11 +181,11 @@ class UsageMeter:
         self._add(restored_bytes=size_bytes)
 
     def artifacts(self, stored_bytes: int) -> None:
-        """Note the size of the artifacts that the attempt has in the storage."""
+        """Set the size of all artifacts that the attempt has in the storage."""
         self._counts["artifact_bytes"] = stored_bytes
 
     def datasets(self, reads: DatasetReads) -> None:
-        """Add what `tuner.training.dataset` has downloaded."""
+        """Add the bytes that `tuner.training.dataset` has read."""
         self._add(data_read_bytes=reads.read_bytes, data_bucket_bytes=reads.bucket_bytes)
         for name in ("data_read_bytes", "data_bucket_bytes"):
             self._counts[name] = min(self._counts[name], MAX_READ_BYTES)
@@ -209,7 +214,7 @@ class Gpus:
         self._handles: list[Any] | None = None
 
     def sample(self) -> GpuSample | None:
-        """Return a sample over all GPUs, or None if they cannot be measured, for example a GPU that is split with MIG."""
+        """Return a measurement of all GPUs, or None if they cannot be measured, for example because one is split with MIG."""
         try:
             if self._handles is None:
                 self._handles = []

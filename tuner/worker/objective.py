@@ -34,7 +34,7 @@ class NotInSearchSpace(LookupError):
 
 
 class LookupTrial(BaseTrial):
-    """A trial whose suggestions are answered by `find`, which subclasses define."""
+    """A trial of Optuna that takes each suggested value from `find`, which subclasses define."""
 
     def __init__(self, number: int) -> None:
         self._number, self._began = number, datetime.now()
@@ -45,7 +45,7 @@ class LookupTrial(BaseTrial):
 
     @abstractmethod
     def find(self, name: str, distribution: BaseDistribution) -> Any:
-        """Return the value of a parameter."""
+        """Return the value to suggest for the parameter `name`."""
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
         if name not in self._params:
@@ -110,9 +110,9 @@ class LookupTrial(BaseTrial):
 
 
 class ServiceTrial(LookupTrial):
-    """The trial of an attempt. Each report is one step.
+    """A trial of Optuna that suggests the attempt's configuration and sends each report as one step.
 
-    If a `SpotSafe` or an adapter of `tuner.training` reports the steps, `report` only checks its value.
+    If a `SpotSafe` or an adapter of `tuner.training` reports the steps, `report` only checks the value and sends nothing.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -134,7 +134,8 @@ class ServiceTrial(LookupTrial):
         if isinstance(distribution, CategoricalDistribution):
             for choice in distribution.choices:
                 if same(choice, value):
-                    return choice  # JSON does not tell 1 from 1.0, so the objective's own choice is returned.
+                    # JSON does not distinguish 1 from 1.0, so the objective's own choice is returned.
+                    return choice
         elif _is_within(distribution, value):
             return value
         raise NotInSearchSpace(
@@ -153,7 +154,7 @@ class ServiceTrial(LookupTrial):
         return self._is_over
 
     def finish(self, value: Any) -> None:
-        """Take what the objective returned. It is the result of the only step if nothing was reported."""
+        """Report the value that the objective returned as the only step. Do nothing if steps were reported before."""
         if self._reported or self._channel.is_used_by_run:
             return
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -182,10 +183,10 @@ def run_objective(objective: Callable[..., Any], channel: Channel) -> None:
     """Run the objective with the attempt's configuration. Exceptions of user code propagate.
 
     Raises:
-        StopTraining: A reply ordered it to stop.
+        StopTraining: The service stopped or paused the trial.
     """
     trial = ServiceTrial(channel)
-    # A pruned trial ends with the steps that it reported, whether the service or the objective itself wanted that.
+    # A pruned trial ends with the steps that it reported, whether the service or the objective itself decided to prune it.
     with contextlib.suppress(TrialPruned):
         trial.finish(objective(trial))
     if trial.should_prune():
@@ -193,7 +194,7 @@ def run_objective(objective: Callable[..., Any], channel: Channel) -> None:
 
 
 def _is_within(distribution: BaseDistribution, value: Any) -> bool:
-    """Return whether a value is a number that a distribution of numbers can suggest."""
+    """Return whether a distribution of numbers can suggest this value. Return False for other distributions and values."""
     if not isinstance(distribution, FloatDistribution | IntDistribution):
         return False
     if not isinstance(value, float | int) or isinstance(value, bool):
@@ -207,7 +208,7 @@ def _is_within(distribution: BaseDistribution, value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
-    """Return a reported value as a number. Raise MetricsRefused if it is not one, which a study refuses too."""
+    """Return a reported value as a number. Raise MetricsRefused if it is not a number; a study of Optuna refuses it too."""
     plain = plain_metrics({"value": value})["value"]
     if not isinstance(plain, Real) or isinstance(plain, bool):
         raise MetricsRefused(f"the objective's value is {value!r}; report and return numbers")

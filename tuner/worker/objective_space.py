@@ -1,8 +1,9 @@
 """Record the search space of an Optuna objective, by running it with a trial that notes what is suggested.
 
-The objective runs several times until its first report, or its end. Each run takes other values of one parameter with few values
-(categorical, or a short range of integers), so that a suggestion which occurs only for some values is seen, and gets a condition
-(`when`). Then random configurations of the recorded space check that the objective suggests exactly what the space says.
+The objective runs several times until its first report, or its end. Each run changes one parameter that has few values
+(categorical, or a short range of integers). This finds parameters that are suggested only for some values of another parameter; they
+get a condition (`when`). Then runs with random configurations of the recorded space check that the objective suggests exactly the
+parameters of the space.
 """
 
 import signal
@@ -44,7 +45,7 @@ class _TimeIsUp(BaseException):
 
 
 class _EndsAtReport:
-    """A connection to a supervisor that ends the run when the first reply is awaited."""
+    """Stands in for a connection to a supervisor. It ends the run when user code waits for the first reply."""
 
     def __init__(self) -> None:
         self._begin = [channel.begin_message(channel.BeginMessage("trial_0", 1, "", {}, ""))]
@@ -59,7 +60,7 @@ class _EndsAtReport:
 
 
 class RecordingTrial(LookupTrial):
-    """A trial that takes the given values, and for other parameters the first choice or the lower end."""
+    """A trial that records the suggested parameters. Those without a given value get their first choice or their lower bound."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         super().__init__(0)
@@ -80,7 +81,9 @@ class RecordingTrial(LookupTrial):
 
 
 def recorded_space(objective: Objective, *, limit_s: float = LIMIT_S) -> Space:
-    """Return the search space of an objective. Call it in the main thread, whose alarm limits the time.
+    """Record and return the search space of an objective, within `limit_s` seconds.
+
+    Call it in the main thread, because the signal SIGALRM ends it when the time is over.
 
     Raises:
         SpaceRefused: The space cannot be recorded. `code` says why, and the text asks for `search_space` in the job file.
@@ -98,7 +101,7 @@ def recorded_space(objective: Objective, *, limit_s: float = LIMIT_S) -> Space:
 
 
 def space_fields(space: Space) -> dict[str, Any]:
-    """Return a search space as a job file has it."""
+    """Return a search space in the form of `search_space` in a job file."""
 
     def fields(parameter: Parameter) -> dict[str, Any]:
         when = {name: list(values) for name, values in parameter.when.items()}
@@ -115,7 +118,7 @@ def space_fields(space: Space) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Run:
-    """What one run suggested, in order, and with which values."""
+    """The parameters that one run suggested, in order, and their values."""
 
     parameters: Mapping[str, Parameter]
     values: Config
@@ -130,8 +133,8 @@ class _Runs:
     def recorded(self) -> Space:
         """Return the search space that the runs show.
 
-        Each check runs the objective with a configuration drawn from this space. If a check suggests a new set of parameters, the values
-        around it are tried too, and the checks begin again.
+        Each check runs the objective with a configuration drawn from this space. If a check suggests a new set of parameters, the
+        configurations that differ from it in one parameter are tried too, and the checks begin again.
         """
         self._explore({})
         while True:
@@ -199,7 +202,7 @@ class _Runs:
         return run
 
     def _space(self) -> Space:
-        """Return the space that these runs show. Raise SpaceRefused if conditions cannot express when a parameter is suggested."""
+        """Return the space that the runs so far show. Raise SpaceRefused if conditions cannot express when a parameter is suggested."""
         every = {name: parameter for run in self.made for name, parameter in run.parameters.items()}
         if not every:
             raise SpaceRefused(
@@ -265,7 +268,7 @@ def _few_values(parameter: Parameter) -> list[Value]:
 
 
 def _parameter(name: str, distribution: BaseDistribution) -> Parameter:
-    """Return a distribution of Optuna as a parameter. Raise SpaceRefused if a job has no such parameter."""
+    """Convert a distribution of Optuna to a parameter. Raise SpaceRefused if a search space cannot have such a parameter."""
     match distribution:
         case CategoricalDistribution(choices=choices):
             parameter: Parameter = Categorical(tuple(_plain_choice(name, choice) for choice in choices))
@@ -281,10 +284,10 @@ def _parameter(name: str, distribution: BaseDistribution) -> Parameter:
 
 
 def _plain_choice(name: str, choice: Any) -> Value:
-    """Return a choice as a value of a job file. `np.float64` and other subclasses become the type that they derive from.
+    """Convert a choice to a value of a job file. `np.float64` and other subclasses become the type that they derive from.
 
     Raises:
-        SpaceRefused: A job file has no such values.
+        SpaceRefused: A job file cannot have a value of this type.
     """
     if choice is None:
         return None
@@ -300,7 +303,7 @@ def _plain_choice(name: str, choice: Any) -> Value:
 
 @contextmanager
 def _alarm(limit_s: float) -> Iterator[None]:
-    """Raise _TimeIsUp in this thread after some seconds, and again every second, in case the objective catches it."""
+    """Raise _TimeIsUp in this thread after `limit_s` seconds, and then every second, in case the objective catches it."""
 
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise _TimeIsUp

@@ -41,7 +41,7 @@ METADATA = (".dist-info", ".egg-info")
 
 
 def check_tops(names: Iterable[str]) -> None:
-    """Raise BadFile if a top-level module or the metadata of a package hides another module.
+    """Raise BadFile if a top-level module or the metadata of a package would hide another module.
 
     Names of Python's standard library, of the service and of installed packages are refused.
 
@@ -74,7 +74,7 @@ def installed() -> frozenset[str]:
 
 
 def _module(name: str) -> str:
-    """Return the module name of a file or folder: `a` for `a.py`, `a.cpython-311-x86_64-linux-gnu.so` and `a-1.0.dist-info`."""
+    """Return the lower-case module name of a file or folder: `a` for `a.py`, `a.cpython-311-x86_64-linux-gnu.so` and `a-1.0.dist-info`."""
     if name.endswith(METADATA):
         return name.partition("-")[0].replace(".", "_").casefold()
     return name.partition(".")[0].casefold()
@@ -86,13 +86,13 @@ MAX_DEPTH = 20
 # The most unpacked bytes per packed byte. Text is compressed 3 to 20 times, zeros a thousand times.
 MAX_RATIO = 100
 ALWAYS_BYTES = 1 << 20  # a package may always unpack to this size, at any ratio
-BLOCK = 1 << 16  # how much is unpacked at once
+BLOCK = 1 << 16  # how many bytes are unpacked at once
 # Endings of compiled code, and of archives, which may hide it. Both are refused.
 NATIVE = (".so", ".pyd", ".dll", ".dylib", ".exe", ".a", ".o", ".lib")
 PACKED = (".zip", ".whl", ".egg", ".jar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".zst", ".rar")
 RUNS_BY_ITSELF = ("sitecustomize", "usercustomize")
 WHEEL = ".dist-info/WHEEL"
-_ENTRY = b"PK\x01\x02"  # begins an entry of a zip's central directory
+_ENTRY = b"PK\x01\x02"  # the first bytes of an entry in the central directory of a zip file
 # Exceptions of zipfile for files that are not a zip, damaged, encrypted, or compressed with an unknown method.
 _BROKEN = (
     zipfile.BadZipFile,
@@ -296,7 +296,7 @@ class Stored:
         return self.id.removeprefix("pkg_")
 
     def put(self, data: bytes) -> None:
-        """Store the package durably and atomically. Errors of the storage propagate."""
+        """Store `data`, the bytes of the package, durably and atomically. Errors of the storage propagate."""
         assert id_of(data) == self.id
         Storage(self.storage).put_file(data, *self._where(), durably=True)
 
@@ -328,7 +328,7 @@ def id_of(data: bytes) -> str:
 def unpack(package: Stored, folder: Path) -> Path:
     """Fetch a package, and unpack it into a new directory in `folder`. Return that directory, whose name is the package's digest.
 
-    Nobody may write to the directory. `tuner.worker.scratch.wipe` can remove it all the same.
+    The directory and its files are read-only. `tuner.worker.scratch.wipe` can still remove them.
 
     Raises:
         PackageLost: The package is missing in storage or was changed there.

@@ -36,11 +36,11 @@ LOOK_S = 0.1
 def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.0) -> dict[str, Any]:
     """Return a description of the trainable. If it cannot be used, `error` says why. Never raises.
 
-    `import_ns` is the processor time of the import. A trial on a new worker takes at least as long before its first step.
+    `import_ns` is the processor time of the import in nanoseconds. A trial on a new worker takes at least as long before its first step.
 
     Args:
         entry: The trainable, `module:attribute`.
-        package: The folder that it comes from, or empty.
+        package: The folder that the trainable comes from, or empty.
         kind: `optuna` to run the objective and record its search space.
         limit_s: Seconds for all runs of the objective.
     """
@@ -70,7 +70,7 @@ def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.
 
 
 def _recorded(objective: Any, limit_s: float) -> dict[str, Any]:
-    """Return the search space of an objective, or the code and the reason why it cannot be recorded."""
+    """Return the search space of an objective as a field of the description, or `code` and `error` if it cannot be recorded."""
     from tuner.worker.objective_space import (  # imports Optuna, so only when needed
         recorded_space,
         space_fields,
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def _import(request: ProbeRequest, answer: int, output: int) -> NoReturn:
-    """Import the trainable in the child, write the answer, and exit without running the module's exit handlers."""
+    """Import the trainable in the child, write its description to `answer`, and exit without running exit handlers."""
     become_child(output)
     import_first_from(request.package)
     gc.disable()  # saves a tenth of the processor time of the imports
@@ -121,12 +121,12 @@ def _import(request: ProbeRequest, answer: int, output: int) -> NoReturn:
 
 @dataclass
 class ImportWatch:
-    """Wait for the child and collect its answer."""
+    """Waits for the child of a probe, and collects its answer and its output."""
 
     answer: bytearray = field(default_factory=bytearray)
     printed: bytearray = field(default_factory=bytearray)  # the end of what the child printed
     closed: list[int] = field(default_factory=list)  # pipes that are no longer read
-    failure: str | None = None  # why the child was abandoned
+    failure: str | None = None  # which limit the child exceeded; None if none
 
     def follow(self, pid: int, request: ProbeRequest, answer: int, output: int) -> int | None:
         """Wait for the child and return its exit status, or None if it exceeded a limit. The caller must then kill it."""
@@ -135,7 +135,8 @@ class ImportWatch:
             self._receive(answer, output)
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                kill_own_descendants()  # otherwise they would hold the pipes open
+                # they would hold the pipes open, so the loop below would wait for them
+                kill_own_descendants()
                 while len(self.closed) < 2 and time.monotonic() < until + KILL_S:
                     self._receive(answer, output)
                 return os.waitstatus_to_exitcode(status)
@@ -178,7 +179,10 @@ def _beyond(request: ProbeRequest) -> str | None:
 
 
 def answered(request: ProbeRequest) -> dict[str, Any]:
-    """Run a child for the request and return its answer, or an `error` about how the child ended. Kill everything it started."""
+    """Describe the trainable of a request in a child, and return the description, or an `error` if the child failed.
+
+    All processes that the child started are killed.
+    """
     answer, answers = os.pipe()
     output, outputs = os.pipe()
     pid = os.fork()

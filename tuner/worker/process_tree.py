@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
-KILL_S = 8.0  # shorter than the supervisor's wait for its fork server to clean up
+KILL_S = 8.0  # shorter than `CLEAN_TIMEOUT_S`, for which the supervisor waits while its fork server cleans up
 LOOK_AGAIN_S = 0.01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -50,17 +50,18 @@ def become_child(output_fd: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """What some processes use now."""
+    """The resources that some processes use now."""
 
     processes: int  #: Processes and threads, counted together.
     #: The private memory of each process, plus the shared memory of the process that has the most of it. The shared memory of
     #: the other processes is not added, because it is mostly the same memory.
     memory_bytes: int
-    cpu_ns: int  #: Processor time since they started, with that of ended children whose exit status they collected.
+    #: Processor time since their start, including that of ended children whose exit status they collected.
+    cpu_ns: int
 
 
 def resource_use(pids: Iterable[int]) -> ResourceUse:
-    """Return what these processes use together. A process that has ended uses nothing."""
+    """Return the resources that these processes use together. A process that has ended uses nothing."""
     count, memory, most_shared, cpu_ns = 0, 0, 0, 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -107,10 +108,10 @@ def descendants(pid: int, *, most: int | None = None) -> list[int]:
 
 
 def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
-    """Kill all descendants of a process until none is left or the time is over. Return True if none is left.
+    """Kill all descendants of a process until none remains or `within_s` seconds have passed. Return True if none remains.
 
-    A process that forks while it is being killed leaves another one, so this looks again. It also looks again when it finds none: a
-    process that ends while it is listed hides its children, which are then children of the next subreaper. Zombies count as gone,
+    The descendants are listed repeatedly, because a process that is being killed may fork another one. They are listed once more when
+    none is found: a process that ends while it is listed hides its children, which then become children of the next subreaper. Zombies count as gone,
     because their parent may be stopped and therefore not wait for them.
     """
     until, empty_looks = time.monotonic() + within_s, 0
@@ -149,7 +150,7 @@ def kill_own_descendants(*, without: int = 0) -> None:
 
     The exit status of process `without` is not collected, because other code collects it.
 
-    Wait up to `KILL_S` until they are gone. A process with GPU memory stays until the GPU driver has freed it, so that the next attempt
+    Wait up to `KILL_S` until the descendants are gone. A process with GPU memory stays until the GPU driver has freed it, so that the next attempt
     finds the GPU free.
     """
     kill_descendants(os.getpid(), within_s=KILL_S)

@@ -93,7 +93,8 @@ class Program:
         self._kept = KeptCheckpoint(channel)
         self._tail, self._line = bytearray(), bytearray()
         self._printed: list[bytes] = []  # complete lines of the output that were not searched yet
-        self._read_bytes, self._last_line = 0, b""  # how much of the file with metrics was read
+        # how many bytes of the metrics file were read, and the last line of them
+        self._read_bytes, self._last_line = 0, b""
         # whether the checkpoint of the last reported step must be saved when the program ends
         self._unsaved = False
         pattern = config["metrics_pattern"]
@@ -169,13 +170,13 @@ class Program:
         """Report the program's steps until it ends.
 
         Raises:
-            StopTraining: The service ended the attempt. The program was ended.
+            StopTraining: The service ended the attempt. The program has been sent SIGTERM.
             ProgramFailed: The program failed.
         """
         try:
             ended = False
             while not ended:
-                # Asked before reading, so that everything that the program wrote before it ended is read.
+                # Checked before reading, so that everything that the program wrote before it ended is read.
                 ended = self._process.poll() is not None
                 self._take_output(0 if ended else POLL_S)
                 self._report_new(last=ended)
@@ -207,7 +208,7 @@ class Program:
     # Metrics
 
     def _take_output(self, wait_s: float) -> None:
-        """Pass the program's output on. Wait up to `wait_s` for some."""
+        """Copy the program's output to this process's output. Wait up to `wait_s` seconds for the first of it."""
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         for _ in range(MAX_READS):
@@ -228,7 +229,7 @@ class Program:
             wait_s = 0
 
     def _report_new(self, *, last: bool) -> None:
-        """Report the steps that the program has finished since the last call. The program is stopped meanwhile (SIGSTOP).
+        """Report the steps that the program has finished since the last call. Stop the program with SIGSTOP meanwhile.
 
         Do nothing on ranks other than 0. Their programs continue until they wait for the program of rank 0.
         """
@@ -264,10 +265,10 @@ class Program:
         return [_of_json(line.strip()) for line in lines if line.strip()]
 
     def _new_metrics(self) -> bytes:
-        """Return what the program has appended to its file with metrics after the lines that were read.
+        """Return what the program has appended to its metrics file after the lines that were already read.
 
         Raises:
-            ProgramFailed: The program has changed the file in another way, so that steps may be lost.
+            ProgramFailed: The program has not only appended to the file, so steps may be lost.
         """
         try:
             with self._metrics.open("rb") as file:
@@ -301,7 +302,7 @@ class Program:
         self._unsaved = saves and not reply.save
 
     def _staged_artifacts(self) -> list[str]:
-        """Leave the program's new and changed artifacts for the supervisor, and return their names."""
+        """Copy the program's new and changed artifacts to the staging directory for the supervisor, and return their names."""
         changed = self._artifacts.changed()
         if changed:
             try:
@@ -312,12 +313,12 @@ class Program:
         return list(changed)
 
     def _is_new(self, step: Any) -> bool:
-        """Return whether a report is of a new step.
+        """Return whether a report is of a new step. `step` is the step number in the report, or None if it has none.
 
         A program that continues from a checkpoint older than its last step trains some steps again. Their reports are ignored.
 
         Raises:
-            ProgramFailed: The number is not that of the next step.
+            ProgramFailed: The number is neither that of the next step nor that of a repeated step.
         """
         expected = self._step + 1
         if step is None or step == expected:
@@ -350,7 +351,7 @@ class Program:
     # Processes
 
     def _stop(self) -> None:
-        """Stop the program and everything that it started with SIGSTOP, including what it starts meanwhile."""
+        """Send SIGSTOP to the program and all processes that it started, including those that it starts meanwhile."""
         stopped = set[int]()
         while new := [pid for pid in descendants(os.getpid()) if pid not in stopped]:
             _signal_all(signal.SIGSTOP, new)
@@ -361,7 +362,7 @@ class Program:
         self._collected_at = time.monotonic()
 
     def _end(self) -> None:
-        """End the program: SIGTERM to all its processes, and SIGKILL after `GRACE_S`."""
+        """Send SIGTERM to all processes of the program, and wait up to `GRACE_S`. The caller then sends SIGKILL to the remaining ones."""
         processes = descendants(os.getpid())
         _signal_all(signal.SIGTERM, processes)
         _signal_all(signal.SIGCONT, processes)
@@ -437,7 +438,7 @@ def located_words(words: Sequence[str], roots: Sequence[str]) -> list[str]:
 
 
 def located(word: str, roots: Sequence[str]) -> Path | None:
-    """Return the file that a word names below one of the directories, or None."""
+    """Return the file that a word of a command names below one of the directories `roots`, or None if there is none."""
     if not word or word.startswith(("-", "/")) or ".." in Path(word).parts or placeholders(word):
         return None
     with contextlib.suppress(OSError, ValueError):
@@ -448,7 +449,7 @@ def located(word: str, roots: Sequence[str]) -> Path | None:
 
 
 def own_roots() -> list[str]:
-    """Return the directories with user code: those of PYTHONPATH, without those of installed packages and of Python itself."""
+    """Return the directories with user code: PYTHONPATH without the directories of installed packages and of Python itself."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     python = tuple(os.path.join(prefix, "lib") for prefix in {sys.prefix, sys.base_prefix})
     return [path for path in paths if not path.startswith(python) and not {*INSTALLED} & {*Path(path).parts}]

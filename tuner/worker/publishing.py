@@ -34,7 +34,7 @@ from tuner.training.artifacts import (
 )
 from tuner.worker.attempt import RunningAttempt
 
-WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)
+WAITS_S = (0.2, 0.8, 3.2, 12.8, 25.6, 51.2)  # before each retry
 # no retry begins after this time; a try that has begun may last until its requests time out
 RETRY_S = 120.0
 FEW = 3  # retries of an error that is probably permanent; few, because the worker costs money meanwhile
@@ -50,8 +50,9 @@ def background(name: str, work: Callable[..., None], *args: object, **more: obje
 
 
 class Publisher:
-    """Run submitted functions one after the other in daemon threads, so that a hanging function does not keep
-    the process alive.
+    """Runs submitted functions one after the other.
+
+    Each function runs in a daemon thread, so that a function that hangs does not keep the process alive.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,10 @@ class Publisher:
         self._last = background("publisher", run)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for the submitted functions. Unfinished ones continue, but later ones do not wait for them."""
+        """Wait up to `timeout_s` for the submitted functions to finish.
+
+        Unfinished functions continue. Functions that are submitted later do not wait for them.
+        """
         last, self._last = self._last, None
         if last is not None:
             last.join(timeout_s)
@@ -87,8 +91,8 @@ def with_retries(
 ) -> T:
     """Call `work` and return its result. Retry if it raises.
 
-    Stop retrying if `wanted` returns False, the attempt was stopped, its lease ended, `RETRY_S` passed, all waits of `WAITS_S` are
-    used, or the error is probably permanent and `FEW` retries were made. Then raise the last error of the storage.
+    Give up and raise the last error if `wanted` returns False, the attempt was stopped, its lease ended, `RETRY_S` passed, all waits of
+    `WAITS_S` are used, or the error is probably permanent and `FEW` retries were made.
     """
     began = time.monotonic()
     for number, wait_s in enumerate(WAITS_S):
@@ -163,8 +167,8 @@ def store_artifacts(
     An error of the storage is logged, and the trial continues without these artifacts.
 
     Returns:
-        The size of all artifacts of this attempt in bytes, or None if nothing was stored. Then the reason why the files are refused,
-        or an empty text if they are not.
+        Two values. The first is the size of all artifacts of this attempt in bytes, or None if nothing was stored. The second is the
+        reason why the files were refused, or an empty text if they were not refused.
     """
     order = attempt.order
     artifacts = TrialArtifacts(order["storage"], order["project"], order["job"], attempt.trial)
@@ -195,7 +199,7 @@ def store_artifacts(
 
 
 def staged_artifacts(staging: Path, step: int, names: Sequence[str]) -> dict[str, bytes]:
-    """Read the files that the child left for a step's report, and remove them.
+    """Read the files that the child staged with the report of a step, remove them, and return their contents by name.
 
     The supervisor may have access to files that user code may not read, so links are not followed, neither to a file nor to the
     directory.
@@ -248,8 +252,8 @@ def unsafe_reason(path: Path, staging: Path | None) -> str:
 def restored_part(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> PartOfStep | None:
     """Fetch the newest checkpoint from the middle of a step. Return None if there is none, or if the storage fails.
 
-    Errors of the storage are ignored here. Without this checkpoint the trial only trains the step again, and if the storage still fails,
-    the restore that follows raises the error.
+    Errors of the storage are ignored here. Without this checkpoint, the trial only trains a part of the step again. If the storage still
+    fails, restoring the checkpoint of a finished step raises the error.
     """
     if not attempt.may_have_part:
         return None
@@ -266,11 +270,11 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
     """Fetch the newest undamaged checkpoint up to the step that the driver recorded as durable.
 
     Returns:
-        Its step and the folder with its files, or None if all checkpoints are damaged.
+        The step of the checkpoint and the folder with its files, or None if all checkpoints are damaged.
 
     Raises:
-        StorageFailed: A checkpoint could not be read, so it is unknown whether it is damaged. Also if the expected checkpoint is
-            missing and there is no other, which means that the storage has changed.
+        StorageFailed: A checkpoint could not be read, so it is unknown whether it is damaged. This is also raised if the expected
+            checkpoint is missing and there is no other, because then the storage itself may have been replaced.
     """
     step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
     expected = CheckpointId(step, number) if number is not None else None
@@ -291,7 +295,7 @@ def fetched_teacher(attempt: RunningAttempt, into: Path) -> Path:
 
     Raises:
         BadFile: The checkpoint is missing or damaged, so another attempt could not read it either.
-        StorageFailed: It could not be read.
+        StorageFailed: The checkpoint could not be read after all retries.
     """
     teacher = attempt.order["teacher"]
     store = CheckpointStore(teacher["storage"], teacher["project"], teacher["job"])
@@ -321,9 +325,9 @@ def size_of(checkpoint: Path) -> int:
 
 
 def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:
-    """Return the steps of the trial's checkpoints before `step`, if the driver named another step to continue from.
+    """Return the steps of the trial's checkpoints before `step`, which the attempt has restored.
 
-    Return an empty set if the driver ordered `step`, or if the storage cannot be read.
+    Return an empty set if `step` is the one that the driver ordered, or if the storage cannot be read.
     """
     if step == attempt.order["restore_step"]:
         return frozenset()

@@ -1,8 +1,8 @@
-"""The processes of one attempt, if it has several: their ranks, and the variables with which they find each other.
+"""The ranks of an attempt with several processes, and the environment variables with which the processes find each other.
 
 Each process has a *rank*. Rank 0 reports and saves for all of them. The variables are those of `torchrun`, so its scripts run unchanged.
 
-On several nodes, each node has a supervisor. The supervisor of node 0 is the one that the driver talks to. It begins the attempt on the
+On several nodes, each node has a supervisor. The driver communicates only with the supervisor of node 0. That supervisor begins the attempt on the
 other nodes, decides how the attempt ends, and ends it on all of them. Each supervisor enforces the lease on its own node.
 """
 
@@ -64,7 +64,7 @@ class RankGroup:
         return range(self.node * self.processes, (self.node + 1) * self.processes)
 
     def variables(self, rank: int) -> dict[str, str]:
-        """Return the environment variables of a rank. Return none if the attempt has a single process."""
+        """Return the environment variables of a rank, or an empty dictionary if the attempt has a single process."""
         if self.size == 1:
             return {}
         numbers = {
@@ -95,7 +95,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankEnd:
-    """The end of a rank that may be the cause of a failure. The attempt fails, unless it is being stopped."""
+    """The end of a rank, which may be the cause of the attempt's failure."""
 
     rank: int
     at_ns: int  #: When it ended, on the monotonic clock of this node.
@@ -126,7 +126,7 @@ class RankEnd:
 class OtherNodes:
     """The other nodes of an attempt, as the supervisor of node 0 sees them.
 
-    The methods of this class do nothing, for attempts on one node. The subclass `OtherActors` handles attempts on several nodes.
+    This class is for attempts on one node, so its methods do nothing. The subclass `OtherActors` is for attempts on several nodes.
 
     The supervisor calls all methods under its lock, so they must not wait.
     """
@@ -135,18 +135,18 @@ class OtherNodes:
         """Begin the attempt on the other nodes."""
 
     def renew(self, lease_ns: int) -> None:
-        """Extend the lease of the attempt."""
+        """Set the lease of the attempt on the other nodes to `lease_ns`, in nanoseconds since it began."""
 
     def end(self, state: str, error: dict[str, str] | None) -> None:
-        """End the attempt on the other nodes in this state. Do nothing if none has begun it."""
+        """End the attempt on the other nodes with this state and error. Do nothing on nodes that are not running it."""
 
     def have_answered(self, since_s: float) -> bool:
-        """Return whether each other node has answered a recent call or has ended the attempt.
+        """Return whether each other node has answered a call that was made after `since_s`, or has ended the attempt.
 
-        Return False while a node is lost and its loss was not noticed yet.
+        A lost node does not answer, so this stays False until the loss is noticed.
 
         Args:
-            since_s: The call must have been made after this time, in seconds on the monotonic clock.
+            since_s: A time in seconds on the monotonic clock.
         """
         return True
 
@@ -158,8 +158,8 @@ class Peer:
     rank: int
     pid: int
     channel: ChannelEnd
-    ended: bool = False  # user code returned
-    messages: int = 0  # since its last report
+    ended: bool = False  # whether user code returned
+    messages: int = 0  # how many it has sent since its last report or question
 
     @classmethod
     def of(cls, rank: int, pid: int, connection: Connection) -> Self:

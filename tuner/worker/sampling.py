@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tuner.worker.supervisor import Supervisor
 
 SAMPLE_S = 1.0
-LOOK_PART = 200
+LOOK_PART = 200  # measuring uses at most this part of a processor: 1/200
 
 
 class UsageSampler:
@@ -47,7 +47,7 @@ class UsageSampler:
                 return
             sample_usage(attempt, self._supervisor.pids)
             has_gpu = attempt.watch.kind == "train" and attempt.order.get("resources", {}).get("GPU")
-        # Without the lock, because a faulty GPU may answer late.
+        # This runs without the lock, because a faulty GPU may answer late.
         sample = self._gpus.sample() if has_gpu else None
         if sample is not None:
             with self._changed:

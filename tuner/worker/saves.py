@@ -10,7 +10,7 @@ from typing import Any, Self
 from tuner.domain.time import NS
 from tuner.tuning.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, steps_between
 
-# The least cost of a save, as time in which training is stalled. Even a save with a shorter stall uses a core
+# The least cost of a save, expressed as time for which training is stalled. Even a save with a shorter stall uses a core
 # during the training, and its dozen requests to object storage cost as much as a $1/h machine in a tenth of a
 # second.
 LEAST_NS = NS // 10
@@ -20,10 +20,10 @@ GUESS = SaveTimes(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save
 
 @dataclass
 class Saves:
-    """Measure the saves of one attempt and decide when the next is due. Instants are in nanoseconds on the caller's clock."""
+    """Measures the saves of one attempt and decides when the next save is due. Instants are in nanoseconds on the caller's clock."""
 
     risk: InterruptionRisk
-    interval_ns: int | None  # None means the rule of `tuner.tuning.checkpointing`
+    interval_ns: int | None  # time between saves; None means that `tuner.tuning.checkpointing` decides
     ordered_at: int  # when the last save was ordered, or when the attempt began
     saving: SaveTimes | None = None  # the measured cost of a save; None before the first one
     _ordered: bool = False  # whether a save was ever ordered; user code may also save without an order
@@ -39,13 +39,13 @@ class Saves:
 
     @property
     def durable_ns(self) -> int:
-        """Nanoseconds from the end of a step until its checkpoint is durable: about the longest of recent saves."""
+        """Nanoseconds from the order to save until the checkpoint is durable: about the longest time of recent saves."""
         return (self.saving or GUESS).durable_ns
 
     def phase(self, kind: str, at: int) -> None:
-        """Note that the child does work of this kind from `at` on.
+        """Note that the child's time belongs to this cost kind from `at` on.
 
-        Training is stalled while the kind is `checkpoint`.
+        Training is stalled while the cost kind is `checkpoint`.
         """
         if self._stalls_since is not None:
             self._stall_ns = max(0, at - self._stalls_since)
@@ -61,8 +61,8 @@ class Saves:
     def due(self, step_ns: int, now: int) -> bool:
         """Return whether a save is due at the end of a step. `step_ns` is the longest duration of the recent steps.
 
-        With an interval, a save is due when it has passed since the last order. Otherwise a save is due when the training time since
-        the last save is worth the cost of another.
+        If the job sets an interval, a save is due when the interval has passed since the last ordered save. Otherwise a save is due when the
+        training time since the last save is worth the cost of another save.
         """
         if self.interval_ns is not None:
             return now - self.ordered_at >= self.interval_ns
@@ -84,11 +84,13 @@ class Saves:
     def ordered_within(self, step_ns: int, now: int) -> None:
         """Note that a save was ordered in the middle of a step, of which `step_ns` nanoseconds have passed."""
         self.ordered_at, self._ordered = now, True
-        self._trained_ns = self._stalled_ns - step_ns  # the end of the step adds all of its time
+        self._trained_ns = self._stalled_ns - step_ns  # `stepped` will add the time of the whole step
 
     def is_cheap(self, step_ns: int) -> bool:
-        """Return whether saving at every step costs little: `STALL_PART` stalls fit into a step, and a save is durable before the
-        next one.
+        """Return whether saving at every step costs little.
+
+        It does if a step of `step_ns` is at least `STALL_PART` times as long as the stall of a save, and long enough for a save to become
+        durable before the next one.
         """
         return max(STALL_PART * max(LEAST_NS, (self.saving or GUESS).stall_ns), self.durable_ns) <= step_ns
 
@@ -102,7 +104,7 @@ class Saves:
             self.ordered_at, self._trained_ns, self._ordered = at, 0, True
 
     def made_durable(self, at: int) -> None:
-        """Measure the save that was ordered last, which is now durable. Failed saves are not measured."""
+        """Measure the save that was ordered last, which became durable at `at`. Do nothing if no save was ordered."""
         if not self._ordered:
             return
         took = self._stall_ns, at - self.ordered_at

@@ -45,7 +45,7 @@ def wipe(folder: Path) -> None:
 
 
 def new_directory(folder: Path, *inner: str) -> Path:
-    """Create an empty directory in place of an existing one. With `inner`, create and return a directory within it."""
+    """Remove the directory `folder` if it exists, and create it. If `inner` is given, create and return that directory within it."""
     wipe(folder)
     made = folder.joinpath(*inner)
     made.mkdir(parents=True)
@@ -55,7 +55,7 @@ def new_directory(folder: Path, *inner: str) -> Path:
 def _abandoned(folder: Path) -> bool:
     """Return whether the process that created the directory is gone.
 
-    A directory without a lock file is just being created.
+    A directory without a lock file is not abandoned, because its process is just creating it.
     """
     with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor
 
 PROJECT = JOB = "self-test"
-# how long to wait until an ordered save is durable; after that the child is paused, which saves too
+# how long to wait until an ordered save is durable; then the attempt is paused, which also saves
 SETTLES_S = 5.0
 USE_SPOT_SAFE = "name everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
 
@@ -38,7 +38,7 @@ class SelfTestActorLost(Exception):
 
 
 class _Failed(Exception):
-    """The self-test did not pass. Holds the verdict."""
+    """The self-test did not pass. `verdict` says why."""
 
     def __init__(self, reason: str, *, lasting: bool = True) -> None:
         super().__init__(reason)
@@ -70,7 +70,10 @@ def self_test(
     processes: int = 1,
     teacher: Mapping[str, Any] | None = None,
 ) -> Verdict:
-    """Run the restore self-test in a supervisor of its own, and return the verdict. Blocks for up to `limit_s` plus a few seconds."""
+    """Run the restore self-test in a supervisor of its own, and return the verdict. This blocks for up to `limit_s` plus a few seconds.
+
+    See `RestoreSelfTest.verdict` for `configs`. The other arguments are those of an attempt.
+    """
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:
         storage = scratch.path / "storage"
@@ -92,7 +95,7 @@ def self_test(
 
 
 class RestoreSelfTest:
-    """A restore self-test with an idle supervisor and an empty storage folder."""
+    """Runs the restore self-test of one trainable. It needs an idle supervisor and an empty storage folder."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class RestoreSelfTest:
             )
 
     def _train_and_kill(self, config: Mapping[str, Any]) -> int:
-        """Train until a checkpoint is durable and kill the process. Return the step of the checkpoint."""
+        """Train until a checkpoint is durable, then kill the process. Return the step of the checkpoint. Raise _Failed if there is none."""
         self._begin(config, until=2, checkpoint_interval_ns=1)
         waits_since: list[float] = []
 
@@ -245,10 +248,10 @@ class RestoreSelfTest:
 
 
 def _differences(saved: Path, restored: Path) -> list[str]:
-    """Return how two checkpoints differ.
+    """Return the names of the parts in which two checkpoints differ. Return an empty list if they are equal.
 
-    Compare the state if both come from `SpotSafe`. Otherwise compare file by file, by the tensors and arrays in files that PyTorch can
-    read.
+    If both come from `SpotSafe`, compare the parts of its state. Otherwise compare file by file. Of files that PyTorch can read, compare the
+    tensors and arrays.
     """
     from tuner.training.comparing import differences, same_tensors  # imports torch
 

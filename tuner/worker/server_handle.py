@@ -32,7 +32,7 @@ FORK_TIMEOUT_S = 60.0
 
 
 class ForkServer:
-    """Start and control one fork server."""
+    """Starts and controls one fork server."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ForkServer:
 
         Args:
             entry: The trainable to import, or empty for none.
-            on_exit: Called as `on_exit(pid, code)` from this object's thread when a child exits. Negative codes are signals.
+            on_exit: Called as `on_exit(pid, code)` from this object's thread when a child exits. A negative code is the number of a signal.
             limits: The limits on user code.
             tmp: The directory for temporary files of user code while it is imported. It is in the worker's directory.
             package: The folder that `entry` comes from, or empty.
@@ -89,7 +89,7 @@ class ForkServer:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit status, negative for a signal. None while the server lives."""
+        """The exit status of the server, negative for a signal. None while the server is alive."""
         return self._process.poll()
 
     @property
@@ -99,7 +99,7 @@ class ForkServer:
             return self._find("ready") is not None
 
     def fork(self, cwd: Path, output_fd: int, *, wanted: Callable[[], bool]) -> tuple[int, Connection]:
-        """Fork a child. Return its process id and our end of its channel.
+        """Wait until the server is ready, and have it fork a child. Return the child's process id and the supervisor's end of its channel.
 
         Args:
             cwd: The child's working directory.
@@ -127,7 +127,7 @@ class ForkServer:
         return pid, Connection(ours.detach())
 
     def kill(self) -> None:
-        """Kill the server and its process group at once. It may hang in user code that it imports."""
+        """Kill the server and its process group at once, for example if it hangs in user code that it imports."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -163,7 +163,7 @@ class ForkServer:
         self._control.close()
 
     def _wait_for(self, word: str, *, timeout_s: float) -> int:
-        """Wait for the next answer with this key, and return its value. Raise OSError if it does not come."""
+        """Wait for the next answer of the server with the key `word`, and return its value. Raise OSError if no answer comes."""
         with self._answered:
             self._answered.wait_for(lambda: not self.alive or self._find(word) is not None, timeout_s)
             answer = self._find(word)
@@ -194,7 +194,7 @@ class ForkServer:
 
 
 class Servers:
-    """Keep a fork server for one trainable.
+    """Keeps a fork server for one trainable, and replaces it when it is dead.
 
     If the trainable comes from a package, each new server fetches, checks and unpacks the package again. The package is on the import
     path of the server and its children only.
@@ -216,7 +216,7 @@ class Servers:
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
-        """Return the fork server, and start a new one if it is dead. Raise the error of a package that cannot be unpacked."""
+        """Return the fork server. If it is dead, start a new one first. If the package cannot be unpacked, raise that error."""
         if self._error is not None:
             self.current.close()
             self.current = self._new(self._entry)

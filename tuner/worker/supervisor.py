@@ -63,10 +63,10 @@ REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
 # How long the failure of one rank waits for the death of another, which may be its cause.
 CAUSE_S = 1.0
-# On several nodes, it waits in addition until all nodes have answered. A node that does not is lost by then
+# On several nodes, the failure also waits until all nodes have answered. A node that does not answer is lost by then
 # (`actor.SILENT_S` is shorter).
 NODES_ANSWER_S = 60.0
-# The most time before its beginning that is billed to an attempt: on a reused worker, and on a new worker.
+# How much time before an attempt is billed to it at most, in nanoseconds: on a reused worker, and on a new worker.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
 
@@ -88,7 +88,7 @@ class Supervisor:
         Args:
             entry: The trainable, `module:attribute`.
             package: The package that `entry` comes from.
-            constants: The constants of the job. Data that depends on nothing else is prepared once.
+            constants: The constants of the job. Data that depends only on them is prepared once for all attempts.
             born_ns: When this worker began to cost money, in nanoseconds on the monotonic clock. None means now.
             notice: Called every 50 ms. Returns the preemption notice of this machine, with its deadline, or None. Must not raise.
             owns_process: Whether all children of this process belong to the supervisor, so that it may kill
@@ -116,7 +116,7 @@ class Supervisor:
         self._channel: ChannelEnd | None = None
         self._pump: LogPump | None = None
         self._publisher = Publisher()
-        # Artifacts have their own: a checkpoint must not wait while the storage of an artifact hangs or is retried.
+        # Artifacts have a publisher of their own: a checkpoint must not wait while the storage of an artifact hangs or is retried.
         self._artifact_publisher = Publisher()
         self._starter: threading.Thread | None = None
         self._pid = 0
@@ -132,7 +132,7 @@ class Supervisor:
         """Carry out one order of the driver. An order for an attempt that has ended is ignored.
 
         Raises:
-            ValueError: The kind of order is unknown.
+            ValueError: `message["order"]` is unknown.
             RuntimeError: An attempt is to begin, but `step` has not returned the last result of the previous one.
         """
         if message["order"] == "begin":
@@ -163,7 +163,7 @@ class Supervisor:
             self._changed.notify_all()
 
     def receive_from_first_node(self, message: Mapping[str, Any]) -> None:
-        """Carry out what node 0 orders for its attempt after it has begun here: to extend its lease, or to end it."""
+        """Carry out an order of node 0 about an attempt that runs on this node: extend its lease, or end it."""
         with self._changed:
             attempt = self._attempt
             if attempt is None:
@@ -183,7 +183,8 @@ class Supervisor:
         gap = min(
             now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
         )
-        gap = order.get("used_ns", gap)  # by node 0, whose lease is the same
+        # node 0 sends how much of the lease it has used, because all nodes share one lease
+        gap = order.get("used_ns", gap)
         kept, self._fresh = not self._fresh, False
         watch = Stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
@@ -258,7 +259,7 @@ class Supervisor:
                 self._others.begin({**attempt.order, **lease, "checkpoint": name})
 
     def _fetch_same(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
-        """Fetch the checkpoint that node 0 continues from, and return its directory. Return None if it starts from scratch."""
+        """Fetch the checkpoint from which node 0 continues, and return its directory. Return None if the attempt starts from scratch."""
         name = attempt.order["checkpoint"]
         if name is None:
             return None
@@ -268,7 +269,7 @@ class Supervisor:
         return with_retries(attempt, store, lambda: store.fetch(attempt.trial, checkpoint, into))
 
     def _give_teacher(self, attempt: RunningAttempt) -> None:
-        """Give the attempt the checkpoint of the job's teacher, if it has one. A worker fetches it once.
+        """Give the attempt the checkpoint of the job's teacher, if the job has one. A worker fetches it only once.
 
         An attempt that was stopped may still be fetching when the next one begins. So each attempt fetches into a directory of its own,
         and the first complete one is kept.
@@ -421,7 +422,7 @@ class Supervisor:
         attempt.rank_ends.append(RankEnd(rank, at_ns, failure))
         if self._peers:
             self._changed.wait_for(lambda: attempt.state is not None, CAUSE_S)
-        # otherwise its last checkpoint is being stored
+        # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
         if not (self._peers and attempt.closed_by(attempt.saved_at)):
             attempt.end("failed", min(attempt.rank_ends, key=lambda end: end.order).failure)
 
@@ -452,7 +453,7 @@ class Supervisor:
                 self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
-        """Act on what another node reports of an attempt: ends of its ranks, or the early end of the attempt there.
+        """Act on a report of another node: the ends of ranks there, or the early end of the attempt there.
 
         Args:
             trial: The trial.
@@ -541,8 +542,8 @@ class Supervisor:
             background("mourner", self._on_peer_silence, attempt, peer, last_words=5)
 
     def _on_silence(self, attempt: RunningAttempt, last_words: int = 0) -> None:
-        """Fail an attempt whose child closed its channel or exited. Do nothing if its last message or
-        checkpoint ends it normally.
+        """Fail an attempt whose child closed its channel or exited. Do nothing if the child's last message or
+        checkpoint ends the attempt normally.
 
         Args:
             attempt: The attempt of that child.
@@ -551,7 +552,7 @@ class Supervisor:
         with self._changed:
             self._await_last_words(attempt, self._channel, last_words)
             endings.wait_status(self._changed, lambda: attempt.state or self._pid in self._exits, self.server)
-            # otherwise its last checkpoint is being stored and will end it
+            # If the attempt is closing, its last checkpoint is being stored, and the attempt then ends normally.
             if not attempt.closed_by(attempt.saved_at):
                 log, code = self._pump.last() if self._pump else "", self._exits.get(self._pid)
                 failure = endings.exited(code, self.server.exit_code, log)
@@ -562,7 +563,7 @@ class Supervisor:
             self._changed.notify_all()
 
     def _on_peer_silence(self, attempt: RunningAttempt, peer: Peer, last_words: int = 0) -> None:
-        """Fail an attempt of which a rank other than 0 exited, unless it returned or the attempt is being stopped."""
+        """Fail an attempt if a rank other than 0 exited. Do nothing if user code returned there, or if the attempt is being stopped."""
         with self._changed:
             self._await_last_words(attempt, peer.channel, last_words)
             endings.wait_status(
@@ -660,7 +661,7 @@ class Supervisor:
             self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """If user code killed the fork server, kill the processes that it left behind."""
+        """If the fork server is dead, kill the processes that it left behind. User code may have killed it."""
         if self._owns_process and not self.server.alive:
             kill_own_descendants(without=self.server.pid)
 
@@ -713,7 +714,7 @@ class Supervisor:
     def _count_reads(self, attempt: RunningAttempt) -> None:
         """Count the datasets that were downloaded for the attempt, and the time that it waited for them. Call it under the lock.
 
-        What the fork server prepared for all attempts counts for the first one.
+        Datasets that the fork server prepared for all attempts count for the first attempt.
         """
         reads = self._reads.take()
         if reads is not None:
@@ -734,9 +735,9 @@ class Supervisor:
     def _clear(self, attempt: RunningAttempt) -> None:
         """Clean up after an attempt that has ended.
 
-        Give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress until the
-        lease ends, at most `SAVE_GRACE_S`. A stopped attempt's saves get `EXIT_GRACE_S`, and so do artifacts after a preemption
-        notice. Then delete the attempt's folders and close its channel and its log.
+        First give a child that exits by itself `EXIT_GRACE_S`, then kill all processes of the attempt. Wait for saves in progress until
+        the lease ends, but at most `SAVE_GRACE_S`. If the attempt was stopped, wait only `EXIT_GRACE_S`. After a preemption notice, wait
+        only `EXIT_GRACE_S` for artifacts. Then delete the attempt's folders, and close its channels and its log.
         """
         with self._changed:
             self._others.end(str(attempt.state), attempt.error)

@@ -28,7 +28,7 @@ DEFAULT_METRIC = "_metric"
 class TuneSession:
     """A session with the attributes and methods that Ray Tune's functions use. Each report is one step."""
 
-    world_rank = None  # Ray checks this flag to tell Tune from Train
+    world_rank = None  # Ray checks this attribute to distinguish Tune from Train
     world_size = local_rank = local_world_size = node_rank = storage = metadata = None
 
     def __init__(self, channel: Channel) -> None:
@@ -69,9 +69,9 @@ class TuneSession:
             raise StopTraining(0)
 
     def take_output(self, output: Any) -> None:
-        """Report the dictionaries and numbers that a function returned or yields, each as one step.
+        """Report each dictionary or number that a function returned or yields as one step.
 
-        A number is recorded as the objective's metric. What a function returns after it reported steps with `tuner.training` is ignored.
+        A number is recorded as the objective's metric. If the function has reported steps with `tuner.training`, its output is ignored.
         """
         name = self._channel.begin.metric or DEFAULT_METRIC
         for result in output if inspect.isgenerator(output) else [output]:
@@ -81,13 +81,13 @@ class TuneSession:
 
 
 def _number_as(name: str, value: Any) -> dict[str, Metric]:
-    """Return a number, or an array or tensor of one element, as a metric. Return nothing for any other value."""
+    """Return `{name: value}` if the value is a number, or an array or tensor of one element. Return an empty dictionary otherwise."""
     metrics = scalars({name: value})
     return metrics if type(metrics.get(name)) in (int, float) else {}
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """Return the values of a report that are metrics. Nested values are named `a/b`, as in Tune. Other values are dropped."""
+    """Return those values of a report that are valid metrics, and drop the others. Nested values are named `a/b`, as in Tune."""
     metrics_by_name: dict[str, Metric] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
@@ -99,8 +99,9 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 class KeptCheckpoint:
-    """Copy checkpoints of user code into the staging directory, and keep the newest copy until it is
-    announced to the supervisor.
+    """Copies checkpoints of user code to the staging directory, and announces them to the supervisor.
+
+    If a copy is not announced at once, it is kept until `flush`, or until a newer copy is kept.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -140,7 +141,7 @@ class KeptCheckpoint:
 
 
 def install(channel: Channel) -> TuneSession:
-    """Give Ray's session module our session, now or when the module is imported."""
+    """Create a session, and set it in Ray's session module now, or when that module is imported. Return the session."""
     session = TuneSession(channel)
     if SESSION_MODULE in sys.modules:
         sys.modules[SESSION_MODULE]._session = session  # type: ignore[attr-defined]
@@ -157,7 +158,7 @@ def uninstall() -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Put our session into Ray's session module when that module is imported."""
+    """Sets a session in Ray's session module when that module is imported."""
 
     def __init__(self, session: TuneSession) -> None:
         self._session = session
@@ -181,7 +182,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
 
 def is_trainable_class(target: type) -> bool:
-    """Return whether a class is a subclass of `ray.tune.Trainable`. If it is, its module has imported Ray."""
+    """Return whether a class is a subclass of `ray.tune.Trainable`. This does not import Ray: such a class has imported it already."""
     trainable = sys.modules.get("ray.tune.trainable.trainable")
     return trainable is not None and issubclass(target, trainable.Trainable)
 
@@ -190,7 +191,7 @@ def run_class(target: type, channel: Channel) -> None:
     """Run a class trainable step by step until it reports `done` or a reply orders it to stop.
 
     Raises:
-        StopTraining: A reply ordered it to stop.
+        StopTraining: A reply ordered the class to stop.
     """
     begin, kept = channel.begin, KeptCheckpoint(channel)
     _module().DEFAULT_STORAGE_PATH = os.getcwd()  # results are deleted with the attempt's directory
@@ -228,7 +229,10 @@ def _module() -> Any:
 
 
 def _save_class(trainable: Any, kept: KeptCheckpoint, step: int, reply: Reply) -> None:
-    """Save or keep a checkpoint of a class trainable. Raise TypeError if its dictionary has values that could not be restored."""
+    """Have a class trainable write a checkpoint, then announce or keep it as the reply orders.
+
+    Raise TypeError if `save_checkpoint` returns a dictionary with values that could not be restored.
+    """
     folder = Path(os.getcwd()) / f"class_step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
     state = trainable.save_checkpoint(str(folder))

@@ -25,10 +25,10 @@ NoticeSource = Callable[[], Notice | None]
 
 
 class Watchdog:
-    """Watch the attempts of one supervisor. Of its methods, it calls only `kill_all` without the lock.
+    """Watches the attempts of one supervisor.
 
-    `notice` is called every `WATCH_S` and returns the machine's preemption notice or None. It must not
-    raise.
+    If the lock is not free in time, the end of a lease kills the attempt without it. All other changes to the supervisor are made under the lock.
+    `notice` is called every `WATCH_S` and returns the machine's preemption notice or None. It must not raise.
     """
 
     def __init__(
@@ -45,9 +45,8 @@ class Watchdog:
 
         Args:
             attempt: The attempt to watch.
-            kept: Whether the worker ran an earlier attempt and was kept for this one, so that the notice may
-                have come while it was idle. The attempt then ends as paused instead of preempted, because the
-                machine was not taken from this attempt.
+            kept: Whether the worker ran an earlier attempt before this one. The notice may then have come while the
+                worker was idle, so the attempt ends as paused instead of preempted.
         """
         with self._changed:
             attempt.notice = self._notice()
@@ -70,7 +69,7 @@ class Watchdog:
         # beginning meanwhile, whose child would be killed instead.
         locked = self._changed.acquire(timeout=LOCK_S)
         try:
-            # the attempt ended or its lease was renewed
+            # the attempt has ended, or its lease was renewed, since the lease thread looked
             if attempt.state is not None or attempt.left_ns() > 0:
                 return
             self._supervisor.kill_all()
