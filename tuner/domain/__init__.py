@@ -1,1 +1,1 @@
-"""The domain: frozen values and the rules on them. It needs only the standard library."""
+"""The domain: immutable values and the rules for them. It imports nothing outside itself but the standard library."""

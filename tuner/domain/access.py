@@ -1,8 +1,8 @@
 """Access control: users, projects, roles, and the keys that identify a user in a project.
 
-A key is `tnr_`, eight letters or digits that listings show, 256 random bits, and a checksum. With the checksum, secret scanners and
-the service can recognise a mistyped key without the database. A key has the rights that its user has in its project at the time
-of the request.
+A key consists of `tnr_`, eight letters or digits that listings show, 256 random bits, and a checksum. The checksum lets the service
+reject a mistyped key without a database query, and lets secret scanners rule out look-alikes. A key has the rights that its user has
+in its project at the time of the request.
 """
 
 import re
@@ -29,9 +29,9 @@ GIVEN_BY = {
 }
 
 DEFAULT_PROJECT = "default"
-"""The project that always exists. Data of the whole cluster belongs to the operator and is stored in it."""
+"""The project that always exists. Data about the whole cluster is stored in this project and belongs to the operator."""
 OPERATOR, TUNER = "operator", "tuner"
-"""Names that are not users: the holder of the service's own key, and the service when it acts without a request."""
+"""Names of actors that are not users: the holder of the service's own key, and the service when it acts without a request."""
 
 DAY_NS = 24 * 3600 * NS
 LONGEST_LIFE_NS, SHORTEST_LIFE_NS, LONGEST_OVERLAP_NS = 366 * DAY_NS, 60 * NS, DAY_NS
@@ -76,7 +76,7 @@ BACKGROUND = Actor(TUNER, DEFAULT_PROJECT, "operator")
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """The text of a key. `id` may be shown, `text` must not be."""
+    """A key: its public `id`, and its whole `text`, which is secret and must not be shown."""
 
     id: str
     text: str
@@ -91,13 +91,13 @@ class KeyText:
 
 
 def key_text(id_: str, random: str) -> KeyText:
-    """Return the key for an id and 256 random bits in base64url."""
+    """Build a key from its id and 256 random bits in base64url, and append the checksum."""
     body = f"{id_}_{random}"
     return KeyText(id_, f"{body}{_checksum(body)}")
 
 
 def read_key(text: str) -> KeyText | None:
-    """Return the key, or None if the text does not have the form of a key or its checksum is wrong."""
+    """Parse a key. Return None if the text does not have the form of a key, or if its checksum is wrong."""
     match = _KEY.fullmatch(text)
     if match is None or _checksum(f"{match[1]}_{match[2]}") != match[3]:
         return None

@@ -24,7 +24,7 @@ class Budget:
 
     @property
     def limit(self) -> Cost:
-        """Return the limit that the ledger enforces. A missing limit becomes a number too large to be reached."""
+        """Return the limit that the ledger enforces on dollars and GPU time. A limit of None becomes a number that no job can reach."""
         usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
         return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
 
@@ -48,17 +48,17 @@ class Budget:
         return faults
 
 
-# The quota of a project, set by the operator: jobs and trials at once.
+# The quota of a project: how many of its jobs and trials may run at once. The operator sets it.
 
 BUDGET = "_quota"
-"""Name of the shared budget that is a project's quota in dollars and GPU-hours. Users cannot give a budget this name."""
+"""Name of the shared budget that enforces a project's quota of dollars and GPU-hours. Users cannot give a budget this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
     """Limits on a project's jobs and trials that run at once. None means no limit.
 
-    For `concurrent_trials`, a running job counts with the largest number of trials that it may run at once.
+    Each running job counts towards `concurrent_trials` with the number of trials that it may run at once, even while it runs fewer.
     """
 
     concurrent_jobs: int | None = None
@@ -69,11 +69,11 @@ class Quota:
         return concurrency if self.concurrent_trials is None else min(concurrency, self.concurrent_trials)
 
     def reached(self, at_work: Collection[int], concurrency: int) -> str:
-        """Return the limit that keeps another job waiting, in words, or an empty string if the job may run.
+        """Describe the limit that keeps a waiting job from running. Return an empty string if the job may run.
 
         Args:
             at_work: The concurrency of each running job of the project.
-            concurrency: How many trials the waiting job runs at once.
+            concurrency: How many trials the waiting job would run at once.
         """
         if self.concurrent_jobs is not None and len(at_work) >= self.concurrent_jobs:
             return f"{self.concurrent_jobs} jobs at once"

@@ -24,7 +24,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 @cache
 def _zones() -> dict[str, str]:
-    """Return the name of every time zone by its lowercase name."""
+    """Return a mapping from the lowercase name of each time zone to its IANA name."""
     return {name.lower(): name for name in sorted(available_timezones())}
 
 
@@ -45,7 +45,7 @@ def instant(moment: datetime) -> Instant:
 
 
 def moment_of(text: str, where: ZoneInfo) -> Instant:
-    """Return the instant of a date (its first moment in the zone `where`) or of a time with its own offset.
+    """Parse a date or a time with a UTC offset. A date means its first moment in the time zone `where`.
 
     Raise ValueError for any other text.
     """
@@ -65,7 +65,7 @@ _AS_TIME = "write a date such as 2026-01-31, or a time with its offset such as 2
 def period_of(at: Instant, period: Period | None, where: ZoneInfo) -> tuple[Instant, Instant | None]:
     """Return the start and the exclusive end of the calendar period that contains `at`. Weeks start on Monday.
 
-    Without a period, the span is from 1970 without an end (None).
+    If `period` is None, return a span that starts in 1970 and has no end (None).
     """
     if period is None:
         return Instant(0), None
@@ -87,7 +87,10 @@ def _midnight(day: date, where: ZoneInfo) -> Instant:
 
 
 def offsets(first: int, last: int, where: ZoneInfo) -> list[tuple[Instant, int]]:
-    """Return the UTC offsets of a zone from `first` to `last`, each as its first instant and nanoseconds."""
+    """Return the UTC offsets of a zone between the instants `first` and `last`, in order of time.
+
+    Each is a pair: the instant from which the offset applies, and the offset in nanoseconds.
+    """
     shifts = [(Instant(first), _offset_s(first // NS, where) * NS)]
     at = first
     while at < last:
@@ -107,7 +110,10 @@ def _offset_s(second: int, where: ZoneInfo) -> int:
 
 
 def _change(before: int, after: int, where: ZoneInfo) -> int:
-    """Return the first second whose UTC offset differs from that of `before`. The offset of `after` must differ."""
+    """Find the clock change between two times, in seconds since 1970, and return the first second with the new UTC offset.
+
+    The offset at `after` must differ from the offset at `before`.
+    """
     offset = _offset_s(before, where)
     while after - before > 1:
         middle = (before + after) // 2
@@ -116,7 +122,8 @@ def _change(before: int, after: int, where: ZoneInfo) -> int:
 
 
 def day_name(number: int) -> str:
-    """
+    """Return the date of a day that is given as the number of days since 1970-01-01.
+
     >>> day_name(0)
     '1970-01-01'
     """
@@ -154,21 +161,21 @@ class Window:
         return start <= shown < end if start < end else shown >= start or shown < end
 
     def opening(self, at: Instant) -> Instant:
-        """Return `at` if the window is open then, else when it opens next."""
+        """Return the first time, from `at` on, at which the window is open. It is `at` if the window is open then."""
         return self._next(at, open=True)
 
     def closing(self, at: Instant) -> Instant:
-        """Return `at` if the window is closed then, else when it closes next."""
+        """Return the first time, from `at` on, at which the window is closed. It is `at` if the window is closed then."""
         return self._next(at, open=False)
 
     def left_ns(self, at: Instant) -> int:
-        """Return how long the window stays open after `at`, or 0 if it is closed."""
+        """Return how many nanoseconds the window stays open after `at`, or 0 if it is closed then."""
         return self.closing(at) - at
 
     def _next(self, at: Instant, *, open: bool) -> Instant:
-        """Return the first time, `at` or later, when the window is open (if `open`) or closed (if not).
+        """Return the first time, from `at` on, at which the window is open, or closed if `open` is false.
 
-        The search goes from one clock change to the next, because local time is continuous between them.
+        Each round of the search stops at the next clock change, because local time is continuous only between clock changes.
         """
         boundary, where = _seconds(self.start if open else self.end), ZoneInfo(self.timezone)
         second = at // NS
@@ -180,7 +187,7 @@ class Window:
         return max(at, Instant(second * NS))
 
     def _local_s(self, second: int) -> int:
-        """Return the local time in seconds of the day."""
+        """Return the local time of day, in seconds since midnight, at a time in seconds since 1970."""
         return (second + _offset_s(second, ZoneInfo(self.timezone))) % DAY_S
 
 

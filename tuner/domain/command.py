@@ -1,7 +1,7 @@
 """The command line of a program that is tuned: its placeholders, and how values become arguments.
 
-The command is split into words as a shell would, and then the placeholders of each word are replaced. So a value is always part of one
-argument, and no shell reads it.
+The command is first split into words, by the rules of a shell. Then the placeholders in each word are replaced by values. Therefore a
+value is always part of a single argument, and no shell interprets it.
 """
 
 import difflib
@@ -15,20 +15,23 @@ from pathlib import PurePath
 from tuner.domain.errors import Fault
 
 PROGRAM_ENTRY = "tuner.worker.program:run"  #: The trainable that runs the program of a job.
-GIVEN = ("seed", "steps")  #: Placeholders that every job has: `algorithm.seed` and `fidelity.max`.
+GIVEN = ("seed", "steps")  #: Placeholders for `algorithm.seed` and `fidelity.max`. `steps` has a value only if `fidelity.max` is set.
 MAX_COMMAND = 4000
 MAX_NAME = 300  # the length of a trainable's name in the database
 MAX_PATTERN = 1000
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""")
 _SHELL_SYNTAX = re.compile(r"\d?&?>>?(?:&\d)?|<<?|\|\|?|&&?|;")
-_SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*")  # -c, -lc
-_NAME_FOLLOWS = re.compile(r"[-+][a-zA-Z]*[oO]")  # -o pipefail
+_SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*")  # an option of a shell before an inline script, such as -c or -lc
+_NAME_FOLLOWS = re.compile(r"[-+][a-zA-Z]*[oO]")  # an option of a shell before a name, such as -o in `-o pipefail`
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def name_of(command: str) -> str:
-    """Return the name under which the jobs of a command are compared: the command, shortened to 300 characters with a digest."""
+    """Return the trainable's name for a command. Jobs are compared if they have the same name.
+
+    The name is the command itself. If the command is longer than 300 characters, it is cut and a digest is appended.
+    """
     if len(command) <= MAX_NAME:
         return command
     return f"{command[: MAX_NAME - 20]}… {hashlib.sha256(command.encode()).hexdigest()[:16]}"
@@ -45,10 +48,10 @@ def placeholders(word: str) -> list[str]:
 
 
 def arguments(words: Iterable[str], values: Mapping[str, object]) -> Iterator[str]:
-    """Yield the arguments of a program: each word with its placeholders replaced.
+    """Yield the arguments of a program: each word of the command with its placeholders replaced by `values`.
 
-    A parameter whose condition does not hold has no value. The word with its placeholder is then left out, and so is an option directly
-    before a word that consists of this placeholder: `--momentum {momentum}`.
+    An inactive parameter has no value. A word with its placeholder is left out. If the word is only the placeholder, an option
+    directly before it is left out too: both words of `--momentum {momentum}`.
     """
     kept: list[str] = []
     before = ""  # the last word that was kept, with its placeholders, because a value such as -1 looks like an option
@@ -67,7 +70,7 @@ def _replaced(part: re.Match[str], values: Mapping[str, object]) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return a value as an argument: text unchanged, everything else as JSON."""
+    """Convert a value to the text of an argument: a string unchanged, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -76,8 +79,8 @@ def command_faults(command: str, names: Iterable[str], *, has_steps: bool) -> li
 
     Args:
         command: The command.
-        names: The parameters of the search space and the constants.
-        has_steps: Whether the job has a last step, `fidelity.max`.
+        names: The names of the parameters of the search space and of the constants.
+        has_steps: Whether the job has a last step, `fidelity.max`. Without one, the placeholder `{steps}` is a fault.
     """
     if len(command) > MAX_COMMAND or not command.isprintable():
         return [
@@ -115,9 +118,9 @@ def command_faults(command: str, names: Iterable[str], *, has_steps: bool) -> li
 
 
 def _shell_words(words: Sequence[str]) -> Sequence[str]:
-    """Return the words of the first shell that gets a script by -c, from the shell's name to the script.
+    """Return the words of the first call of a shell with an inline script (`bash -c SCRIPT`), from the shell's name to the script.
 
-    Return an empty list if there is no such shell.
+    Return an empty list if the command contains no such call.
     """
     for start, program in enumerate(words):
         if PurePath(program).name not in SHELLS:
@@ -126,7 +129,7 @@ def _shell_words(words: Sequence[str]) -> Sequence[str]:
             if _SCRIPT_FOLLOWS.fullmatch(words[end]):
                 return words[start : end + 2]
             if not words[end].startswith(("-", "+")) and not _NAME_FOLLOWS.fullmatch(words[end - 1]):
-                break  # the file with the script
+                break  # this word is the name of a script file, so the shell gets no inline script
     return []
 
 

@@ -18,14 +18,14 @@ class Suggest:
 
 @dataclass(frozen=True, slots=True)
 class Predict:
-    """Ask the sampler's model whether a trial that waits at a rung should continue. The answer is the event `Predicted`."""
+    """Ask the sampler's model whether a trial that has reached a rung should continue. The answer is the event `Predicted`."""
 
     trial: str
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start or resume the trial on a free worker and let it train to step `until`, or to its end if that is None."""
+    """Start or resume the trial on a free worker, and let it train to step `until`, or to its end if `until` is None."""
 
     trial: str
     config: Config
@@ -34,7 +34,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Let a trial that waits at a rung continue to step `until`, or to its end if that is None."""
+    """Let a running trial continue past its rung to step `until`, or to its end if `until` is None."""
 
     trial: str
     until: int | None
@@ -49,7 +49,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Save the model of the trial's last step, which is finished, and end the attempt. The answer is the event `Completed`."""
+    """Save the model after the trial's last step and end the attempt. The answer is the event `Completed`."""
 
     trial: str
 
@@ -64,7 +64,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Move the job to its final or paused state. The command is given once no attempt runs any more."""
+    """Move the job to its final or paused state. This command is returned only when no attempt is running."""
 
     state: JobState
     reason: StopReason | None

@@ -1,4 +1,4 @@
-"""Convert an attempt's time by kind into costs, rounded so that the costs of its parts add up to the cost of the whole."""
+"""Convert the time of an attempt, by cost kind, into costs. They are rounded so that the parts add up to the cost of the whole."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -8,23 +8,23 @@ from typing import Literal
 from tuner.domain.money import Cost, Money, Rate
 
 CostKind = Literal["setup", "restore", "train", "checkpoint", "lost", "idle", "export"]
-# Multiplied with a length and divided by another, it leaves remainders that look random (Knuth, The Art of Computer Programming 6.4).
+# The multiplier of Fibonacci hashing: multiples of it, modulo a length, look random (Knuth, The Art of Computer Programming 6.4).
 SCATTERS = 2_654_435_761
 KINDS: tuple[CostKind, ...] = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Nanoseconds of an attempt by kind, counted from its start."""
+    """The nanoseconds that an attempt has spent since its start, by cost kind."""
 
     ns: Mapping[CostKind, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ns: Mapping[str, int]) -> "Meter":
-        """Return the meter from a worker's figures.
+        """Build a meter from the nanoseconds by cost kind that a worker sent. Kinds with 0 ns are left out.
 
         Raises:
-            ValueError: A kind with time is unknown, or a time is negative.
+            ValueError: A time is negative, or a time other than 0 has an unknown cost kind.
         """
         known: dict[CostKind, int] = {kind: int(ns[kind]) for kind in KINDS if ns.get(kind)}
         if len(known) != sum(1 for v in ns.values() if v) or any(v < 0 for v in known.values()):
@@ -40,7 +40,7 @@ class Meter:
         return self.total_ns - self.ns.get("idle", 0)
 
     def minus(self, earlier: "Meter") -> dict[CostKind, int]:
-        """Return the nanoseconds by kind since an earlier reading. Raise ValueError if a kind decreased."""
+        """Return the nanoseconds by cost kind since an earlier reading. Raise ValueError if the time of a kind decreased."""
         added = {kind: self.ns.get(kind, 0) - earlier.ns.get(kind, 0) for kind in KINDS}
         if any(ns < 0 for ns in added.values()):
             raise ValueError(f"the meter went back from {dict(earlier.ns)} to {dict(self.ns)}")
@@ -48,11 +48,11 @@ class Meter:
 
 
 def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> dict[CostKind, Cost]:
-    """Return the cost of the `added` nanoseconds, by kind. `elapsed_ns` is the attempt's time that was already paid for.
+    """Return the cost of the `added` nanoseconds, by cost kind. `elapsed_ns` is the attempt's earlier time, which was already paid for.
 
-    The whole costs the difference between the cumulative costs of the attempt's time with and without it, both rounded up. The parts
-    add up exactly to the whole, and none is negative. Each costs its share of the whole, rounded up or down. Over many attempts the
-    rounding cancels out. If it was always up, a setup of some milliseconds would cost a micro-dollar in each attempt.
+    The total cost is the cost of all time of the attempt, minus the cost of `elapsed_ns`, both rounded up. The costs of the kinds add up
+    exactly to this total, and none is negative. Each is its share of the total, rounded up or down, so that the rounding cancels out
+    over many attempts. If it were always rounded up, a setup of a few milliseconds would cost a micro-dollar in every attempt.
     """
     whole = rate.cost(elapsed_ns + sum(added.values())) - rate.cost(elapsed_ns)
     kinds = [kind for kind in KINDS if added.get(kind)]
@@ -62,11 +62,11 @@ def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> d
 
 
 def _shares(whole: int, lengths: Sequence[int]) -> list[int]:
-    """Divide `whole` units by the lengths of its parts.
+    """Divide `whole` units among parts in proportion to their lengths, in whole units that add up to `whole`.
 
-    This is systematic sampling (Madow, Annals of Mathematical Statistics 20, 1949): the units are points at equal distances on a line
-    of all lengths, and each part gets the points on its length. Where the first point is depends on the digits of the first length,
-    which are random for times in nanoseconds.
+    This is systematic sampling (Madow, Annals of Mathematical Statistics 20, 1949). The parts are laid end to end on a line. The units
+    are points at equal distances on it, and each part gets the points that lie on it. The position of the first point depends on the
+    digits of the first length, which are random for times in nanoseconds.
     """
     line = sum(lengths)
     first = lengths[0] * SCATTERS % line if lengths else 0

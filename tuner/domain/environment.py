@@ -14,7 +14,7 @@ HASH_SEED = "PYTHONHASHSEED"
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The environment of an attempt. It is recorded once, and compared when the configuration is trained again."""
+    """The environment of an attempt. It is recorded once per attempt, and compared when the configuration is trained again."""
 
     threads: int | None = None  #: Threads of OpenMP, which PyTorch and NumPy use. None if no number was set.
     #: Seed of the random generators of Python, NumPy and PyTorch. None if they were not seeded.
@@ -47,7 +47,7 @@ class Environment:
     def differences(self, here: "Environment") -> list[str]:
         """Return one line for each difference between this recorded environment and the current one, `here`.
 
-        Threads, seed and variables are compared although `tuner train` sets them, because it cannot set all of them.
+        Threads, seed and variables are compared too, because `tuner train` cannot set all of them to the recorded values.
 
         >>> Environment(versions={"torch": "2.13.0"}).differences(Environment(versions={"torch": "2.12.1"}))
         ['torch is 2.12.1 here; the trial ran with 2.13.0']

@@ -7,7 +7,7 @@
     ├── Forbidden          the caller's role does not allow the request
     ├── Conflict           the current state does not allow the request
     ├── Stale              the object was changed since the caller read it
-    ├── BudgetRefused      the rest of the budget, without what is spent or held, does not pay for this
+    ├── BudgetRefused      the budget, less what is spent or held, does not pay for the request
     ├── BadFile            a file cannot be read or has the wrong content
     ├── Fenced             another driver owns the job, or another service leads
     └── Unavailable        a part that the service needs does not answer

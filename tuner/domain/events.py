@@ -1,7 +1,7 @@
 """The events of a job: a closed union of everything that a decision may depend on, each with its time.
 
-Events are recorded in order before they are acted on. Passing them to `tuner.tuning.decide` again gives the same commands, and
-that is how a job continues after one of its processes was killed.
+Each event is recorded, in order, before the job acts on it. Passing the recorded events to `tuner.tuning.decide` again returns the
+same commands. This is how a job continues after one of its processes was killed.
 """
 
 import math
@@ -24,7 +24,7 @@ class Launched:
     at: Instant
     #: Step of the newest checkpoint of each trial that ran before, by trial id. 0 if there is none.
     saved: Mapping[str, int] = field(default_factory=dict)
-    #: How many trials may run at once from now on. None if that has not changed.
+    #: How many trials may run at once from now on. None if the number has not changed.
     concurrency: int | None = field(default=None, metadata={"new": True})
 
 
@@ -43,12 +43,12 @@ class Inherited:
     def of_reports(
         cls, job: str, trial: str, reports: Iterable[tuple[int, float, float | None]], trained_ns: int
     ) -> "Inherited":
-        """Return the progress that these reports make.
+        """Build the progress from the reports of an earlier job's trial.
 
         Args:
             job: The earlier job.
             trial: The trial of that job.
-            reports: Step, metric and violation of each report, by step. A violation of None, which is not known, counts as infinite.
+            reports: Step, metric and violation of each report, in ascending order of steps. An unknown violation (None) counts as infinite.
             trained_ns: Training time up to the last report.
         """
         rows = list(reports)
@@ -63,7 +63,7 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
-    """The sampler suggested the next configuration, or has none left."""
+    """The sampler suggested the next configuration, or reported that it has no more."""
 
     at: Instant
     trial: str
@@ -87,15 +87,16 @@ class Reported:
     at: Instant
     trial: str
     step: int
-    value: float | None  #: The objective's metric. None if it was not reported, or is not a number.
+    value: float | None  #: The objective's metric. None if the report has no number for it.
     spent: Money  #: Spend of the job so far, including what running attempts have used of their holds.
     resumable: bool = True  #: Whether a checkpoint of this step can be saved.
     train_ns: int = 0  #: Training time since the last report.
     price: Price | None = None  #: Price of the attempt's machine. None if it is the job's own price.
-    #: Names of the metrics that were reported, if one that the job needs is missing. None if none is missing.
+    #: Names of all reported metrics, if a metric that the job needs is missing. None if none is missing.
     names: tuple[str, ...] | None = field(default=None, metadata={"new": True})
-    #: How long it takes, and what it costs, to train the configuration to this step. None if the job has no limits of single trials.
+    #: How long it takes to train the configuration to this step. None if the job has no limits for single trials.
     duration_ns: int | None = field(default=None, metadata={"new": True})
+    #: What it costs to train the configuration to this step. None if the job has no limits for single trials.
     cost: Money | None = field(default=None, metadata={"new": True})
     #: The total violation of the job's constraints. None if the job has none, or if one of their metrics is missing.
     violation: float | None = field(default=None, metadata={"new": True})
@@ -147,8 +148,8 @@ class Lost:
     reason: str = ""
     #: Whether the attempt saved a checkpoint in the middle of the step after `step`.
     in_step: bool = field(default=False, metadata={"new": True})
-    #: How many attempts in a row may be lost without progress. The trial fails with the last of them. None if any number may, as in
-    #: records of older releases.
+    #: The trial fails once this many attempts in a row were lost without progress. None means no limit, as in records of older
+    #: releases.
     most: int | None = field(default=None, metadata={"new": True})
 
 
@@ -166,13 +167,13 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A hold was refused: what the budget has left does not pay for the trial to start or to continue."""
+    """A hold was refused, because the rest of the budget does not pay for the trial to start or to continue."""
 
     at: Instant
     trial: str
-    limit: Limit  #: The limit that refused.
-    running: bool = False  #: The trial runs and asked to continue.
-    above: str = ""  #: The shared budget that refused. Empty if it was the job's own budget.
+    limit: Limit  #: The limit that does not allow the hold.
+    running: bool = False  #: Whether the trial was running and asked to continue. False if it was about to start.
+    above: str = ""  #: The shared budget that refused the hold. Empty if the job's own budget refused it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,14 @@ NO_SHARE = Share()
 
 
 def line_up(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Waiting]:
-    """Return all waiting jobs, the next one first. An owner without a share has no running jobs and no recent spend."""
+    """Return the waiting jobs in the order in which they should start.
+
+    Args:
+        shares: The use of the cluster by owner. An owner who is missing has no running jobs and no recent spend.
+    """
     at_work = defaultdict(int, {owner: share.at_work for owner, share in shares.items()})
     queue: list[tuple[int, int, int, int, str, Waiting]] = []
-    # In this order, each job comes after those of its owner that get their places before it.
+    # In this order, `at_work` already counts all jobs of the same owner that start before the job.
     for job in sorted(waiting, key=lambda job: (-job.priority, job.since, job.job)):
         spent = shares.get(job.owner, NO_SHARE).spent.micro_usd
         queue.append((-job.priority, at_work[job.owner], spent, job.since, job.job, job))

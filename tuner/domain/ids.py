@@ -43,7 +43,7 @@ def trial_number(trial: str) -> int:
 
 
 def hold_id(job: str, trial: str, attempt: int, slice_number: int) -> str:
-    """Return the id of the hold for a lease. Repeated calls return the same id for the same lease of an attempt."""
+    """Return the id of the hold that pays for a lease. `slice_number` counts the leases of the attempt."""
     return f"{job}/{trial}/a{attempt}/s{slice_number}"
 
 

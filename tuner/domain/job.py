@@ -40,19 +40,19 @@ Market = Literal["on_demand", "spot", "spot_with_fallback"]
 SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
 MAX_CONCURRENT_TRIALS = 10_000
-MAX_START = 1000  # configurations that a user gives at once, and that may wait
-MAX_CONFIRM = 20  # configurations, and seeds of each
+MAX_START = 1000  # the most configurations that a user may give at once, and the most that may wait to be tried
+MAX_CONFIRM = 20  # the most configurations to confirm, and the most seeds of each
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
-MAX_NODES = 64  # of a trial
-MAX_PROCESSES = 256  # of a trial on each node
+MAX_NODES = 64  # the most nodes of a trial
+MAX_PROCESSES = 256  # the most processes of a trial on each node
 JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
 FINAL: frozenset[JobState] = frozenset({"succeeded", "cancelled", "failed"})
 MOVES: Mapping[JobState, frozenset[JobState]] = {
     "queued": frozenset({"running", "paused", "cancelled", "failed"}),
     "running": frozenset({"paused", "succeeded", "cancelled", "failed"}),
     "paused": frozenset({"running", "cancelled", "failed"}),
-    "succeeded": frozenset({"running"}),  # after a top-up and a resume; no other final state can be left
+    "succeeded": frozenset({"running"}),  # after a top-up and a resume; the other final states are permanent
     "cancelled": frozenset(),
     "failed": frozenset(),
 }
@@ -74,18 +74,18 @@ class Resources:
     instance_type: str | None = None  #: None if any machine type of the cluster may be used.
     region: str | None = None  #: None if any region of the cluster may be used.
     max_concurrent_trials: int | None = None
-    nodes: int = field(default=1, metadata={"new": True})  #: The nodes that a trial takes at once.
-    #: The processes of a trial on each node. If it is None, each whole GPU gets one process, and a trial without a GPU gets one.
+    nodes: int = field(default=1, metadata={"new": True})  #: The number of nodes on which each trial runs.
+    #: The processes of a trial on each node. None means one for each whole GPU, and at least one.
     processes_per_node: int | None = field(default=None, metadata={"new": True})
 
     @property
     def processes(self) -> int:
-        """The processes of a trial on each node."""
+        """The number of processes of a trial on each node."""
         return max(1, int(self.gpus)) if self.processes_per_node is None else self.processes_per_node
 
     @property
     def on_one_node(self) -> "Resources":
-        """These resources on one node, as an export and a restore self-test take them."""
+        """These resources on a single node. Exports and restore self-tests run on one node even if trials use several."""
         return replace(self, nodes=1)
 
     @property
@@ -135,7 +135,7 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """Stop when `patience_micro_usd` was spent since the best metric last improved by at least `min_gain`."""
+    """The plateau rule: the job stops once it has spent `patience_micro_usd` without improving its best metric by `min_gain`."""
 
     patience_micro_usd: int
     min_gain: float = 0.0
@@ -143,10 +143,10 @@ class Plateau:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Train the best configurations again with other seeds, from a reserved part of the budget."""
+    """The confirmation: the best configurations are trained again with other seeds, from a reserved part of the budget."""
 
-    candidates: int  #: How many configurations.
-    seeds: int  #: How many runs the best of them get, including the run of the search.
+    candidates: int  #: How many configurations are trained again.
+    seeds: int  #: With how many seeds the best of them is trained, including the seed of the search.
 
     def faults(self) -> list[Fault]:
         limits = {"candidates": (self.candidates, 1), "seeds": (self.seeds, 2)}
@@ -159,9 +159,12 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class TrialLimits:
-    """When a single trial stops. None means no limit. Duration and cost are those of training its configuration up to a step."""
+    """Limits at which a single trial stops. None means no limit.
 
-    patience: int | None = None  #: Steps without a gain of at least `min_gain` over its best metric.
+    Duration and cost are those of training the trial's configuration from the first step.
+    """
+
+    patience: int | None = None  #: How many steps may pass without a gain of at least `min_gain` over the trial's best metric.
     min_gain: float = 0.0
     max_duration_ns: int | None = None
     max_cost_micro_usd: int | None = None
@@ -189,8 +192,8 @@ class TrialLimits:
 class StartPoint:
     """A configuration that the user gives.
 
-    Without a metric it is tried before any configuration of the sampler. With a metric it is never tried: the sampler learns it as the
-    result of a complete training.
+    Without a metric, it is tried before any configuration that the sampler suggests. With a metric, it is never tried: the sampler learns
+    from it as from the result of a complete training.
     """
 
     config: Config
@@ -210,8 +213,8 @@ class Teacher:
     """A trial of an earlier job whose model the trials of this job learn from (distillation)."""
 
     job: str
-    trial: str = "best"  #: The trial's id, or `best` in a request. The admission replaces `best`.
-    #: The step of its checkpoint. None in a request means the one with the best metric.
+    trial: str = "best"  #: The trial's id, or `best` in a request. Admission replaces `best` by an id.
+    #: The step of the teacher's checkpoint. None in a request means the checkpoint with the best metric.
     step: int | None = None
     attempt: int | None = None  #: The attempt that saved the checkpoint. None until the job is admitted.
 
@@ -221,7 +224,7 @@ class JobSpec:
     """The request of a job. It never changes; changes of the budget and the tags are stored separately."""
 
     name: str
-    trainable: str  #: `module:function`, or the name of a job's command. Jobs with the same one are compared.
+    trainable: str  #: `module:function`, or the name of the command (`name_of`). Jobs with the same trainable are compared.
     objective: Objective
     space: Space
     budget: Budget
@@ -233,7 +236,7 @@ class JobSpec:
     trial_limits: TrialLimits | None = field(default=None, metadata={"new": True})
     #: Configurations to try first, and known results.
     start: tuple[StartPoint, ...] = field(default=(), metadata={"new": True})
-    #: Limits on metrics that a good configuration must keep.
+    #: Ranges of metrics that a feasible configuration must keep.
     constraints: tuple[Constraint, ...] = field(default=(), metadata={"new": True})
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     warm_start_jobs: tuple[str, ...] = ()
@@ -242,22 +245,23 @@ class JobSpec:
     tags: Mapping[str, str] = field(default_factory=dict)
     #: The uploaded package of the trainable. None if the trainable is a module on the workers' machines.
     package: str | None = field(default=None, metadata={"new": True})
-    #: The command line of a program that is run instead of a function. None if the trainable is a function.
+    #: The command line of the program that each trial runs. None if the trainable is a function.
     command: str | None = field(default=None, metadata={"new": True})
-    #: A regular expression that finds the program's metrics in its output. None if it writes them to a file.
+    #: A regular expression that finds metrics in the program's output. None if the program writes them to a file.
     metrics_pattern: str | None = field(default=None, metadata={"new": True})
-    #: What the trainable is called with. None means a dictionary with the configuration. "ray_tune": the same, where a parameter or
-    #: constant `model.width` is `config["model"]["width"]`. "optuna": a trial of Optuna.
+    #: The argument with which the trainable is called. None: a dictionary with the configuration. "ray_tune": a nested dictionary, in
+    #: which the parameter or constant `model.width` is `config["model"]["width"]`. "optuna": a trial of Optuna.
     kind: TrainableKind | None = field(default=None, metadata={"new": True})
     #: How long checkpoints and artifacts are kept after the job has ended. If it is None, the service's setting applies.
     retention: RetentionPolicy | None = field(default=None, metadata={"new": True})
     #: The trial whose checkpoint every trial can read. None if there is none.
     teacher: Teacher | None = field(default=None, metadata={"new": True})
-    #: What a point, 0.01 of the metric, is worth. The job stops if it is expected to cost more. None if the job has no such rule.
+    #: The worth of a point (0.01 of the metric) in micro-dollars. The job stops once the next point is expected to cost more. None if
+    #: the job does not stop for this reason.
     worth_micro_usd: int | None = field(default=None, metadata={"new": True})
-    #: How the best configurations are trained again. None if they are not.
+    #: How the best configurations are trained again with other seeds. None if they are not trained again.
     confirm: Confirm | None = field(default=None, metadata={"new": True})
-    #: The second objective. The Pareto front covers it. The search and the best result are those of `objective` alone.
+    #: The second objective. Only the Pareto front considers it. The search and the best result depend on `objective` alone.
     second: Objective | None = field(default=None, metadata={"new": True})
 
     @property
@@ -266,9 +270,9 @@ class JobSpec:
         return self.trainable if self.command is None else PROGRAM_ENTRY
 
     def rank(self, step: int, value: float) -> tuple[int, float]:
-        """Return what reports are compared by, greater is better: the stage of the step, then the score of the metric.
+        """Return the key by which reports are compared: the stage of the step, then the score of the metric. Greater is better.
 
-        Metrics of steps that were trained with other values of the proxies are not comparable.
+        The stage comes first, because metrics of steps that were trained with different values of the proxies are not comparable.
         """
         return self.fidelity.stage(step), self.objective.score(value)
 
@@ -300,7 +304,7 @@ class JobSpec:
         return [point.config for point in self.start if point.metric is None]
 
     def begin_config(self, config: Mapping[str, Value]) -> dict[str, object]:
-        """Return the values that the entry is called with. The configuration overrides the constants."""
+        """Return the values with which the function `entry` is called. The configuration overrides the constants."""
         values = config_values(config, self.constants, self.kind)
         return (
             values
@@ -373,7 +377,7 @@ class JobSpec:
     def _code_faults(self) -> list[Fault]:
         if self.command is None:
             only = Fault("/metrics_pattern", "is for the output of a command; leave it out")
-            if self.trainable == PROGRAM_ENTRY:  # otherwise `*` for modules would allow any program
+            if self.trainable == PROGRAM_ENTRY:  # otherwise a service that allows all modules (`*`) would allow all programs too
                 return [Fault("/trainable", "runs the program of a command; give the job a command instead")]
             return [*entry_faults(self.trainable), *([only] if self.metrics_pattern is not None else [])]
         names = [*self.space.parameters, *self.constants]
@@ -454,12 +458,12 @@ def _package_faults(package: str | None) -> list[Fault]:
 def program_config(
     command: str, metrics_pattern: str | None, steps: int | None, values: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return what `tuner.worker.program:run` is called with."""
+    """Build the configuration with which `tuner.worker.program:run` is called."""
     return {"command": command, "metrics_pattern": metrics_pattern, "steps": steps, "values": dict(values)}
 
 
 def _nesting_faults(parameters: Sequence[str], constants: Sequence[str]) -> list[Fault]:
-    """Return the faults of names such as `a` and `a.b`, of which the first is a value and the second a part of it."""
+    """Return the faults of names that cannot be nested: an empty part (`a..b`), or both `a` and `a.b`, so that `a` is already a value."""
     names = [*parameters, *constants]
     for name in names:
         at, parts = "/search_space" if name in parameters else "/constants", name.split(".")
@@ -474,9 +478,9 @@ def _nesting_faults(parameters: Sequence[str], constants: Sequence[str]) -> list
 def config_values(
     config: Mapping[str, Value], constants: Mapping[str, object], kind: str | None
 ) -> dict[str, object]:
-    """Return the values that the trainable is called with. The configuration overrides the constants.
+    """Return the values with which the trainable is called. The configuration overrides the constants.
 
-    If the kind is "ray_tune", the value `a.b` is `b` in the dictionary `a`.
+    If `kind` is "ray_tune", the values are nested: the value named `a.b` becomes the key `b` of the dictionary `a`.
     """
     values = {**constants, **config}
     if kind != "ray_tune":

@@ -1,7 +1,7 @@
-"""The rules of the ledger as functions on values: place a hold, then post a part of it and release the rest.
+"""The rules of the ledger as pure functions: place a hold, then post a part of it and release the rest.
 
-`tuner.ledger.ledger` implements the same rules in SQL, where a CHECK on the row enforces them. This module serves the simulator,
-and the tests that compare both.
+`tuner.ledger.ledger` implements the same rules in SQL, where a CHECK on the row enforces them. The simulator uses this module, and so
+do the tests that compare the two implementations.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tuner.domain.records import OpenHold
 from tuner.domain.time import Instant
 
 AssignedAt = Mapping[tuple[str, int], Instant | None]
-"""When each attempt was given its machine, by trial and attempt number. None if it still waits for one."""
+"""When each attempt was given its machine, by trial and attempt number. None if the attempt still waits for a machine."""
 
 EntryType = Literal["hold", "post", "release", "correct"]
 
@@ -33,13 +33,13 @@ class Account:
         return self.limit - self.posted - self.held
 
     def hold(self, wanted: Cost) -> "Account":
-        """Return the account with one more hold. Raise BudgetRefused if `wanted` exceeds what is left of the budget."""
+        """Return the account with another hold of the cost `wanted`. Raise BudgetRefused if the rest of the budget is smaller."""
         if not wanted.fits(self.left):
             raise BudgetRefused(f"the hold needs {_amounts(wanted)}, but {_amounts(self.left)} are left")
         return replace(self, held=self.held + wanted)
 
     def settle(self, *, held: Cost, used: Cost) -> "Account":
-        """Return the account after posting `used` of a hold of `held` and releasing the rest.
+        """Return the account after a hold of the cost `held` has ended: `used` is posted, and the rest is released.
 
         Raises:
             ValueError: More was used than held.
@@ -57,7 +57,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The cost that may be held now under a job's own budget and its shared budgets."""
+    """The largest cost that a job's own budget and its shared budgets allow to be held now."""
 
     left: Cost
     #: The shared budget that leaves fewer dollars than the job's own. Empty if none does.
@@ -68,7 +68,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the ledger. `id` is derived from job, trial, attempt and lease, so that a repeat changes nothing."""
+    """One entry of the ledger. `id` is derived from job, trial, attempt and lease, so that recording it again changes nothing."""
 
     id: str
     entry: EntryType
@@ -85,15 +85,15 @@ def _amounts(cost: Cost) -> str:
 
 
 def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[CostKind, Cost]:
-    """Return the cost, all of it `lost`, of a hold that was still open when its job's driver died.
+    """Return the cost to post for a hold that was still open when its job's driver died. All of it is of the kind `lost`.
 
-    How long the attempt's worker worked since the hold was placed cannot be known. It is assumed to have worked from the time
-    when it was given its machine until it died, but at most for the length of the lease. A part of this length costs the same
-    part of the hold, rounded up, at any rate.
+    How long the attempt's worker ran under the hold is unknown. The worker is assumed to have run from the placing of the hold, or
+    from the time when it was given its machine if that is later, until `died_at`, but not longer than the lease. The cost is this
+    share of the hold, rounded up.
 
     Args:
-        assigned_at: A hold of an attempt that is missing here, such as that of the self-test, was placed when its machine
-            was there.
+        assigned_at: When each attempt was given its machine. An attempt that is missing, such as that of a restore self-test, is
+            assumed to have had its machine when the hold was placed.
         died_at: When the workers of the driver are known to have stopped.
     """
     began_at = assigned_at.get((hold.trial, hold.attempt), hold.placed_at)

@@ -7,7 +7,7 @@ MICRO = 1_000_000
 NS_PER_SECOND = 1_000_000_000
 NS_PER_HOUR = 3600 * NS_PER_SECOND
 MS_PER_HOUR = 3_600_000
-MAX_MICRO_USD = 10**15  # a billion dollars: far inside a 64-bit column, beyond any budget
+MAX_MICRO_USD = 10**15  # a billion dollars, which is more than any budget and fits easily into a 64-bit column
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,7 +18,7 @@ class Money:
 
     @classmethod
     def from_usd(cls, usd: "Decimal | int | float | str") -> "Money":
-        """Return the exact amount.
+        """Convert an amount in dollars exactly.
 
         Raises:
             ValueError: `usd` is not a finite amount, has more than six decimals, or is larger than a billion dollars.
@@ -38,7 +38,7 @@ class Money:
 
     @property
     def usd(self) -> float:
-        """Return the amount in dollars for display and JSON. Rounded to six decimals, it is exact."""
+        """Return the amount in dollars for display and JSON. Rounding it to six decimals gives the exact amount."""
         return self.micro_usd / MICRO
 
     def __add__(self, other: "Money") -> "Money":
@@ -86,15 +86,15 @@ class Price:
 class Rate:
     """What one trial uses per unit of time: its share of the node's price, and its GPUs.
 
-    The share is the larger of the trial's shares of the node's CPUs and GPUs, because no similar trial can use the rest
-    of the node.
+    The share of the price is the larger of the trial's shares of the node's CPUs and of its GPUs. The trial must pay for the unused part
+    of the other resource, because no similar trial can use it.
     """
 
     price: Price
     milli_gpus: int = 0  # thousandths of a GPU
 
     def cost(self, elapsed_ns: int) -> "Cost":
-        """Return the cost of `elapsed_ns`. Both amounts are rounded up."""
+        """Return the cost of `elapsed_ns`. Dollars and GPU time are rounded up."""
         gpu_ms = -(-elapsed_ns * self.milli_gpus // (1000 * 1_000_000))
         return Cost(self.price.of(elapsed_ns), gpu_ms)
 
@@ -149,7 +149,7 @@ FREE = Cost()
 def trial_rate(
     *, node_price: Price, node_cpus: float, node_gpus: float, cpus: float, gpus: float, nodes: int = 1
 ) -> Rate:
-    """Return the rate of a trial that takes `cpus` and `gpus` of each of `nodes` nodes, each at `node_price`.
+    """Return the rate of a trial on `nodes` equal nodes. It uses `cpus` and `gpus` of each node, and each costs `node_price`.
 
     >>> trial_rate(node_price=Price(100_000), node_cpus=2, node_gpus=0, cpus=1, gpus=0)
     Rate(price=Price(micro_usd_per_hour=50000), milli_gpus=0)

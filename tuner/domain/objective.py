@@ -1,4 +1,4 @@
-"""What a job optimizes: one or two metrics with their directions, over steps of fidelity. And constraints on other metrics."""
+"""The objectives of a job (one or two metrics, each with a direction), its steps of fidelity, and its constraints on other metrics."""
 
 import math
 import sys
@@ -21,12 +21,12 @@ class Fidelity:
     min: int = 1
     max: int | None = None
     reduction_factor: int = 3
-    #: For each proxy, such as the resolution of images, one value per rung. A trial trains with the value of the rung that it trains for,
-    #: and with the last value after the last rung.
+    #: The values of each proxy, such as the resolution of images, by name: one value per rung. Up to a rung, a trial trains with the
+    #: value of that rung. After the last rung, it trains with the last value.
     proxies: Mapping[str, Sequence[float]] | None = field(default=None, metadata={"new": True})
 
     def stage(self, step: int) -> int:
-        """Return which of the proxies' values a step is trained with, counted from 0. It is 0 without proxies.
+        """Return the index, from 0, of the value that each proxy has at a step. Return 0 without proxies.
 
         >>> [Fidelity(max=27, proxies={"resolution": (16, 24, 32)}).stage(step) for step in (1, 2, 3, 4, 27)]
         [0, 1, 1, 2, 2]
@@ -94,10 +94,10 @@ Mode = Literal["max", "min"]
 
 
 def gain_of_next(points_per_usd: float) -> str:
-    """Return a text that says what the next dollar, or a smaller amount, is expected to gain. A point is 0.01 of the metric.
+    """Describe how many points the next dollar, or a smaller amount, is expected to gain. A point is 0.01 of the metric.
 
-    The amount is the largest of $1, $0.1, $0.01 and so on that is expected to gain at most ten points. The gain of a dollar says
-    nothing if the budget is only a few cents.
+    The amount is the largest of $1, $0.1, $0.01 and so on that is expected to gain at most ten points, because the gain per dollar
+    is meaningless if the budget is only a few cents.
 
     >>> gain_of_next(0.0206), gain_of_next(193)
     ('the next $1 is expected to gain 0.0206 points', 'the next $0.01 is expected to gain 1.93 points')
@@ -142,9 +142,9 @@ class Constraint:
     max: float | None = None
 
     def violation(self, value: float) -> float:
-        """Return by how much a value is outside of the range, relative to the end that it exceeds. It is 0 within the range.
+        """Return by how much a value is outside the range, as a share of the exceeded limit. Return 0 if it is within the range.
 
-        If that end is 0, the difference itself is returned.
+        If the exceeded limit is 0, return the distance from it.
 
         >>> [Constraint("latency_ms", max=20).violation(value) for value in (20, 25)]
         [0.0, 0.25]
@@ -162,7 +162,7 @@ class Constraint:
 
 
 def number(reported: object) -> float | None:
-    """Return a reported value as a number, or None if it is not one. NaN and infinities may be reported as text."""
+    """Convert a reported value to a float. Return None if it is not a number. NaN and infinities may be given as text."""
     if isinstance(reported, str):
         return _SPECIAL.get(reported)
     if isinstance(reported, bool) or not isinstance(reported, int | float):
@@ -174,24 +174,25 @@ def number(reported: object) -> float | None:
 
 
 def violation(constraints: Sequence[Constraint], metrics: Mapping[str, object]) -> float | None:
-    """Return the total violation of the constraints by the metrics of a report. The report is feasible if it is 0.
+    """Return the sum of the violations of the constraints by the metrics of a report. A sum of 0 means that the report is feasible.
 
-    Return None if `lacking` names a metric.
+    Return None if the metric of a constraint is missing or is not a finite number.
     """
     if lacking((limit.metric for limit in constraints), metrics) is not None:
         return None
     values = ((limit, number(metrics[limit.metric])) for limit in constraints)
     total = sum((limit.violation(value) for limit, value in values if value is not None), start=0.0)
-    return min(total, sys.float_info.max)  # an infinity is not JSON
+    return min(total, sys.float_info.max)  # because JSON has no infinity
 
 
 def lacking(names: Iterable[str], metrics: Mapping[str, object]) -> str | None:
-    """Return the first of these metrics that is missing or not a finite number, or None if there is none."""
+    """Return the first of the metrics `names` that is missing or not a finite number. Return None if all are finite numbers."""
     values = {name: number(metrics.get(name)) for name in names}
     return next((name for name, value in values.items() if value is None or not math.isfinite(value)), None)
 
 
-#: What predictions cost. The worker measures them if the job needs them and the trainable does not report them.
+#: Metrics of the cost of predictions: the latency, and the dollars per million predictions. The worker measures them if the job needs
+#: them and the trainable does not report them.
 SERVING_METRICS = ("latency_ms", "usd_per_million")
 
 

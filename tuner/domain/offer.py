@@ -16,8 +16,8 @@ from tuner.domain.money import Price, Rate, trial_rate
 class Offer:
     """A type of node in one market and region, and its price.
 
-    `price` is for the whole node, and `source` is the origin and date of the price. `labels` select such nodes in the form of Ray's
-    label selectors: `!spot` matches any other value or a missing label. Without labels, every node matches.
+    `price` is for the whole node, and `source` is the origin and date of the price. `labels` select the nodes of the offer, in the form
+    of Ray's label selectors: a value `!spot` matches any value except `spot`, and a missing label. Without labels, every node matches.
     """
 
     instance_type: str
@@ -32,7 +32,7 @@ class Offer:
     on_demand_price: Price | None = field(default=None, compare=False, metadata={"new": True})
 
     def rate(self, wanted: Resources) -> Rate:
-        """Return the rate of one trial, which is the sum over its nodes."""
+        """Return the rate of one trial with the resources `wanted`, summed over its nodes."""
         return trial_rate(
             node_price=self.price,
             node_cpus=self.cpus,
@@ -57,17 +57,17 @@ class WorkerMachine:
     labels: Mapping[str, str]
     cpus: float
     gpus: float
-    to_come: bool = False  #: It does not exist yet: the autoscaler starts it once something waits for it.
+    to_come: bool = False  #: Whether the machine does not exist yet. The autoscaler starts it once an attempt waits for it.
     others: tuple["WorkerMachine", ...] = ()  #: The other machines of an attempt that runs on several nodes.
 
     def fits(self, wanted: Resources) -> int:
-        """Return for how many trials of this size the machine has room, on one of their nodes."""
+        """Return how many trials of this size can each place one of their nodes on this machine."""
         by_cpu = int(self.cpus / wanted.cpus + 1e-9)
         return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu
 
 
 def trials_that_fit(machines: Iterable[WorkerMachine], wanted: Resources) -> int:
-    """Return how many trials of this size fit on the machines at once. Each node of a trial is on another machine.
+    """Return how many trials of this size fit on the machines at once. The nodes of a trial are on different machines.
 
     >>> trials_that_fit([WorkerMachine({}, 4, 0), WorkerMachine({}, 1, 0)], Resources(cpus=1, nodes=2))
     1

@@ -1,13 +1,12 @@
-"""Rules for preemptions: whether to finish a step before the machine is taken away, and how long to wait
-before a retry.
+"""Rules for preemptions: whether to finish a step before the machine is lost, and how long to wait before the next attempt.
 
-Pure functions. Real workers (`tuner.worker`) and simulated ones use them.
+All functions are pure. Real workers (`tuner.worker`) and simulated workers use them.
 """
 
 from tuner.domain.time import NS
 
-# Time to keep between the durable checkpoint and the machine's end. The worker may check the clock late, and
-# it must still notify the driver.
+# The time that must remain between the durable checkpoint and the loss of the machine. The worker may check the clock
+# late, and it must still notify the driver.
 MARGIN_NS = NS
 PAUSE_NS = NS
 PAUSE_MAX_NS = 60 * NS

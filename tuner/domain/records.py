@@ -12,7 +12,7 @@ from tuner.domain.time import Instant
 from tuner.domain.trial import AttemptCause, AttemptEnd
 
 NO_PRICE = Price(0)
-# Reason of an attempt that ended only because its driver ended.
+# The recorded reason of an attempt that ended only because its driver ended.
 DRIVER_ENDED = "the job's driver ended"
 
 
@@ -67,11 +67,11 @@ class AttemptRow:
     costs: Mapping[CostKind, Cost] = field(default_factory=dict)
     market: str = "on_demand"
     price: Price = NO_PRICE  #: Price of the trial's share of the machine.
-    #: When it got a machine, and began to pay for it. None if it has not got one.
+    #: When the attempt got its machine and began to pay for it. None if it has no machine yet.
     assigned_at: Instant | None = None
-    machine: MachineFound | None = None  #: The machine that it ran on. None if that was not checked.
-    cause: AttemptCause | None = None  #: Why it was preempted, lost or failed.
-    environment: Environment | None = None  #: None until its worker sent it.
+    machine: MachineFound | None = None  #: The machine that the attempt ran on. None if the machine was not checked.
+    cause: AttemptCause | None = None  #: Why the attempt was preempted, lost or failed.
+    environment: Environment | None = None  #: None until the attempt's worker has sent it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class WarmStartTrial:
-    """A trial of an earlier job that a new trial may continue: a checkpoint, and the reports with a metric up to its step."""
+    """A trial of an earlier job that a new trial may continue, with a checkpoint and the reports with a metric up to its step."""
 
     job: str
     trial: str
@@ -116,11 +116,11 @@ class PastTrial:
     """A trial of an earlier job that a new job learns from."""
 
     config: Config
-    #: (step, score, nanoseconds of training up to it including the first setup), ascending by step. A higher score is better.
+    #: (step, score, nanoseconds of training up to the step including the first setup), ascending. A higher score is better.
     curve: tuple[tuple[int, float, int], ...]
-    failed: bool = False  #: It failed, regardless of its scores.
-    violation: float = 0.0  #: The total violation of the new job's constraints at its last report.
-    #: The user gave the result. The configuration is not proposed again.
+    failed: bool = False  #: Whether the trial failed. A failed trial may still have scores.
+    violation: float = 0.0  #: The total violation of the new job's constraints at the trial's last report.
+    #: Whether the user gave the result with the request. The sampler does not suggest this configuration again.
     is_given: bool = False
 
 
@@ -131,9 +131,9 @@ MAX_TRIALS = 1000
 
 
 def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
-    """Return the configuration as one of `space`, or None if an active parameter is missing or out of bounds.
+    """Convert a configuration of another job to one of `space`. Return None if an active parameter is missing or out of bounds.
 
-    Parameters that are not in the space, or inactive in it, are omitted. No value is invented.
+    Parameters that are not in the space, or inactive in it, are omitted. Missing values are never filled in.
     """
     transfer: Config = {}
     for name in space.order:
@@ -145,7 +145,8 @@ def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
 def most_informative(last_points: Sequence[tuple[float, float, int]], limit: int = MAX_TRIALS) -> list[int]:
     """Return the indices, ascending, of at most `limit` trials to learn from.
 
-    Half of them are the best, by violation and then by score. The rest are the most trained of the others. Ties go to the earlier trial.
+    Half of them are the best, by violation and then by score. The rest are the remaining trials with the most steps. Ties go to the
+    earlier trial.
 
     Args:
         last_points: The last (violation, score, step) of each trial. Feasible trials have the violation 0.

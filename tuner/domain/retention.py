@@ -9,18 +9,18 @@ from tuner.domain.time import NS, Instant, parse_duration_ns
 
 Retain = Literal["all", "best", "front", "none"]
 RETAINS: tuple[Retain, ...] = get_args(Retain)
-# For this long after a job has ended, it keeps the files of all trials, because it may be topped up and resumed. A shorter
-# `artifacts.for` ends this earlier.
+# A job keeps the files of all trials for this time after it has ended, because it may be topped up and resumed. If `artifacts.for` is
+# shorter, the files are deleted earlier.
 GRACE_NS = 24 * 3600 * NS
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What is kept of a job that has ended, and for how long."""
+    """Which files of a job are kept after it has ended, and for how long."""
 
     #: The trials whose files are kept: all, the best one, those on the Pareto front, or none.
     retain: Retain = "all"
-    for_ns: int | None = None  #: When those are deleted too, counted from the job's end. None means never.
+    for_ns: int | None = None  #: How long after the job's end the remaining files are deleted too. None means never.
 
     def faults(self) -> list[Fault]:
         if self.for_ns is not None and self.for_ns <= 0:

@@ -46,19 +46,19 @@ class SharedBudget:
 
     @property
     def limit(self) -> Cost:
-        """Return the limit that the ledger enforces. A missing limit becomes a number too large to be reached."""
+        """Return the limit that the ledger enforces on dollars and GPU time. A limit of None becomes a number that no job can reach."""
         usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
         return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
 
     def span(self, at: Instant) -> tuple[Instant, Instant | None]:
-        """Return the start and end of the period that contains `at`."""
+        """Return the start and the exclusive end of the period that contains `at`. The end is None if the budget has no period."""
         return period_of(at, self.period, zone(self.timezone))
 
     def matches(self, tags: Mapping[str, str]) -> bool:
         return all(tags.get(key) == value for key, value in self.match.items())
 
     def share_ppm(self, posted: Cost) -> int:
-        """Return the larger of the spent shares of dollars and of GPU time, in millionths, rounded down."""
+        """Return the share of the budget that is spent, in millionths, rounded down. It is the larger of dollars and GPU time."""
         parts = [0]
         if self.usd is not None:
             parts.append(posted.usd.micro_usd * PPM // self.usd.micro_usd)
@@ -128,7 +128,7 @@ def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fau
 
 
 def applying(budgets: Iterable[SharedBudget], tags: Mapping[str, str]) -> list[SharedBudget]:
-    """Return the shared budgets that limit a job with these tags, each once, sorted by name."""
+    """Return the shared budgets that limit a job with these tags, including the parents of matching budgets, sorted by name."""
     known = {budget.name: budget for budget in budgets}
     names = {budget.name for budget in known.values() if budget.matches(tags)}
     for name in sorted(names):

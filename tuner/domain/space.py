@@ -15,10 +15,10 @@ Value = float | int | str | bool | None
 Config = dict[str, Value]
 When = Mapping[str, tuple[Value, ...]]
 MAX_PARAMETERS = 1000
-MAX_CHOICES = 1000  # of a categorical parameter
-MAX_STEPS = 1000  # values of a parameter with a step on a grid
-NAMES_SHOWN = 10  # names of parameters or choices in an error
-MAX_VALUES = 2**40  # of a parameter with a step: their indices are exact in floating-point numbers
+MAX_CHOICES = 1000  # the most choices of a categorical parameter
+MAX_STEPS = 1000  # a grid contains all values of a parameter with a step, if there are at most so many
+NAMES_SHOWN = 10  # how many names of parameters or choices an error lists
+MAX_VALUES = 2**40  # the most values of a parameter with a step, because up to here their indices are exact as floats
 
 
 class SpaceRefused(TunerError):
@@ -46,8 +46,8 @@ class Float:
     high: float
     log: bool = False
     when: When = field(default_factory=dict)
-    #: The distance of neighbouring values: `low`, `low + step` and so on, up to the last one that is at most `high`. None if every
-    #: number is allowed. Omitted from the stored JSON if it is None.
+    #: The distance between neighbouring values: `low`, `low + step` and so on, up to the last value that is at most `high`. None if
+    #: every number is allowed. None is omitted from the stored JSON.
     step: float | None = field(default=None, metadata={"new": True})
     prior: Prior | None = field(default=None, metadata={"new": True})  #: None if any value is as likely.
 
@@ -88,7 +88,8 @@ class Float:
     def grid(self, points: int) -> list[Value]:
         """Return `points` values, evenly spaced on the linear or logarithmic scale of the parameter, including both ends.
 
-        With a step, return all values, or max(points, MAX_STEPS) evenly spaced ones, including both ends, if there are more.
+        If the parameter has a step, return all its values, but at most max(points, MAX_STEPS) of them. If some must be left out, the
+        others are evenly spaced and include both ends.
         """
         if self.count is not None:
             return [self.nth(index) for index in _spread(self.count, points)]
@@ -222,14 +223,14 @@ def steps_of(parameter: Float | Int) -> int | None:
 
 
 def _decimal(number: float) -> Decimal:
-    """Return the decimal that a number is written as, such as 0.1."""
+    """Convert a number to the decimal as which Python prints it, such as exactly 0.1."""
     return Decimal(repr(float(number)))
 
 
 def _spread(count: int, points: int) -> list[int]:
-    """Return all indices below `count`.
+    """Return all indices below `count`, but at most max(points, MAX_STEPS) of them.
 
-    If there are more than max(points, MAX_STEPS), return that many evenly spaced ones, including both ends.
+    If some must be left out, the others are evenly spaced and include both ends.
     """
     points = max(MAX_STEPS, points)
     if count <= points:
@@ -273,14 +274,14 @@ def same(a: Value, b: Value) -> bool:
 class Space:
     """Parameters by name.
 
-    A parameter with `when` is active only if every parameter named there is active and has one of the listed values.
+    A parameter with `when` is active only if every parameter that `when` names is active and has one of the listed values.
     """
 
     parameters: Mapping[str, Parameter]
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Return the parameter names in an order in which each parameter follows those that its `when` depends on.
+        """Return the parameter names in an order in which each parameter comes after the parameters that its `when` names.
 
         Parameters that depend on each other in a cycle, or on an unknown parameter, are omitted. `faults` reports them.
         """
@@ -328,10 +329,10 @@ class Space:
         return expected == set(config) and all(self.parameters[n].contains(v) for n, v in config.items())
 
     def typed(self, config: Mapping[str, Value]) -> Config:
-        """Return the configuration as a sampler would have written it.
+        """Return the configuration in the form in which a sampler writes it.
 
-        The parameters are in the order of the space. A whole number is a float if its parameter is one, because JSON does not
-        tell them apart.
+        The parameters are in the order of the space. A whole number becomes a float if its parameter is a `Float`, because JSON does
+        not distinguish the two.
         """
         names = [name for name in self.order if name in config]
         names += [name for name in config if name not in self.parameters]

@@ -2,7 +2,9 @@
 
 
 def storable(text: str, max_characters: int | None = None) -> str:
-    """Return the text without NULs and lone surrogates, which databases reject. File names that are not UTF-8 contain such surrogates.
+    """Return the text without NULs and with lone surrogates replaced by `?`, because databases reject both.
+
+    File names that are not UTF-8 contain lone surrogates.
 
     Args:
         text: Any text.

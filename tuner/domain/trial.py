@@ -24,7 +24,7 @@ AttemptCause = Literal[
 ]
 """Why an attempt was preempted, lost or failed.
 
-`notice` and `no_notice` are preemptions with and without a notice. The others name what ended the attempt: its driver, its worker,
-a machine that the job does not allow, checkpoint storage or the local disk, memory, the end of its lease, or user code.
+`notice` and `no_notice` are preemptions with and without a notice. The other causes name the part that ended the attempt: its driver, its
+worker, a machine that the job does not allow, checkpoint storage or the local disk, memory, the end of its lease, or user code.
 """
 CAUSES: tuple[AttemptCause, ...] = get_args(AttemptCause)

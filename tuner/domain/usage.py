@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tuner.domain.text import storable
 
 Fact = str | int | float | bool
-# Limits of the figures that are kept from a worker's message.
+# Limits on what is kept of a worker's message: the number of facts, the length of texts, and the largest number.
 MAX_FACTS = 30
 MAX_WORDS = 200
 MAX_COUNT = 2**62
@@ -17,7 +17,7 @@ class Usage:
     """The usage of one attempt, measured during its training time only."""
 
     wall_ns: int | None = None
-    cpu_ns: int | None = None  #: Processor time of its process and all descendants within `wall_ns`.
+    cpu_ns: int | None = None  #: Processor time of the attempt's process and all its descendants within `wall_ns`.
     memory_peak_bytes: int | None = None
     gpu_samples: int | None = None  #: Number of samples of NVML's utilisation.
     gpu_percent: int | None = None  #: Sum of the samples of GPU utilisation, in percent.
@@ -26,18 +26,18 @@ class Usage:
     compute_ns: int | None = None  #: Training time up to the last report without `data_wait_ns`.
     saves: int | None = None  #: Checkpoints that became durable.
     saved_bytes: int | None = None  #: Size of these checkpoints.
-    restored_bytes: int | None = None  #: Size of the checkpoint that it continued from.
-    artifact_bytes: int | None = None  #: Size of the artifacts that it has in the storage.
-    #: What `tuner.training.dataset` downloaded. Data from the cache counts as zero.
+    restored_bytes: int | None = None  #: Size of the checkpoint that the attempt continued from.
+    artifact_bytes: int | None = None  #: Size of the attempt's artifacts in the storage.
+    #: Bytes that `tuner.training.dataset` downloaded. Data from the cache is not counted.
     data_read_bytes: int | None = None
-    data_bucket_bytes: int | None = None  #: The part of it that came from the object storage of a cloud.
-    #: What the training helpers observed (`precision`, `batch_size`, `loader_workers`, …), and `gpu`, `gpu_memory_bytes` and
-    #: `gpu_capability` of the GPU.
+    data_bucket_bytes: int | None = None  #: The part of `data_read_bytes` that came from the object storage of a cloud.
+    #: Facts by name: what the training helpers observed (`precision`, `batch_size`, `loader_workers`, …), and `gpu`,
+    #: `gpu_memory_bytes` and `gpu_capability` of the GPU.
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, message: object) -> "Usage | None":
-        """Return the usage from a worker's message without invalid counts and facts, or None if nothing is left."""
+        """Build the usage from a worker's message. Invalid counts and facts are dropped. Return None if none is valid."""
         if not isinstance(message, Mapping):
             return None
         counts = {name: value for name in COUNTS if (value := count_of(message.get(name))) is not None}
