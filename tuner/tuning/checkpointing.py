@@ -1,19 +1,19 @@
 """How often a training saves a checkpoint: Young's rule with Daly's refinement, in whole steps.
 
-Let δ be the time that training waits for a save, and M the mean time between losses of unsaved work. The least time is lost with
-about √(2δM) of training between saves (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006). δ is measured at each save. M is
-estimated from the observed interruptions, with a Gamma distribution of their rate. Its prior counts as one interruption, so
-that a market without an interruption so far is not assumed to have none in future.
+Let δ be the time that training waits for a save, and M the mean time between losses of unsaved work. The least time is lost if about
+√(2δM) of training lies between two saves (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006). δ is measured at each save. M is
+estimated from the observed interruptions, with a Gamma distribution of their rate. The prior counts as one interruption, so that a
+market without interruptions so far is not assumed to stay without them.
 
-**Losses that count.** A preemption with an early notice costs nothing, because the step is finished and saved. The notice is
-always early enough if a whole step and a save fit into it, because it may come when a step has just begun. Then only crashes and
+**Losses that count.** A preemption loses no work if its notice comes early enough to finish and save the current step. That is always
+the case if a whole step and a save fit into the notice time, even if the notice comes when a step has just begun. Then only crashes and
 preemptions without a notice count as losses. If a save fits but a whole step does not, the notice is early enough with
-probability (notice - save) / step. If not even a save fits, every preemption loses the unsaved work, and all count.
+probability (notice - save) / step. If not even a save fits, every preemption loses the unsaved work and counts as a loss.
 
 **Upper bound of the interval**: a tenth of the mean time between *all* losses. A loss costs half an interval on average, so at
 most a twentieth of the time is lost even if no notice comes. If there are notices but they are too short for a step and its
-save, training saves **at every step**. Otherwise a notice at the start of a step would lose all finished steps since the last
-save, instead of that step alone.
+save, training saves **at every step**. Otherwise a preemption whose notice comes at the start of a step would lose all finished steps
+since the last save, not only the current step.
 
 **Lower bound of the interval**: saves may take at most a twentieth of the training time, and a save must be durable before
 the next one begins, because it would otherwise wait. This bound takes precedence. It conflicts with the upper bound only if M is
@@ -27,11 +27,11 @@ from typing import Self
 from tuner.domain.time import NS
 
 HOUR_NS = 3600 * NS
-# Machines of AWS with one V100, held in four zones in April 2023, lasted for 1.4 to 3.2 h on average (skypilot-org/spot-traces).
+# In four zones of AWS in April 2023, spot machines with one V100 lasted 1.4 to 3.2 h on average (skypilot-org/spot-traces).
 SPOT_MEAN_NS = 2 * HOUR_NS
 # Mean time until a machine crashes without a preemption: a cautious guess without a source.
 CRASH_MEAN_NS = 30 * 24 * HOUR_NS
-REACTION_NS = 5 * NS  # from a preemption notice until the driver sees it: AWS advises to poll every 5 s
+REACTION_NS = 5 * NS  # time from a preemption notice until the driver sees it: AWS advises to poll every 5 s
 STALL_PART = 20  # a save may stall training for at most a twentieth of the training that it covers
 LOSS_PART = 10  # an interval is at most a tenth of the mean time between losses, because half of it is lost on average
 
@@ -40,12 +40,12 @@ LOSS_PART = 10  # an interval is at most a tenth of the mean time between losses
 class Hazard:
     """The rate of interruptions of an attempt, on one machine or several: `events` divided by `node_ns`, the mean of Gamma(events, node_ns)."""
 
-    node_ns: int  #: Time of attempts on such machines, including that of the prior.
-    events: int = 1  #: Interruptions in that time. The prior counts as one.
+    node_ns: int  #: Time that attempts ran on such machines, in nanoseconds, plus the time of the prior.
+    events: int = 1  #: Interruptions in this time. The prior counts as one.
 
     @classmethod
     def of_spot(cls, nodes: int = 1) -> Self:
-        """Return the prior of a spot market, for an attempt on this many nodes."""
+        """Return the prior for an attempt on this many nodes in a spot market."""
         return cls(SPOT_MEAN_NS // nodes)
 
     @classmethod
@@ -66,7 +66,7 @@ class Hazard:
 class Notices:
     """Counts of preemptions with and without a notice.
 
-    The prior is that one in ten comes without, because clouds promise notices only on a best-effort basis.
+    The prior is ten preemptions, one of them without a notice, because clouds give notices only on a best-effort basis.
     """
 
     preemptions: int = 10
@@ -75,24 +75,25 @@ class Notices:
 
 @dataclass(frozen=True, slots=True)
 class SaveTimes:
-    """How long a save takes, in nanoseconds. Both durations begin at the end of a step."""
+    """How long a save takes. Both durations are in nanoseconds from the end of a step."""
 
-    stall_ns: int  #: Until training continues. A running mean.
-    durable_ns: int  #: Until the checkpoint survives the loss of the machine. The longest recent one.
+    stall_ns: int  #: Time until training continues, as a running mean.
+    durable_ns: int  #: Time until the checkpoint would survive the loss of the machine: the longest recent one.
 
     def after(self, stall_ns: int, durable_ns: int) -> Self:
-        """Return the durations after one more save.
+        """Return the durations after one more save with the measured `stall_ns` and `durable_ns`.
 
-        A single save moves the mean by a quarter of the difference. A slow one affects `durable_ns` for about four saves.
+        A save moves the mean of `stall_ns` by a quarter of the difference. After a slow save, `durable_ns` falls by a quarter at each of
+        the following saves.
         """
         return type(self)((3 * self.stall_ns + stall_ns) // 4, max(durable_ns, self.durable_ns * 3 // 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptionRisk:
-    """The interruptions that may end an attempt."""
+    """How likely preemptions and crashes are to end an attempt, and how much notice comes before a preemption."""
 
-    preemption: Hazard | None = None  #: None if the machine cannot be preempted (on demand).
+    preemption: Hazard | None = None  #: None if the machine is on demand, so that it cannot be preempted.
     crash: Hazard = field(default_factory=Hazard.of_crashes)
     notice_ns: int | None = None  #: Time from the notice to the preemption. None if there is no notice.
     notices: Notices = field(default_factory=Notices)
@@ -106,8 +107,8 @@ class InterruptionRisk:
         """Return the mean time between interruptions that lose unsaved work."""
         if self.preemption is None:
             return self.mean_ns
-        # The share of preemptions that lose no work is (n - missed)/n, the share with a notice, times in_time/step, the
-        # probability that the notice comes early enough.
+        # A preemption loses no work with the probability (n - missed)/n, that it has a notice, times in_time/step, that the notice
+        # comes early enough.
         in_time_ns = min(step_ns, max(0, _time_before_save_ns(self.notice_ns, saving.durable_ns)))
         count, missed = self.notices.preemptions, self.notices.missed
         lost = count * step_ns - (count - missed) * in_time_ns
@@ -115,20 +116,22 @@ class InterruptionRisk:
 
 
 def saves_on_notice(notice_ns: int | None, step_ns: int, durable_ns: int) -> bool:
-    """Return whether a notice is always early enough to finish the current step and make its save durable."""
+    """Return whether every notice is early enough to finish the current step and to make its checkpoint durable."""
     return step_ns <= _time_before_save_ns(notice_ns, durable_ns)
 
 
 def _time_before_save_ns(notice_ns: int | None, durable_ns: int) -> int:
-    """Return how much of the notice time is left for finishing a step, after the reaction time and the save are subtracted.
+    """Return the time for finishing a step between a notice and the preemption: the notice time minus the reaction and the save.
 
-    It is negative if the notice is too short for a save, or if there is no notice.
+    The result is negative if the notice is too short for a save, or if there is no notice.
     """
     return -1 if notice_ns is None else notice_ns - REACTION_NS - durable_ns
 
 
 def daly_ns(stall_ns: int, mean_ns: int) -> int:
-    """Return the training time between saves, to third order in √(δ/2M): √(2δM)·(1 + ⅓√(δ/2M) + ⅑(δ/2M)) − δ, or M where δ is 2M or more.
+    """Return the best training time between saves, in nanoseconds, by Daly's formula. `stall_ns` is δ, and `mean_ns` is M.
+
+    The formula is √(2δM)·(1 + ⅓√(δ/2M) + ⅑(δ/2M)) − δ, or M if δ is at least 2M.
 
     >>> round(daly_ns(5 * 60 * NS, 24 * HOUR_NS) / (60 * NS))  # minutes; Daly's figure 3
     117
@@ -143,7 +146,9 @@ def steps_between(*, step_ns: int, saving: SaveTimes, risk: InterruptionRisk) ->
     """Return the number of steps between saves, at least 1.
 
     Args:
-        step_ns: The duration of a step; the longest recent one if steps differ.
+        step_ns: The duration of a step. If steps differ, that of the longest recent step.
+        saving: How long a save takes.
+        risk: The interruptions that may end the attempt.
     """
     step_ns = max(1, step_ns)
     wanted_ns = daly_ns(saving.stall_ns, risk.unsaved_mean_ns(step_ns, saving))
@@ -155,5 +160,5 @@ def steps_between(*, step_ns: int, saving: SaveTimes, risk: InterruptionRisk) ->
 
 
 def _together(one_ns: int | None, other_ns: int) -> int:
-    """Return the mean time between events of either kind. The rates add up."""
+    """Return the mean time between events of two kinds, from the mean time of each. `one_ns` is None if the first kind never occurs."""
     return other_ns if one_ns is None else max(1, one_ns * other_ns // (one_ns + other_ns))

@@ -1,9 +1,9 @@
-"""Confirmation: the best candidates of a job are trained again with other seeds, to find the best configuration rather than the luckiest run.
+"""Confirmation: train the best configurations of a job again with other seeds, to find the best configuration, not the luckiest training.
 
-A part of the budget is reserved for it (`reserve.py`). When the rest is used up, or nothing is left to search, sequential halving (Karnin,
-Koren & Somekh, ICML 2013) decides which candidate is trained again: all of them with a second seed, the better half of them with a
-third one, and so on. Repeats are trials of their own, which the search neither ranks nor learns from. They follow from the state alone, so they
-need no events. A job that ends for another reason, such as its target, does not confirm.
+A part of the budget is reserved for the confirmation (`reserve.py`). It begins when the rest of the budget is used up, or nothing is left
+to search. Sequential halving (Karnin, Koren & Somekh, ICML 2013) decides which candidates are trained again: all of them with a second
+seed, the better half with a third seed, and so on. Each repeat is a new trial, which the search neither ranks nor learns from. The next
+repeat depends on the state alone, so no events record the choice. A job that ends for another reason, such as its target, does not confirm.
 """
 
 import math
@@ -13,7 +13,7 @@ from tuner.tuning.state import State, TrialRecord
 
 
 def begin(state: State) -> bool:
-    """Begin to confirm if the search is over and there is a candidate to train again. Return whether it did."""
+    """Begin the confirmation if the search is over and there is a candidate to train again. Return True if it began."""
     if state.spec.confirm is None or state.confirming or state.active or state.suggesting:
         return False
     if _next_candidate(state) is None:
@@ -23,7 +23,7 @@ def begin(state: State) -> bool:
 
 
 def next_repeat(state: State) -> TrialRecord | None:
-    """Return the repeat to begin or to resume next. Return None if none is left, or if it depends on the active ones."""
+    """Return the repeat to start or resume next. Return None if none is left, or if the choice depends on repeats that still run."""
     for number in sorted(state.ready):
         if state.trials[number].repeats is not None and number not in state.skipped:
             return state.trials[number]
@@ -40,7 +40,7 @@ def next_repeat(state: State) -> TrialRecord | None:
 
 
 def mean(scores: Sequence[float]) -> float:
-    """Return the mean of finite scores. It is finite, too, even if their sum is not."""
+    """Return the mean of finite scores. The mean is finite even if the sum of the scores exceeds the largest float."""
     return math.fsum(score / len(scores) for score in scores)
 
 
@@ -51,13 +51,13 @@ def confidence(results: Sequence[Sequence[float]], first: int, second: int) -> f
         results: The scores of each configuration, one for each seed. The variance between seeds is assumed to be the same for all
             configurations.
         first: Index of a configuration.
-        second: Index of another one, with a mean that is not greater.
+        second: Index of another configuration, whose mean is not greater.
     """
     degrees = sum(len(scores) - 1 for scores in results)
     difference = mean(results[first]) - mean(results[second])
     try:
         squares = sum((score - mean(scores)) ** 2 for scores in results for score in scores)
-    except OverflowError:  # the scores are too large to say how much they vary
+    except OverflowError:  # the scores are too large for their variance to be computed
         return 0.5
     spread = math.sqrt(squares / degrees * (1 / len(results[first]) + 1 / len(results[second])))
     if spread <= 0:
@@ -98,5 +98,5 @@ def _next_candidate(state: State) -> TrialRecord | None:
 
 
 def kept(candidates: int, seed: int) -> int:
-    """Return how many candidates are trained with seed number `seed`. Number 0 is the seed of the search."""
+    """Return how many of the candidates are trained with seed number `seed`, from 1. Seed number 0 is the seed of the search."""
     return max(1, -(-candidates // (1 << (seed - 1))))

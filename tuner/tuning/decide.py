@@ -1,7 +1,7 @@
 """`decide(state, event) -> (state, commands)`: the only entry point of the tuning logic.
 
-`decide` changes the given state in place, so the caller must use only the state that it returns. The same events in the same
-order give the same commands: in a real job, in the simulator, and when a job is rebuilt from its recorded events.
+`decide` changes the given state in place, so the caller must use only the state that it returns. The same events in the same order
+always result in the same commands: in a real job, in the simulator, and when a job is rebuilt from its recorded events.
 """
 
 from dataclasses import replace
@@ -41,7 +41,10 @@ OUTSIDE_WINDOW = Ending(
 
 
 def decide(state: State, event: Event) -> tuple[State, list[Command]]:
-    """Apply the event to the state, then give work to free workers, or end the job if it is ending and nothing runs."""
+    """Apply an event to the state and return the resulting commands.
+
+    Free workers get work. If the job is ending and no attempt runs, the job ends instead.
+    """
     orders = _note(state, event)
     orders += _fill(state)
     idle = not state.active and not state.suggesting and not isinstance(event, ev.Launched)
@@ -53,9 +56,9 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
 
 
 def _unless_nothing_was_learned(state: State, ending: Ending) -> Ending:
-    """Turn success into failure if no trial ever reported the objective's metric, because the job then has no result.
+    """Turn a success into a failure if no trial ever reported the objective's metric, because the job then has no result.
 
-    If no report was feasible, say so.
+    If there is a metric but no report was feasible, the ending stays a success and its detail says so.
     """
     if ending.state != "succeeded":
         return ending
@@ -131,7 +134,7 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     if event.config is None:
         state.space_exhausted = True
         return []
-    if state.queue and event.inherited is None:  # the sampler is asked only if the queue is empty
+    if state.queue and event.inherited is None:  # the suggestion is from the queue: the sampler is asked only if it is empty
         state.queue.popleft()
     trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_stop(state))
     assert trial.id == event.trial, f"expected {trial.id}, got {event.trial}"
@@ -253,9 +256,9 @@ def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
 
 
 def _on_preempted(state: State, trial: TrialRecord, event: ev.Preempted) -> list[Command]:
-    """Pause the trial and let it resume before other trials.
+    """Pause a trial whose attempt was preempted, and let it resume before other trials.
 
-    Preemptions are not the trial's fault, so their number is not limited. Only the budget ends them.
+    Preemptions are not the trial's fault, so a trial may be preempted any number of times. Only the budget limits it.
     """
     trial.preemptions += 1
     trial.preemptions_without_progress = (
@@ -268,8 +271,8 @@ def _on_preempted(state: State, trial: TrialRecord, event: ev.Preempted) -> list
 def _interrupt(state: State, trial: TrialRecord, saved: int) -> list[Command]:
     """Pause a trial whose attempt ended with its newest checkpoint at step `saved`.
 
-    A trial that has done its last step is complete if that step was saved, or if the trial cannot save checkpoints. Otherwise it
-    has to run its last step again.
+    A trial that has reported its last step is complete if that step was saved, or if the trial cannot save checkpoints. If the step
+    could be saved but was not, the trial has to run it again.
     """
     trial.saved = saved
     finished = state.max_step is not None and trial.steps >= state.max_step
@@ -286,11 +289,11 @@ def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: st
 
 
 def _on_refused(state: State, event: ev.Refused) -> list[Command]:
-    """React to a refused hold (reserved money): pause a running trial, or let a trial that was about to start wait.
+    """React to a refused hold (reserved money): pause a running trial, or let a trial wait that was about to start.
 
-    If no trial is active, no hold will be released any more, so the job's budget is exhausted. With `on_exhausted: finish`, if the
-    refused trial already has steps, the job first skips it and tries a cheaper one. If a shared budget refused the hold, the job pauses
-    until that budget allows more.
+    If no trial is active, no hold can be released any more, so the budget is exhausted: the job ends or begins its confirmation. If a
+    shared budget refused the hold, the job pauses until that budget allows more. There is one exception: with `on_exhausted: finish`, if
+    the job's own budget refused a trial that already has steps, the job skips this trial and tries a cheaper one.
     """
     trial = state.trial(event.trial)
     state.refusing_budget = event.above
@@ -327,9 +330,9 @@ def _exhausted(state: State, reason: StopReason) -> Ending:
 
 
 def _on_budget_changed(state: State, event: ev.BudgetChanged) -> list[Command]:
-    """Use the new budget, and cancel an ending of the job that the old budget caused.
+    """Use the new budget. If the job is ending because of the old budget, cancel the ending.
 
-    If the new budget is exhausted too, a later event ends the job again.
+    If the new budget is exhausted too, a later event ends the job.
     """
     state.budget = event.budget
     _money_moved(state)
@@ -371,7 +374,8 @@ def _end(state: State, ending: Ending, *, pause: bool = True) -> list[Command]:
     """Set the job's ending, so that no attempt starts any more, and end the active attempts.
 
     Args:
-        pause: Pause running trials with a checkpoint. If false, stop them at once.
+        ending: How the job ends.
+        pause: Whether to pause running trials with a checkpoint. If false, they are stopped at once.
     """
     state.ending = ending
     orders: list[Command] = []
@@ -386,10 +390,10 @@ def _end(state: State, ending: Ending, *, pause: bool = True) -> list[Command]:
 
 
 def _fill(state: State) -> list[Command]:
-    """Give work to free workers.
+    """Give work to free workers: return the commands that start or resume trials or ask the sampler for a new configuration.
 
-    Waiting trials come first, then configurations of the user, trials to promote, new configurations, and last the best trial, if it
-    is paused.
+    Waiting trials come first, then configurations that the user queued, then trials to promote, then new configurations. The best trial
+    comes last, if it is paused.
     """
     orders: list[Command] = []
     while (
@@ -421,11 +425,11 @@ def _next_to_run(state: State) -> TrialRecord | None:
     """Return the next trial to start or resume, or None if there is none.
 
     A waiting trial comes first. Among the waiting trials, those that a user promoted come first, then preempted ones, then the others,
-    each in the order of their numbers. A waiting trial is passed over if its hold was refused (`State.skipped`), or if the reserve
-    does not let it resume.
+    each in the order of their numbers. A waiting trial is left out if its hold was refused (`State.skipped`), or if the finish reserve
+    does not allow it to resume.
 
     If no waiting trial may run, the scheduler promotes a trial. It promotes none while a trial is skipped, because the skipped trial
-    waits for the money, and none while a configuration of the user is queued and may start, because that comes first.
+    waits for the money. It also promotes none while a configuration of the user is queued and may start, because this comes first.
     """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.skipped]
@@ -439,9 +443,9 @@ def _next_to_run(state: State) -> TrialRecord | None:
 
 
 def _leader_unfinished(state: State) -> TrialRecord | None:
-    """Let the best trial continue to its next rung, and return it. Return None if it is not paused.
+    """Raise the target of the best trial to its next rung, and return the trial. Return None if it is not paused.
 
-    Call this if no new configuration may begin: the rest of the money then trains the best model to its last step.
+    Call this if no new configuration may start, so that the rest of the budget trains the best trial to its last step.
     """
     if state.leader is None or not state.rungs or state.skipped:
         return None

@@ -3,14 +3,21 @@
 from tuner.domain.money import Cost, Rate
 
 MIN_SLICE_NS = 200_000_000
-UNKNOWN_NEED_NS = 1_000_000_000  # for a trial without a measured step
+UNKNOWN_NEED_NS = 1_000_000_000  # the need of a trial whose step time has not been measured yet
 
 
 def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int) -> int:
-    """Return the nanoseconds of the lease to request, at least `need_ns`. Return 0 if `left` does not pay for that.
+    """Return the length of the lease to request, in nanoseconds. Return 0 if the money does not pay for the shortest useful lease.
 
-    Leases become shorter as the budget runs low, so that the active trials share the last money. If less than another lease would
-    remain, the lease takes all of the money.
+    Leases become shorter as the budget runs low, so that the active trials share the last money. If the rest after this lease would be
+    too small for another one, and all the money pays for at most `slice_ns`, the lease takes all the money.
+
+    Args:
+        left: The money that may still be held.
+        rate: The rate of the trial.
+        need_ns: The shortest useful lease. It is raised to `MIN_SLICE_NS`.
+        active: Number of active trials.
+        slice_ns: The usual length of a lease.
     """
     affordable = rate.affords_ns(left)
     need_ns = max(need_ns, MIN_SLICE_NS)
@@ -21,7 +28,10 @@ def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int
 
 
 def fits_deadline(wanted_ns: int, *, need_ns: int, left_ns: int | None) -> int:
-    """Return `wanted_ns`, reduced to the remaining wall-clock time, or 0 if less than `need_ns` remains."""
+    """Return `wanted_ns`, reduced to the wall-clock time `left_ns` if less is left. Return 0 if even less than `need_ns` is left.
+
+    If `left_ns` is None, there is no limit.
+    """
     if left_ns is None or wanted_ns <= left_ns:
         return wanted_ns
     return left_ns if left_ns >= need_ns else 0

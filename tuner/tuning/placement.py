@@ -1,4 +1,4 @@
-"""Decide whether a training runs on spot machines, on demand, or waits for spot.
+"""Decide whether a training runs on a spot machine, runs on demand, or waits for a spot machine.
 
 With a deadline, the rules are those of Uniform Progress for one training (Wu et al., Can't Be Late, NSDI 2024, §3.3 and §5.2).
 The code names each rule where it applies it. The paper's symbols: C(t) is the remaining work, as time on demand. R(t) is the
@@ -10,7 +10,7 @@ that the move may lose.
 - Exploitation: a training on spot stays there until it is preempted.
 - Taking risks: an idle training takes spot if it is available, whether it is late or not.
 - Uniform progress: an idle training that is behind the straight line from no work to all of its work goes on demand.
-- Hysteresis: a training on demand stays there until it has done the work that the line requires 2d from now.
+- Hysteresis: a training on demand stays there until it has done the work that the straight line requires 2d from now.
 
 Three rules are our own:
 
@@ -22,12 +22,12 @@ Three rules are our own:
 With these rules, the deadline is met whenever going on demand at once would meet it, provided that a machine on demand is always
 available and a changeover takes at most d.
 
-Without a deadline, `spot_wait_ns` limits the wait for spot. A training that finds no spot goes on demand when its last progress
-is longer ago than that. After 2d of work there it moves back to spot as soon as spot is available.
+Without a deadline, `spot_wait_ns` limits the wait for spot. A training that finds no spot machine goes on demand when it has made no
+progress for this time. After 2d of work on demand, it moves back to spot as soon as a spot machine is available.
 
-**Choice of the offer**: the offer with the lowest cost of progress so far. `PlacementMemory` learns this cost: the offer's price times
-the paid time per unit of progress. Time that was paid for and lost in repeated preemptions raises it. A spot offer whose
-progress costs more than on demand counts as unavailable until that experience has lost enough weight with time.
+**Choice of the offer**: the offer whose progress has been cheapest so far. `PlacementMemory` learns the cost of progress on each offer: the
+offer's price times the paid time per unit of progress. Paid time that was lost in preemptions raises the cost. If progress on a spot
+offer costs more than on demand, the offer counts as unavailable until old observations have lost enough weight.
 """
 
 from collections.abc import Collection, Mapping
@@ -44,7 +44,8 @@ from tuner.domain.time import NS, Instant
 # is known to waste time, and a single unlucky machine does not rule an offer out. With spot at a third of the on-demand price, the
 # policy leaves spot after an hour without progress.
 PRIOR_NS = 30 * 60 * NS
-# The time after which an observation has half its weight: frequent preemptions end at some time, and only a new attempt can show that.
+# The time after which an observation has half its weight. Frequent preemptions stop at some time, and only a new attempt on the offer
+# can show that they have stopped.
 HALF_LIFE_NS = 4 * 3600 * NS
 
 Key = tuple[str, str, str | None, tuple[tuple[str, str], ...]]
@@ -57,10 +58,10 @@ def key_of(offer: Offer) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class OfferRecord:
-    """Paid time and the durable progress that it brought, as of `at`."""
+    """The time that was paid for on an offer and the durable progress made in it, weighted as of the instant `at`."""
 
     paid_ns: int
-    gained_ns: int  #: Progress, as time on demand.
+    gained_ns: int  #: Progress, as the time that it takes on demand.
     at: Instant
 
     def decayed(self, now: Instant) -> Self:
@@ -70,17 +71,17 @@ class OfferRecord:
 
 @dataclass(frozen=True, slots=True)
 class PlacementMemory:
-    """The past of a training, as far as placement depends on it. It has one record per offer, so it does not grow."""
+    """What placement remembers of a training. There is one record per offer, so the memory does not grow with time."""
 
-    #: When the remaining work last fell, or when the machine was lost: the later of the two.
+    #: When the remaining work last fell, or when the machine was last lost: the later of the two.
     progressed: Instant
     least_ns: int  #: The least remaining work so far.
     records: Mapping[Key, OfferRecord] = field(default_factory=dict)
-    current_offer: Key | None = None  #: The offer that the training is on.
-    left_at_start_ns: int = 0  #: The remaining work when the training came to that offer.
+    current_offer: Key | None = None  #: The offer that the training runs on.
+    left_at_start_ns: int = 0  #: The remaining work when the training moved to this offer.
 
     def looked(self, now: Instant, *, at: Offer | None, left_ns: int) -> Self:
-        """Return the memory after an observation of the training's machine and remaining work."""
+        """Return the memory after an observation of the training: its offer `at` and its remaining work `left_ns`."""
         memory = self
         if left_ns < self.least_ns:
             memory = replace(memory, progressed=now, least_ns=left_ns)
@@ -90,11 +91,11 @@ class PlacementMemory:
         return memory
 
     def waits(self, now: Instant) -> Self:
-        """Return the memory after the machine was lost. The limit on waiting for spot (`PlacementRequest.spot_wait_ns`) counts from now on."""
+        """Return the memory after the machine was lost. The wait for spot that `PlacementRequest.spot_wait_ns` limits begins now."""
         return replace(self, progressed=now)
 
     def after(self, offer: Offer, *, now: Instant, paid_ns: int, gained_ns: int) -> Self:
-        """Return the memory after more paid time on an offer, with the progress that it brought.
+        """Return the memory after more paid time on an offer and the progress that was made in it.
 
         Call this at each durable checkpoint, and when the training leaves or loses its machine.
         """
@@ -103,13 +104,13 @@ class PlacementMemory:
         return replace(self, records={**self.records, key_of(offer): record})
 
     def price(self, offer: Offer, now: Instant) -> Price:
-        """Return the price of an hour of progress, rounded up."""
+        """Return the price of an hour of progress on the offer, learned from its record, rounded up."""
         record = self.records.get(key_of(offer), OfferRecord(0, 0, now)).decayed(now)
         paid = offer.price.micro_usd_per_hour * (record.paid_ns + PRIOR_NS)
         return Price(-(-paid // (record.gained_ns + PRIOR_NS)))
 
     def cheapest(self, offers: Collection[Offer], now: Instant) -> Offer | None:
-        """Return the offer with the lowest price of progress. Ties go to the first by name."""
+        """Return the offer with the lowest price of progress, or None if there are no offers. Ties go to the first by name."""
         return min(offers, key=lambda offer: (self.price(offer, now), _name(offer)), default=None)
 
 
@@ -117,10 +118,11 @@ def _name(offer: Offer) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
     return offer.market, offer.instance_type, offer.region or "", offer.labels
 
 
-# Half of the waits for a spot machine with a V100 in AWS's zones in 2023 were over after 18 to 29 min.
+# The longest wait for spot without a deadline. In AWS's zones in 2023, half of the waits for a spot machine with a V100 ended within
+# 18 to 29 min.
 SPOT_WAIT_NS = 30 * 60 * NS
-RETRY_NS = 15 * 60 * NS  # until an available spot offer that was not worth its price is considered again
-TIGHT = Fraction(7, 10)  # C(t) / R(t) below which a training is not behind the line (§A.8 of the paper)
+RETRY_NS = 15 * 60 * NS  # time until an available spot offer that was not worth its price is considered again
+TIGHT = Fraction(7, 10)  # if C(t) / R(t) is below this, a training cannot be behind the line (§A.8 of the paper)
 
 Why = Literal[
     "done",
@@ -149,7 +151,7 @@ class PlacementRequest:
     begun: Instant
     work_ns: int  #: The whole work, as training time on an on-demand machine: C(0).
     deadline: Instant | None = None  #: None if there is no deadline. `deadline - begun` is R(0).
-    #: How long to wait for spot without progress. Used if there is no deadline.
+    #: The longest wait for spot without progress. Used only if there is no deadline.
     spot_wait_ns: int = SPOT_WAIT_NS
 
     def __post_init__(self) -> None:
@@ -159,9 +161,9 @@ class PlacementRequest:
 
     @property
     def line_slope(self) -> Fraction:
-        """Return the slope of the line, as work per unit of time: C(0)/R(0), but at least the switch point `TIGHT`.
+        """Return the slope of the line of uniform progress, as work per unit of time: C(0)/R(0), but at least `TIGHT` and at most 1.
 
-        It is at most 1, because the work may have been overestimated.
+        C(0)/R(0) is above 1 if the work was overestimated.
         """
         assert self.deadline is not None
         return min(Fraction(1), max(TIGHT, Fraction(self.work_ns, max(1, self.deadline - self.begun))))
@@ -177,8 +179,8 @@ class Observation:
     #: d: the sum of the slowest path from the order to move to the first new step (finish a step, save it, boot a machine),
     #: the longest work that a preemption may undo, and the longest delay of the next call after `PlacementChoice.until`.
     changeover_ns: int
-    unsaved_ns: int = 0  #: By how much `left_ns` falls if the training is saved before it moves.
-    at: Offer | None = None  #: The offer whose machine the training has, or waits for to start.
+    unsaved_ns: int = 0  #: By how much `left_ns` will fall when the training is saved before a move.
+    at: Offer | None = None  #: The offer of the machine that the training has, or that is being started for it. None if there is none.
     there: Collection[Offer] = ()  #: The spot offers that are available now.
 
 
@@ -199,7 +201,7 @@ class PlacementChoice:
 def choose(
     request: PlacementRequest, memory: PlacementMemory, observation: Observation
 ) -> tuple[PlacementMemory, PlacementChoice]:
-    """Return the updated memory and the offer that the training should run on now."""
+    """Choose the offer that a training should run on now. Return the updated memory and the choice."""
     memory = memory.looked(observation.now, at=observation.at, left_ns=observation.left_ns)
     if observation.left_ns <= 0:
         return memory, PlacementChoice(None, "done")
@@ -271,9 +273,9 @@ def _without_deadline(
 
 
 def _retried(observation: Observation, within_ns: int) -> Instant:
-    """Return when to choose again: after `within_ns`, or earlier if spot is available but was not taken.
+    """Return when to choose again: after `within_ns`, or earlier if a spot offer is available but was not chosen.
 
-    Past experience loses weight with time, so a spot offer that was not worth its price may become so.
+    Such an offer was not worth its price, but may become so, because past observations lose weight with time.
     """
     return Instant(observation.now + (min(within_ns, RETRY_NS) if observation.there else within_ns))
 
@@ -302,9 +304,9 @@ def _worthwhile(request: PlacementRequest, memory: PlacementMemory, observation:
 
 
 def _has_cheaper_spot(request: PlacementRequest, memory: PlacementMemory, now: Instant) -> bool:
-    """Return whether any spot offer costs less than on demand. If not, waiting for spot is useless.
+    """Return whether any spot offer is cheaper than progress on demand. If none is, waiting for spot is useless.
 
-    The comparison uses the spot price itself, without the time that was wasted on spot so far.
+    The comparison uses the prices of the spot offers themselves. Time that was wasted on spot so far does not count.
     """
     demand = memory.cheapest(_of(request, "on_demand"), now)
     return demand is not None and any(o.price < memory.price(demand, now) for o in _of(request, "spot"))
@@ -331,7 +333,7 @@ class Schedule:
 
     left_ns: int  #: Remaining work: C(t).
     time_ns: int  #: Remaining time: R(t).
-    line_slope: Fraction  #: Work per unit of time on the line.
+    line_slope: Fraction  #: The slope of the line of uniform progress: work per unit of time.
 
     @classmethod
     def of(cls, request: PlacementRequest, observation: Observation) -> Self:
@@ -346,15 +348,15 @@ class Schedule:
         return self.time_ns - self.left_ns
 
     def until_off_line_ns(self) -> int:
-        """Return the time until an idle training falls behind the line. 0 or less means that it is behind already."""
+        """Return the nanoseconds until an idle training falls behind the line. 0 or less means that it is already behind."""
         # The progress C(0) - C(t) is less than C(0)·t/R(0) if and only if C(t) > C(0)/R(0)·R(t).
         return self.time_ns - self.left_ns * self.line_slope.denominator // self.line_slope.numerator
 
     def until_on_line_ns(self, ahead_ns: int) -> int | None:
-        """Return the uninterrupted work after which the training reaches the point that the line reaches `ahead_ns` later.
+        """Return how long the training must work without interruption until it is `ahead_ns` ahead of the line.
 
         Returns:
-            Nanoseconds; 0 if the training is there already; None if it never gets there.
+            Nanoseconds. 0 if the training is far enough ahead already. None if it never gets that far.
         """
         # Solve (C - x) · q = p · (R - x - ahead) for x. The slope of the line is p/q.
         p, q = self.line_slope.numerator, self.line_slope.denominator

@@ -1,7 +1,7 @@
-"""The finish reserve: money that is kept back so that the best trial reaches its last step within the budget.
+"""The finish reserve: money that is kept back so that the best trial (the leader) can reach its last step within the budget.
 
 All amounts are in nanoseconds of one worker. Money is converted at the mean price of the training so far, because machines may
-differ in price. Only the scheduler `auto` keeps a reserve, and only with `on_exhausted: finish`. A job that pauses when its
+differ in price. Only jobs with the scheduler `auto` and with `on_exhausted: finish` keep a reserve. A job that pauses when its
 budget is exhausted can be topped up, so it needs no reserve.
 """
 
@@ -19,9 +19,9 @@ from tuner.tuning.state import State, TrialRecord
 MARGIN = 1.1  # safety factor, because steps differ in length
 NEW = 0.4  # expected training of a new trial, as a share of all steps: many trials are stopped early
 PREDICTED_SHARE_MAX = (
-    0.5  # the largest predicted share of the free time for a new trial: step times are predicted badly
+    0.5  # the largest share of the free time that a new trial may be predicted to need, because predictions of step times are poor
 )
-SPARE = 0.5  # in steps: a lease must be a little longer than the work that is done in it
+SPARE = 0.5  # in steps, added to the work of a trial, because a lease must be a little longer than the work that is done in it
 PRIOR_STEPS = 1  # steps of mean length that are added to the steps of each trial to estimate its step time
 
 
@@ -37,7 +37,7 @@ class Reserve:
     @classmethod
     def of(cls, state: State) -> Self | None:
         """Return the reserve of the job, or None if the job keeps none."""
-        if state.confirming:  # the search is over, and nothing is reserved for its trials
+        if state.confirming:  # the search is over, so its trials need no reserve
             return None
         automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
         keeps = bool(state.rungs) or state.spec.confirm is not None
@@ -54,7 +54,7 @@ class Reserve:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the rest of the budget should finish existing trials, because it cannot pay for a typical new one."""
+        """Return whether only existing trials should be trained, because the rest of the budget cannot pay for a typical new trial."""
         steps = max(NEW * (self.state.max_step or 0), self._first_stop)
         step_ns = _step_ns(self.state, until=math.ceil(steps))
         return not self._affords(_overhead_ns(self.state) + round(steps * step_ns), None)
@@ -62,8 +62,8 @@ class Reserve:
     def blocking_trials(self) -> list[TrialRecord]:
         """Return the running trials to pause, because reaching their `until` steps would use money that the leader needs.
 
-        Trials that a user promoted are never in the list. Of the others, those that need the least time keep running. The list is empty if
-        there is no leader to reserve money for.
+        Trials that a user promoted are never in the list. Of all others, those that need the least time keep running. The list is empty
+        if money is not reserved for a leader.
         """
         if self.leader is None:
             return []
@@ -76,24 +76,24 @@ class Reserve:
         return blocking_trials
 
     def can_finish(self, trial: TrialRecord) -> bool:
-        """Return whether the budget can train the trial to its last step, in addition to the active trials and the leader."""
+        """Return whether the budget can pay for the trial up to its last step, in addition to the active trials and the leader."""
         if trial is self.leader:
             return True
         return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
 
     def may_go_on(self, trial: TrialRecord) -> bool:
-        """Return whether a waiting trial may resume: the budget can train it to its `until` step, or no other trial needs the money.
+        """Return whether a waiting trial may resume: the budget pays for it up to its `until` step, or no other trial needs the money.
 
-        If the rest of the budget is due to the leader, the budget must train the trial to its last step instead.
+        If the reserve is due (`is_due`) and there is a leader, the budget must pay for the trial up to its last step instead.
         """
         if self.leader is not None and self.is_due:
             return self.can_finish(trial)
         return self._is_last or self._affords(_reaching_ns(self.state, trial, trial.until), trial)
 
     def may_begin(self) -> bool:
-        """Return whether a new trial may start: the budget can train it to the first rung, or no other trial needs the money.
+        """Return whether a new trial may start: the budget pays for it up to the first rung, or no other trial needs the money.
 
-        It may not start if the rest of the budget is due to the leader.
+        It may not start if the reserve is due (`is_due`) and there is a leader.
         """
         if self.leader is not None and self.is_due:
             return False
@@ -104,8 +104,8 @@ class Reserve:
     def new_step_s(self) -> float:
         """Return the longest step time, in seconds, with which a new trial could reach its last step.
 
-        The time that active trials need is subtracted. The leader's is not: if the new trial becomes the best, the old leader need not
-        finish.
+        The time that active trials need is subtracted first, but not the time of the leader: if the new trial becomes the best, the old
+        leader need not finish.
         """
         free = self.left_ns - self._committed_ns(None, to_end=False) - _overhead_ns(self.state)
         steps = MARGIN * (self.state.max_step or 1) * _length(self.state, 0, self.state.max_step or 1) + SPARE
@@ -113,12 +113,12 @@ class Reserve:
 
     @property
     def _first_stop(self) -> int:
-        """Return the step that a new trial is trained to at first."""
+        """Return the step at which a new trial first stops: the first rung, or the last step if there are no rungs."""
         return self.state.rungs[0].step if self.state.rungs else self.state.max_step or 1
 
     @property
     def _is_last(self) -> bool:
-        """Return whether no other trial needs the money. Then no reserve is kept, and only the ledger limits the trial."""
+        """Return whether no other trial needs the money. If so, nothing is reserved, and only the ledger limits the trial."""
         return self.leader is None and not self.state.active and self.state.spec.confirm is None
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
@@ -133,9 +133,9 @@ class Reserve:
         return sum(needed for needed, _ in self._needs(but, to_end=to_end))
 
     def _needs(self, but: TrialRecord | None, *, to_end: bool = False) -> Iterator[tuple[int, TrialRecord]]:
-        """Yield (time needed, trial) for each active trial except `but` and the leader.
+        """Yield (nanoseconds needed, trial) for each active trial except `but` and the leader.
 
-        The time is that to the trial's `until` step, or to its last step if `to_end` is set.
+        It is the time to reach the trial's `until` step, or its last step if `to_end` is set.
         """
         state = self.state
         for trial in (state.trials[number] for number in state.active):
@@ -145,9 +145,9 @@ class Reserve:
 
 
 def _spent_ns(state: State) -> int:
-    """Return the worker time that the job has paid for so far.
+    """Return the worker time that the job has paid for so far, in nanoseconds.
 
-    It is at least the measured training time, because machines may be free of charge.
+    It is at least the measured training time, which counts even if the machines are free of charge.
     """
     price = state.mean_price
     paid = price.affords_ns(state.spent) if price.micro_usd_per_hour else 0
@@ -155,7 +155,7 @@ def _spent_ns(state: State) -> int:
 
 
 def _confirming_ns(state: State, leader: TrialRecord) -> int:
-    """Return the time that is reserved for repeats of the best trials. It is 0 if the job does not confirm."""
+    """Return the time, in nanoseconds, that is reserved for the confirmation. It is 0 if the job does not confirm."""
     rule = state.spec.confirm
     if rule is None:
         return 0
@@ -166,7 +166,7 @@ def _confirming_ns(state: State, leader: TrialRecord) -> int:
 
 
 def _finishing_ns(state: State, trial: TrialRecord) -> int:
-    """Return the time that the trial needs to its last step, including a restart if it does not run."""
+    """Return the time that the trial needs to reach its last step, in nanoseconds, including a restart if it is not running."""
     return _reaching_ns(state, trial, state.max_step)
 
 
@@ -179,9 +179,10 @@ def _reaching_ns(state: State, trial: TrialRecord, step: int | None) -> int:
 def _step_ns(
     state: State, trial: TrialRecord | None = None, *, since: int = 0, until: int | None = None
 ) -> int:
-    """Return the mean step time of all trials, or an estimate for the given trial. With proxies, it is that of the steps since `since`.
+    """Return the mean step time of all trials, or an estimate for `trial` if one is given, in nanoseconds.
 
-    The estimate is the trial's own mean, drawn towards the mean of all, or its recent pace if that is slower.
+    The estimate is the trial's own mean, drawn towards the mean of all trials, or its recent pace if that is slower. If the job has
+    proxies, step times depend on the step, and the result applies to the steps after `since` up to `until`.
     """
     mean = state.trained_ns // max(1, state.steps)
     length = _length(state, since, until)
@@ -197,9 +198,9 @@ def _step_ns(
 
 
 def _length(state: State, since: int, until: int | None) -> float:
-    """Return how long the steps after `since`, up to `until`, take relative to the mean of all steps so far. It is 1 without proxies.
+    """Return the mean length of the steps after `since` up to `until`, relative to the mean of all steps so far. Return 1 without proxies.
 
-    A stage of the proxies that no trial has reached is assumed to take as long as the one before.
+    In a stage of the proxies that no trial has reached, steps are assumed to take as long as in the stage before it.
     """
     if not state.stages or until is None or until <= since or not state.trained_ns:
         return 1.0
@@ -213,5 +214,5 @@ def _length(state: State, since: int, until: int | None) -> float:
 
 
 def _overhead_ns(state: State) -> int:
-    """Return the mean time that an attempt takes in addition to its training."""
+    """Return the mean time that an attempt takes in addition to its training, in nanoseconds."""
     return max(0, _spent_ns(state) - state.trained_ns) // max(1, state.begun)

@@ -1,10 +1,10 @@
-"""The rungs of a job, the ranking of trials on each, and predictions of where paused trials would end.
+"""The rungs of a job, the ranking of trials on each rung, and predictions of the final scores of paused trials.
 
 `outlooks` predicts from the trials that continued past the same rungs. From each rung to the next, a straight line is
 fitted to the scores of the trials that have a score at both. Its slope is drawn towards 1, as the sampler does for early
 scores. The residual variance and the uncertainty of the line add up from rung to rung. The prediction is a Student's t
-distribution, with degrees of freedom by the number of trials. There is no correction for the fact that the trials that
-continued were the better ones.
+distribution, whose degrees of freedom depend on the number of trials. The predictions are not corrected for the bias that
+only the better trials continued.
 """
 
 import math
@@ -16,14 +16,17 @@ from statistics import fmean
 from tuner.domain.job import JobSpec
 from tuner.domain.objective import Fidelity
 
-# The rungs of `auto`: the first at a twelfth of all steps, each next one four times as high
-# (docs/decisions/0006-search-by-a-model-of-curves.md).
+# The rungs of the scheduler `auto`: the first is at a twelfth of all steps, and each following rung at four times the step of the
+# one before (docs/decisions/0006-search-by-a-model-of-curves.md).
 AUTO_FIRST = 12
 AUTO_FACTOR = 4
 
 
 def ladder(spec: JobSpec) -> Fidelity:
-    """Return the fidelity that the scheduler uses. `auto` chooses its own rungs, not below `min`, unless the values of proxies name them."""
+    """Return the fidelity that the scheduler uses.
+
+    `auto` chooses its own rungs, the first at `min` or above, unless the job has proxies, whose values belong to the job's own rungs.
+    """
     fidelity = spec.fidelity
     if spec.algorithm.scheduler != "auto" or fidelity.max is None or fidelity.proxies:
         return fidelity
@@ -31,17 +34,17 @@ def ladder(spec: JobSpec) -> Fidelity:
     return Fidelity(fidelity.unit, first, fidelity.max, AUTO_FACTOR)
 
 
-Rank = tuple[float, float]  # the violation of the constraints, and the negated score: the lower, the better
+Rank = tuple[float, float]  # (violation of the constraints, negated score); lower is better
 
 
 @dataclass(slots=True)
 class Rung:
-    """The trials that reached `step`."""
+    """A rung: the trials that reached `step`, with their ranking."""
 
     step: int
     #: All trials that reached the step, best first, as (violation, -score, number), so that ties go to the older trial.
     ranked: list[tuple[float, float, int]] = field(default_factory=list)
-    #: The trials that were not promoted, in the same order, so that the next one to promote is found without a search of all.
+    #: The trials that were not promoted, in the same form and order, so that finding the next one to promote is fast.
     waiting: list[tuple[float, float, int]] = field(default_factory=list)
     promoted: set[int] = field(default_factory=set)
     recorded: dict[int, Rank] = field(default_factory=dict)  #: The rank by trial number.
@@ -49,7 +52,7 @@ class Rung:
     def record(self, number: int, score: float, violation: float = 0.0) -> None:
         """Record the score of a trial. Each trial counts once, with its first score at this rung.
 
-        Trials that violate no constraint come first, by their scores. The others follow by how much they violate.
+        Trials that violate no constraint are ranked first, by score. The other trials follow, the smallest violation first.
         """
         if number not in self.recorded:
             self.recorded[number] = (violation, -score)
@@ -57,26 +60,32 @@ class Rung:
             insort(self.waiting, (violation, -score, number))
 
     def promote(self, number: int) -> None:
-        """Record that a trial was promoted from this rung. A repeat changes nothing."""
+        """Record that a trial was promoted from this rung. Recording it again changes nothing."""
         if number not in self.promoted:
             self.promoted.add(number)
             del self.waiting[bisect_left(self.waiting, (*self.recorded[number], number))]
 
     def promotable(self, reduction_factor: int) -> list[int]:
-        """Return the waiting trials that are among the best 1/η (rounded down) of all recorded trials."""
+        """Return the trials that are among the best 1/η (rounded down) of all recorded trials and were not promoted, best first.
+
+        η is `reduction_factor`.
+        """
         count = len(self.ranked) // reduction_factor
         if not count:
             return []
         return [number for *_, number in self.waiting[: bisect_right(self.waiting, self.ranked[count - 1])]]
 
     def keeps(self, number: int, reduction_factor: int) -> bool:
-        """Return whether the trial is among the best 1/η (rounded up) of the trials recorded so far. Ties count as best."""
+        """Return whether a trial is among the best 1/η (rounded up) of the trials recorded so far. η is `reduction_factor`.
+
+        A trial that is equal to the last of the best counts as one of them.
+        """
         kept = max(1, -(-len(self.ranked) // reduction_factor))
         *worst_kept, _ = self.ranked[min(kept, len(self.ranked)) - 1]
         return self.recorded[number] <= tuple(worst_kept)
 
 
-FEWEST = 3  # trials that a line is fitted to: with two, every line fits exactly, and its error is unknown
+FEWEST = 3  # the fewest trials to fit a line to: a line through two points fits exactly, so that its error is unknown
 SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
 SLOPES = (0.3, 3.0)  # bounds of a fitted slope
 
@@ -103,11 +112,11 @@ def outlooks(
 ) -> dict[int, Outlook]:
     """Return the predictions for the trials in `numbers`, by trial number.
 
-    A trial is omitted if fewer than three trials continued from one of its remaining levels.
+    A trial is omitted if fewer than three trials have continued from any one of the levels that it must still pass.
 
     Args:
         levels: Number of levels: the rungs, and the last step as the last level.
-        curves: The scores of each trial at the levels that it reached, at least one.
+        curves: The scores of each trial at the levels that it reached, in order, by trial number. Each trial has at least one score.
     """
     lines = [_line(curves, level) for level in range(levels - 1)]
     outlook_by_number = {number: _outlook(curves[number], lines) for number in numbers}

@@ -1,6 +1,6 @@
 """Schedulers: how far a trial may run, and which trial to promote from a rung.
 
-`none` trains every trial to its last step. `asha` and `asha_stopping` are asynchronous successive halving (ASHA) by promotion and by
+`none` trains every trial to its last step. `asha` is asynchronous successive halving (ASHA) by promotion, and `asha_stopping` is ASHA by
 stopping. `auto` promotes by forecast: trials are ranked by the final scores that the sampler's model predicts, not by their current
 scores. A trial is promoted from a rung if its forecast is among the best 1/η of that rung and close enough to the best forecast of all
 trials. The largest allowed distance, the reach, is counted in standard deviations of the trial's own forecast. Without forecasts, `auto`
@@ -19,7 +19,7 @@ from tuner.tuning.state import State, TrialRecord
 # The reach, in standard deviations. It is small at first, when new trials teach the model more than continued ones, and grows with
 # the number of trained steps.
 REACH = 0.5
-# After the steps of so many complete trainings, the reach grows in proportion to the trained steps.
+# When the job has trained as many steps as this number of complete trials has, the reach begins to grow in proportion to its steps.
 REACH_TRAININGS = 5
 
 Verdict = Literal["continue", "pause", "stop", "predict"]
@@ -38,16 +38,16 @@ class Scheduler(Protocol):
         """Return what a running trial does when it reaches its `until` step, which is below the maximum."""
 
     def promote(self, state: State) -> TrialRecord | None:
-        """Promote a paused trial, if one has earned it, and return it with `until` already raised. Return None otherwise."""
+        """Promote the next paused trial and return it, with `until` already raised. Return None if no trial qualifies."""
 
 
 def next_stop(state: State, step: int) -> int | None:
-    """Return the first rung above `step`, or the maximum step."""
+    """Return the step of the first rung above `step`, or the last step (None if there is none) if no rung is above it."""
     return next((rung.step for rung in state.rungs if rung.step > step), state.max_step)
 
 
 def raise_target(state: State, trial: TrialRecord) -> None:
-    """Let the trial run to the next rung, and record its promotion on the rungs below."""
+    """Set the trial's `until` to the next rung, and record its promotion on the rungs that it has passed."""
     for rung in state.rungs:
         if rung.step <= trial.steps and trial.number in rung.recorded:
             rung.promote(trial.number)
@@ -67,7 +67,7 @@ class FullFidelity:
 
 
 class StoppingAsha:
-    """Stop a trial at a rung unless its score is at or above the (1 - 1/η) quantile of all trials that reached the rung."""
+    """ASHA by stopping: stop a trial at a rung unless it is among the best 1/η of all trials that have reached the rung so far."""
 
     def first_stop(self, state: State) -> int | None:
         return next_stop(state, 0)
@@ -83,20 +83,23 @@ class StoppingAsha:
 
 
 def keeps_going(state: State, trial: TrialRecord) -> bool:
-    """Return whether the trial is among the best at the highest rung that it crossed."""
+    """Return whether the trial is among the best 1/η at the highest rung that it has passed."""
     rung = next(r for r in reversed(state.rungs) if trial.number in r.recorded)
     return rung.keeps(trial.number, state.reduction_factor)
 
 
 class PromotionAsha:
-    """Pause each trial at a rung until it is among the best 1/η of all that reached it. The highest rung comes first."""
+    """ASHA by promotion: pause each trial at a rung until it is among the best 1/η of all trials that have reached the rung.
+
+    Trials are promoted from the highest rung first.
+    """
 
     def first_stop(self, state: State) -> int | None:
         return next_stop(state, 0)
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
-        # A trial that cannot save a checkpoint would have to start over after a pause. So it is not paused: it continues or is
-        # stopped at once, by the rule of `StoppingAsha`.
+        # A trial that cannot save a checkpoint would have to start from the beginning after a pause. Therefore it either continues or
+        # is stopped at once, by the rule of `StoppingAsha`.
         earned = (
             next(_promotable(state, also=trial), None) is trial
             if trial.resumable
@@ -115,7 +118,7 @@ class PromotionAsha:
 
 
 def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[TrialRecord]:
-    """Yield the trials that wait at a rung and are among its best 1/η, highest rung first. `also` counts as waiting.
+    """Yield the trials that wait at a rung and are among its best 1/η, highest rung first. The running trial `also` counts as waiting.
 
     Trials that violate a constraint come after all others.
     """
@@ -129,15 +132,19 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
 
 
 def _feasible_first(state: State) -> tuple[bool, ...]:
-    """Return the passes in which to look for the best trial: over feasible trials (True), then over the others (False).
+    """Return in which order to search the trials: first the feasible ones (True), then the infeasible ones (False).
 
-    Without constraints, all trials are feasible.
+    Without constraints, all trials are feasible, so there is only one search.
     """
     return (True, False) if state.spec.constraints else (True,)
 
 
 class ForecastPromotion(PromotionAsha):
-    """Ask the model at each rung if the trial can be paused. If no new configuration may start, the ranks decide instead."""
+    """Promotion by forecast. At each rung, the sampler's model decides whether the trial continues.
+
+    A trial that cannot save checkpoints cannot be paused, so the rule of `StoppingAsha` decides. Paused trials are promoted by rank,
+    but only if no new configuration may start: otherwise the sampler decides between a new trial and a promotion.
+    """
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
         return "predict" if trial.resumable else super().at_rung(state, trial)
@@ -149,9 +156,10 @@ class ForecastPromotion(PromotionAsha):
 def earned(
     state: State, forecasts: Mapping[int, Forecast] | None, also: TrialRecord | None = None
 ) -> TrialRecord | None:
-    """Return the trial to promote next, from the highest rung first. The running trial `also` counts as waiting.
+    """Return the trial that has earned its promotion next, highest rung first, or None. The running trial `also` counts as waiting.
 
-    When the finish reserve is due, return the leader, or else the trial with the best forecast among those that can still be finished.
+    If the finish reserve is due, return the leader. If the leader cannot be promoted and there are forecasts, return the trial with the
+    best forecast among those that the budget can still finish.
     """
     reserve = Reserve.of(state)
     if reserve is not None and reserve.is_due:

@@ -44,7 +44,7 @@ class TrialRecord:
     status: Status = "new"
     steps: int = 0  #: The highest step that it reported.
     value: float | None = None  #: The latest value of the objective's metric.
-    violation: float = 0.0  #: The total violation of the job's constraints at that value.
+    violation: float = 0.0  #: The total violation of the job's constraints in the report of `value`.
     resumable: bool = True  #: Whether a checkpoint of the latest report can be saved.
     ends_as: Literal["stopped", "failed"] = "stopped"  #: The final status of a trial that is being stopped.
     reason: str = ""  #: Why the trial was stopped or failed.
@@ -55,21 +55,21 @@ class TrialRecord:
     losses_without_progress: int = 0
     saved: int = 0  #: The step of the newest checkpoint when the latest attempt ended.
     preemptions: int = 0  #: How many of its attempts were preempted.
-    preemptions_without_progress: int = 0  #: How many of the latest preemptions in a row brought no newer checkpoint, not even in the middle of a step.
+    preemptions_without_progress: int = 0  #: Number of preemptions in a row without a newer checkpoint, not even one within a step.
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
-    #: A user promoted it. Until it reaches its `until` step, it resumes before others and no reserve is kept from it.
+    #: A user promoted the trial. Until it reaches its `until` step, it resumes before other trials, and the reserve does not hold it back.
     by_user: bool = False
-    was_preempted: bool = False  #: It was preempted and resumes before other trials.
+    was_preempted: bool = False  #: The trial was preempted and resumes before other trials.
     last_report: int | None = None  #: The last step that the current attempt reported.
-    last_step_unsaved: bool = False  #: It has to run its last step again, because that step was not saved.
+    last_step_unsaved: bool = False  #: The trial has to run its last step again, because this step was not saved.
     trained_ns: int = 0  #: Training time of its steps, each step counted once.
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
-    gain_score: float = float("-inf")  #: Its score when it last gained at least the `min_gain` of its limits.
-    gain_step: int = 0  #: The step of that score.
+    gain_score: float = float("-inf")  #: The trial's score when it last improved by at least the `min_gain` of the trial limits.
+    gain_step: int = 0  #: The step of `gain_score`.
     #: Number of the trial whose configuration this one trains again. None if the search suggested the trial.
     repeats: int | None = None
-    seed: int = 0  #: What is added to the job's seed.
-    other_metrics: tuple[str, ...] = ()  #: Names that it reported when a metric was missing.
+    seed: int = 0  #: The number that is added to the job's seed.
+    other_metrics: tuple[str, ...] = ()  #: Names of the metrics that the trial reported when a needed metric was missing.
 
     @property
     def id(self) -> str:
@@ -85,7 +85,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a job ends: no attempt starts any more, and the job's state becomes `state` when no attempt runs."""
+    """How a job ends. From then on, no attempt starts. The job's state becomes `state` once no attempt runs."""
 
     state: JobState
     reason: StopReason | None
@@ -117,15 +117,15 @@ class State:
     ready: set[int] = field(default_factory=set)  #: Numbers of the trials that wait to run.
     #: Numbers of the trials that changed since the run loop last recorded the changes.
     changed: set[int] = field(default_factory=set)
-    #: Attempts may start. False from a driver's start until the event `ControlRequested`.
+    #: Whether attempts may start. False from the start of a driver until the event `ControlRequested`.
     accepting_work: bool = False
-    suggesting: bool = False  #: A `Suggest` command was returned and is not answered yet.
+    suggesting: bool = False  #: Whether a `Suggest` command was returned and is not answered yet.
     confirming: bool = False  #: The search is over. Only repeats of its best trials begin.
     space_exhausted: bool = False  #: The sampler has no more configurations.
     #: The configurations that the user wants to be tried next, in order.
     queue: deque[Config] = field(default_factory=deque)
     requests: int = 0  #: Number of the newest request about a trial that was handled.
-    #: The limit that refused a hold. No attempt starts until money may have been released or added.
+    #: The limit because of which a hold was refused. No attempt starts until money may have been released or added.
     exhausted_limit: StopReason | Limit | None = None
     #: The shared budget that refused a hold last. Empty if the job's own budget refused it.
     refusing_budget: str = ""
@@ -137,11 +137,11 @@ class State:
     #: Number of the trial with the best score so far. A feasible one is better than any other.
     leader: int | None = None
     leader_score: float = float("-inf")
-    leader_stage: int = 0  #: The stage of the proxies of that score.
-    leader_violation: float = 0.0  #: The violation of the constraints of that score.
-    #: The score that last improved by at least the `min_gain` of the plateau rule.
+    leader_stage: int = 0  #: The stage of the proxies in the report of `leader_score`.
+    leader_violation: float = 0.0  #: The violation of the constraints in the report of `leader_score`.
+    #: The score that was the last improvement by at least the `min_gain` of the plateau rule.
     plateau_score: float = float("-inf")
-    plateau_spent: Money = ZERO  #: What the job had spent then.
+    plateau_spent: Money = ZERO  #: The job's spend at the report of `plateau_score`.
     valid_reports: int = 0  #: Number of reports with a finite value of the objective's metric.
     failures: list[str] = field(default_factory=list)  #: Reasons of the failed trials.
     begun: int = 0  #: Number of attempts that were started.

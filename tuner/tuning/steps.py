@@ -1,4 +1,4 @@
-"""The steps of a trial: what follows from a report of a running trial, and the progress that a new one inherits."""
+"""React to the steps of trials: reports of running trials, requests of users, and steps that a new trial inherits from an earlier job."""
 
 from difflib import get_close_matches
 
@@ -25,7 +25,7 @@ def record_rungs(state: State, trial: TrialRecord) -> None:
 
 
 def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
-    """React to a report of `step`, which may be a repeated step after a restart."""
+    """React to a report of `step`, which is a repeated step if the trial was restarted from an older checkpoint."""
     if trial.status != "running":
         return []
     if state.max_step is not None and step >= state.max_step:
@@ -71,7 +71,7 @@ def _pause(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def make_room(state: State) -> list[Command]:
-    """Pause trials that would use money that the leader needs to reach its last step."""
+    """Pause running trials that would otherwise use the money that the leader needs to reach its last step."""
     reserve = Reserve.of(state)
     orders: list[Command] = []
     for trial in reserve.blocking_trials() if reserve is not None else ():
@@ -81,7 +81,7 @@ def make_room(state: State) -> list[Command]:
 
 
 def drop(state: State, trial: TrialRecord, ends_as: Status, reason: str) -> list[Command]:
-    """Stop a running trial. It cannot resume."""
+    """Stop a running trial for good. Its status becomes `ends_as` once its attempt has ended."""
     assert ends_as in ("stopped", "failed")
     trial.ends_as, trial.reason = ends_as, reason
     state.set(trial, "stopping")
@@ -99,7 +99,7 @@ def stop_by_user(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def promote_by_user(state: State, trial: TrialRecord) -> list[Command]:
-    """Let a trial run one rung further than it may now. Do nothing if it has not begun or has ended."""
+    """Let a trial run to the next rung, on a user's request. Do nothing if it has not begun or has ended."""
     if trial.status == "paused":
         trial.by_user = True
         if not trial.ready:
@@ -112,7 +112,10 @@ def promote_by_user(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def pause_excess(state: State) -> list[Command]:
-    """Pause running trials if more run than may. Trials with the fewest steps are paused first, and of these the newest."""
+    """Pause running trials until at most `concurrency` trials run. Trials with the fewest steps are paused first, and of these the newest.
+
+    Trials that cannot save checkpoints keep running.
+    """
     running = [state.trials[n] for n in state.active if state.trials[n].status == "running"]
     running.sort(key=lambda trial: (trial.steps, -trial.number))
     excess = max(0, len(running) - state.concurrency)
@@ -120,7 +123,7 @@ def pause_excess(state: State) -> list[Command]:
 
 
 def no_metric(state: State, trial: TrialRecord, step: int) -> str:
-    """Describe a trial that did not report the objective's metric, with what it reported instead and what to do."""
+    """Return the failure reason of a trial that did not report the objective's metric: what it reported instead, and how to fix it."""
     metric = state.spec.objective.metric
     return _missing(
         metric, f"did not report the metric {metric!r} up to step {step}", trial.other_metrics, step
@@ -128,7 +131,10 @@ def no_metric(state: State, trial: TrialRecord, step: int) -> str:
 
 
 def lacks_metric(state: State, trial: TrialRecord, metric: str, step: int) -> str:
-    """Describe a trial that did not report the metric of a constraint or of the second objective with the objective's."""
+    """Return the failure reason of a trial whose report has the objective's metric, but not `metric`.
+
+    `metric` is the metric of a constraint or of the second objective.
+    """
     second = state.spec.second
     user = "the second objective" if second is not None and metric == second.metric else "a constraint"
     text = f"did not report {metric!r} at step {step}, which {user} of the job needs with each report"
@@ -150,7 +156,7 @@ def _missing(metric: str, text: str, names: tuple[str, ...], step: int) -> str:
 
 
 def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | None:
-    """Give a new trial the progress of an earlier job's trial, as if this job had trained it so far (warm start).
+    """Give a new trial the progress of an earlier job's trial (warm start), as if this job had trained these steps.
 
     The earlier training time does not count as training time of this job.
 

@@ -1,4 +1,4 @@
-"""Rules that end a job: the target is reached, a plateau, or only failed trials at the start. And the limits of single trials."""
+"""Rules that end a job: a reached target, a plateau, failures only, or too little expected gain. Also the limits of single trials."""
 
 import math
 from collections import Counter
@@ -39,10 +39,10 @@ def after_report(state: State, event: Reported) -> Ending | None:
 
 
 def lead(state: State, trial: TrialRecord, value: float) -> float:
-    """Return the score of the value. Make the trial the leader if the score is the best so far.
+    """Make the trial the leader if its value has the best score so far. Return the score of the value.
 
-    With proxies, only scores of the highest stage that any trial has reached are compared. A lower violation of the constraints is
-    better than any score.
+    If the job has proxies, only scores of the highest stage that any trial has reached are compared. A lower violation of the
+    constraints outweighs any score.
     """
     score, stage = state.spec.objective.score(value), state.spec.fidelity.stage(trial.steps)
     best = (state.leader_stage, -state.leader_violation, state.leader_score)
@@ -73,9 +73,9 @@ def _plateau(state: State, score: float) -> Ending | None:
 
 
 def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None:
-    """Return why a trial is over one of its own limits, or None.
+    """Return why a trial has to stop because of one of its own limits, or None if it may continue.
 
-    A trial is over a limit of duration or cost if its next step, at its present pace, would exceed it.
+    A limit on duration or cost counts as reached if the trial's next step, at the present pace, would exceed it.
     """
     limits = state.spec.trial_limits
     if limits is None:
@@ -96,9 +96,9 @@ def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None
 
 
 def after_failure(state: State, reason: str) -> Ending | None:
-    """Record a failure and return an ending if the job has no valid report and too many failures.
+    """Record the failure of a trial. Return an ending if the job has no valid report yet and too many trials have failed.
 
-    Three failures with the same reason are too many, or ten of any kind.
+    Three failures with the same reason are too many, and so are ten with any reasons.
     """
     state.failures.append(reason)
     if state.valid_reports:
@@ -113,11 +113,11 @@ def after_failure(state: State, reason: str) -> Ending | None:
     return None
 
 
-# The next dollar: what it is expected to gain, and when a job stops because that is not worth it.
+# The expected gain of the next dollar. A job with `stop.worth` stops when this gain is worth less than a dollar.
 
 POINT = 0.01  # a point, in units of the metric
-FEWEST = 16  # feasible trials with a metric; with fewer, it is too early to tell
-TAILS = (0.3, 0.5)  # shares of the results that are in the upper tail
+FEWEST = 16  # the fewest feasible trials with a metric for which a gain is estimated
+TAILS = (0.3, 0.5)  # shares of the results that count as the upper tail; the estimate is the mean over both
 TAIL_FEWEST = 3
 
 
@@ -147,18 +147,21 @@ def points_per_usd(scores: Sequence[float], spent: Money, mode: Mode) -> float |
 
 
 def _excess(results: Sequence[float], tail: float) -> float:
-    """Return by how much the best results exceed the next best one on average.
+    """Return by how much the results in the upper tail exceed, on average, the best result below the tail.
 
     Args:
         results: The scores, best first.
-        tail: The share of the results that count as the best, at least `TAIL_FEWEST` of them.
+        tail: The share of the results that is in the tail. The tail has at least `TAIL_FEWEST` results.
     """
     count = max(TAIL_FEWEST, round(tail * len(results)))
     return fmean(results[:count]) - results[count]
 
 
 def _reach(scores: Sequence[float], mode: Mode) -> float:
-    """Return how far the best score is from the highest one that the metric can probably reach."""
+    """Return the distance from the best score to the highest score that the metric can probably reach, or infinity if unknown.
+
+    The limit is 0 for a minimised metric without negative values, and 1 for a maximised metric with all values from 0 to 1.
+    """
     best = max(scores)
     if mode == "min":
         return -best if best <= 0 else math.inf
@@ -166,7 +169,7 @@ def _reach(scores: Sequence[float], mode: Mode) -> float:
 
 
 def _cut_off(excess: float, reach: float) -> float:
-    """Return the mean of the exponential distribution with the mean `excess` after it is truncated at `reach`."""
+    """Return the mean of an exponential distribution that has the mean `excess` and is then truncated at `reach`."""
     ratio = reach / excess if excess else math.inf
     if ratio < 1e-6:
         return reach / 2
@@ -174,7 +177,7 @@ def _cut_off(excess: float, reach: float) -> float:
 
 
 def ending(state: State) -> Ending | None:
-    """Return an ending if the next dollar is expected to gain less than it is worth. Called when an attempt has ended."""
+    """Return an ending if the gain that is expected of the next dollar is worth less than a dollar. Call this when an attempt has ended."""
     worth = state.spec.worth_micro_usd
     if worth is None or state.confirming:
         return None
