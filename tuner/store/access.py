@@ -40,7 +40,7 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """An API key, stored as the SHA-256 of its secret."""
+    """A stored API key. It contains the SHA-256 of the key's text, not the text itself."""
 
     id: str
     project: str
@@ -50,7 +50,7 @@ class KeyRow:
     created_at: Instant
     expires_at: Instant
     revoked_at: Instant | None = None
-    #: Id of the key that its rotation created. The old key stays valid until `expires_at`.
+    #: Id of the key that replaced this one in a rotation. This key stays valid until `expires_at`.
     replaced_by: str | None = None
 
 
@@ -70,7 +70,7 @@ def add_project(db: Connection, name: str, at: Instant) -> ProjectRow:
     """Create a project.
 
     Raises:
-        Conflict: There already is a project of that name.
+        Conflict: A project of this name already exists.
     """
     try:
         with db.begin_nested():
@@ -89,7 +89,7 @@ def project(db: Connection, name: str) -> ProjectRow:
 
 
 def page_of_projects(db: Connection, *, after: str, limit: int) -> list[ProjectRow]:
-    """Return up to `limit` projects by name, starting after the name `after`."""
+    """Return up to `limit` projects whose name comes after `after`, sorted by name."""
     query = select(projects).where(projects.c.name > after).order_by(projects.c.name).limit(limit)
     return [ProjectRow(**row._mapping) for row in db.execute(query)]
 
@@ -102,7 +102,7 @@ def has_several_projects(db: Connection) -> bool:
 
 
 def page_of_users(db: Connection, *, after: str, limit: int) -> list[UserRow]:
-    """Return up to `limit` users by name, starting after the name `after`."""
+    """Return up to `limit` users whose name comes after `after`, sorted by name."""
     query = select(users).where(users.c.name > after).order_by(users.c.name).limit(limit)
     return [UserRow(**row._mapping) for row in db.execute(query)]
 
@@ -116,20 +116,20 @@ def user(db: Connection, name: str) -> UserRow:
 
 
 def set_disabled(db: Connection, name: str, at: Instant | None) -> None:
-    """Disable the user since `at`, or enable them if `at` is None. A user who is already disabled keeps the earlier time."""
+    """Disable the user from `at` on, or enable the user if `at` is None. A user who is already disabled keeps the earlier time."""
     since = at if at is None else func.coalesce(users.c.disabled_at, at)
     db.execute(update(users).where(users.c.name == name).values(disabled_at=since))
 
 
 def page_of_members(db: Connection, project: str, *, after: str, limit: int) -> list[MemberRow]:
-    """Return up to `limit` members of a project by name, starting after the name `after`."""
+    """Return up to `limit` members of a project whose name comes after `after`, sorted by name."""
     m = members.c
     query = _members().where(m.project == project, m.user > after).order_by(m.user).limit(limit)
     return [_member(row) for row in db.execute(query)]
 
 
 def member(db: Connection, project: str, name: str, *, alone: bool = False) -> MemberRow:
-    """Return the user's membership in the project.
+    """Return the user's membership in the project, or raise NotFound.
 
     Args:
         alone: Lock the membership until the transaction ends, so that no other transaction changes it meanwhile. SQLite
@@ -143,14 +143,14 @@ def member(db: Connection, project: str, name: str, *, alone: bool = False) -> M
 
 
 def role_of(db: Connection, project: str, name: str) -> MemberRole | None:
-    """Return the user's role in the project, or None if they are not a member."""
+    """Return the user's role in the project, or None if the user is not a member."""
     mine = (members.c.project == project) & (members.c.user == name)
     role: MemberRole | None = db.execute(select(members.c.role).where(mine)).scalar()
     return role
 
 
 def put_member(db: Connection, project: str, name: str, role: MemberRole, at: Instant) -> bool:
-    """Add the member or change their role. Return True if they are new. A user who does not exist is created."""
+    """Add a member to the project, or change the member's role. Return True if the member is new. A missing user is created."""
     m = members.c
     if not db.execute(select(exists().where(users.c.name == name))).scalar_one():
         _insert_unless_there(db, insert(users).values(name=name, created_at=at))
@@ -165,7 +165,7 @@ def put_member(db: Connection, project: str, name: str, role: MemberRole, at: In
 
 
 def remove_member(db: Connection, project: str, name: str, at: Instant) -> None:
-    """Remove the member and revoke all of their keys in the project. If they are added again, they need new keys."""
+    """Remove a member and revoke all keys of the member in the project. A member who is added again needs new keys."""
     k = api_keys.c
     db.execute(delete(members).where(members.c.project == project, members.c.user == name))
     theirs = (k.project == project) & (k.user == name) & k.revoked_at.is_(None)
@@ -244,9 +244,9 @@ def replace_key(db: Connection, id_: str, by: str, ends_at: Instant) -> None:
 
 
 def expiring_keys(db: Connection, since: Instant, until: Instant) -> list[KeyRow]:
-    """Return the valid keys of all projects that expire after `since` and by `until`, the earliest first.
+    """Return the keys of all projects that expire after `since` and not after `until`, the earliest first.
 
-    Keys that were revoked or rotated, or whose user is disabled or no longer a member, are left out.
+    Keys are left out if they were revoked or rotated, or if their user is disabled or no longer a member.
     """
     k, m, u = api_keys.c, members.c, users.c
     query = (

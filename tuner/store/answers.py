@@ -1,4 +1,7 @@
-"""Answers as queries over recorded reports, ledger entries and trials. No total is maintained by hand."""
+"""Queries that answer questions about a job's trials, reports, checkpoints and spend.
+
+Totals are computed from the recorded rows at each query. None is stored.
+"""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -95,14 +98,14 @@ class After:
 class ChangesSince:
     """The changes of a job after an event: new reports, and the changed trials in their current state."""
 
-    seq: int  #: The newest event that is included.
+    seq: int  #: Number of the newest event that is included.
     reports: list[CostedReport]
     trials: list[TrialRow]
     more: bool = False  #: Whether later events may have been left out because of the limit.
 
 
 def last_reports(db: Connection, job: str) -> list[Row[Any]]:
-    """Return the report with the highest step of each trial. It has the trial's progress and the cost of reaching it."""
+    """Return the report with the highest step of each trial, which has the trial's progress and its cost up to this step."""
     r = reports.c
     last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
     same = (r.trial == last.c.trial) & (r.step == last.c.step)
@@ -117,7 +120,7 @@ def curve(db: Connection, job: str, trial: str) -> list[CostedReport]:
 
 
 def checkpoints_of(db: Connection, job: str, trial: str) -> list[DurableCheckpoint]:
-    """Return the trial's durable checkpoints by step, each with the objective's value there."""
+    """Return the trial's durable checkpoints, in ascending order of steps, each with the objective's metric at its step."""
     c, r = checkpoints.c, reports.c
     query = (
         select(c.step, c.attempt, c.uri, c.size_bytes, c.at, r.value, r.violation)
@@ -131,7 +134,7 @@ def checkpoints_of(db: Connection, job: str, trial: str) -> list[DurableCheckpoi
 def page_of_trials(
     db: Connection, job: str, mode: Mode, *, sort: Sort, descending: bool, after: After | None, limit: int
 ) -> list[TrialRow]:
-    """Return a page of trials. When sorted by the best metric, trials without one come last in either order."""
+    """Return one page of a job's trials. If they are sorted by their best metric, trials without a metric come last in either order."""
     given = {} if after is None else {"key": after.key, "number": after.number}
     query = _page_of_trials(mode, sort, descending, after is not None)
     return [_trial(row) for row in db.execute(query, {"of": job, "most": limit, **given})]
@@ -149,7 +152,7 @@ def _page_of_trials(mode: Mode, sort: Sort, descending: bool, goes_on: bool) -> 
 
 
 def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
-    """Return the key by which a row is sorted in a listing, as the database computes it."""
+    """Return the sort key of a row in a listing. It equals the key that the database computes."""
     match sort:
         case "number":
             return row.number
@@ -173,7 +176,7 @@ def state_of(db: Connection, job: str, name: str) -> TrialState | None:
 
 
 def trials_with(db: Connection, job: str, configs: Sequence[Config]) -> list[str | None]:
-    """Return for each configuration the first trial with it, or None. The parameters must be in the order of the search space."""
+    """Return, for each configuration, the first trial that has it, or None. Its parameters must be in the order of the search space."""
     t, texts = trials.c, [json.dumps(config) for config in configs]
     query = select(t.config, t.trial).where(t.job == job, t.config.in_(texts))
     first = {config: trial for config, trial in db.execute(query.order_by(t.number.desc()))}
@@ -194,7 +197,7 @@ def all_trials(db: Connection, job: str, mode: Mode) -> list[TrialRow]:
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
-    """Return the spend for each market and price. The price is per trial: that of its share of a machine."""
+    """Return the job's spend for each market and price. The price is that of a trial's share of a machine, not of the whole machine."""
     e, a = entries.c, attempts.c
     query = (
         select(a.market, a.price, func.sum(e.usd))
@@ -206,7 +209,7 @@ def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
 
 
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
-    """Return what each trial was billed, by trial and kind of cost: the sums of its `post` and `correct` ledger entries."""
+    """Return the bill of each trial: the sums of its `post` and `correct` ledger entries, by trial and cost kind."""
     e = entries.c
     query = (
         select(e.trial, e.kind, func.sum(e.usd), func.sum(e.gpu_ms))
@@ -241,10 +244,10 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
 def changes_after(
     db: Connection, job: str, mode: Mode, seq: int, *, until: int | None = None, limit: int = 500
 ) -> ChangesSince:
-    """Return what changed after event `seq`.
+    """Return the reports and trials of a job that changed after event number `seq`.
 
     Args:
-        until: The last event to consider. None means the newest event.
+        until: Number of the last event to consider. None means the newest event.
         limit: About how many reports to return at most. All reports of one event are returned together.
     """
     r = reports.c
@@ -283,9 +286,9 @@ def step_report(row: Row[Any]) -> CostedReport:
 
 
 def _trial_rows(mode: Mode) -> Select[Any]:
-    """Return a query of the trials of one job. The query's parameter `of` is the job's id.
+    """Return a query for the trials of one job, with their costs and counts. The query's parameter `of` is the job's id.
 
-    The costs and counts are correlated subqueries, which the database computes only for the rows that it returns.
+    Costs and counts are correlated subqueries, because the database computes those only for the rows that it returns.
     """
     t, a, e = trials.c, attempts.c, entries.c
     posted = (e.job == t.job) & (e.trial == t.trial) & e.kind.is_not(None)
@@ -309,8 +312,8 @@ def _spent_usd() -> ColumnElement[int]:
 def _best(mode: Mode) -> ColumnElement[float | None]:
     """Return a subquery of the best metric of a trial's feasible reports, correlated with the row of `trials`."""
     r = reports.c
-    # Adding 0.0 keeps SQLite from using the index on (job, value): it would walk through the reports of the whole job
-    # until it finds one of this trial. With 10,000 trials of 27 reports each, a page then took 52 s instead of 0.07 s.
+    # Adding 0.0 keeps SQLite from using the index on (job, value). With the index, it searches the reports of the whole job until
+    # it finds one of this trial: with 10,000 trials of 27 reports each, a page took 52 s instead of 0.07 s.
     value = r.value + 0.0
     best = func.max(value) if mode == "max" else func.min(value)
     mine = (r.job == trials.c.job, r.trial == trials.c.trial, r.violation == 0)

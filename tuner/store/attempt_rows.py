@@ -24,7 +24,7 @@ _UPDATE = Prepared(
     )
 )
 _INSERT = Prepared(insert(attempt_usage))
-# Fields of an attempt that are columns of the same name.
+# Fields of an attempt that are stored unchanged, in columns of the same name.
 _SAME = [
     "trial",
     "attempt",
@@ -42,10 +42,10 @@ _SAME = [
 
 
 def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) -> None:
-    """Create or replace the usage of an attempt.
+    """Create or replace the recorded usage of an attempt.
 
     Args:
-        where: (job, trial, attempt)
+        where: The attempt, as (job, trial, attempt number).
     """
     job, trial, attempt = where
     values = {**asdict(used), "facts": json.dumps(dict(used.facts), allow_nan=False)}
@@ -73,7 +73,7 @@ def attempt_row(columns: Mapping[str, Any]) -> AttemptRow:
 
 
 def values_of(attempt: AttemptRow) -> dict[str, Any]:
-    """Return the columns of the row. Columns without a value are left out, so that an update keeps theirs."""
+    """Convert an attempt to the columns of its row. An unknown machine or environment is left out, so that an update keeps the stored one."""
     values = {name: getattr(attempt, name) for name in _SAME if name not in ("trial", "attempt")}
     values |= {
         "costs": costs_text(attempt.costs),

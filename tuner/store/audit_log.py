@@ -1,4 +1,4 @@
-"""The audit log: who changed what. The entry is added in the same transaction as the change that it records."""
+"""The audit log: who changed what. Each entry is added in the transaction of the change that it records."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class AuditLogEntry:
 
 @dataclass(frozen=True, slots=True)
 class EntryFilter:
-    """Filters of a listing. None matches every entry."""
+    """Conditions that the entries of a listing must meet. A field that is None matches every entry."""
 
     user: str | None = None
     action: str | None = None
@@ -47,7 +47,7 @@ def add(db: Connection, entry: AuditLogEntry) -> None:
 def page(
     db: Connection, project: str, only: EntryFilter, *, before: int | None, limit: int
 ) -> list[AuditLogEntry]:
-    """Return up to `limit` entries, newest first, starting before sequence number `before`."""
+    """Return up to `limit` entries of a project that match `only` and have a sequence number below `before`, newest first."""
     a = audit_log.c
     query = select(audit_log).where(a.project == project)
     for column, value in ((a.user, only.user), (a.action, only.action), (a.target, only.target)):

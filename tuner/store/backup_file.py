@@ -1,6 +1,6 @@
-"""The backup file: a zip archive with a copy of the database and a description of it. A digest protects the description.
+"""The backup file: a zip archive with a copy of the database and a description of the copy. A digest protects the description.
 
-`unzip` extracts the copy without tuner: a SQLite database, or a dump for pg_restore.
+The copy is a SQLite database or a dump for pg_restore. `unzip` can extract it without tuner.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class About:
     tuner: str
     revision: str
     kind: Kind
-    taken_at: Instant  #: When copying began. Changes after that may be missing.
+    taken_at: Instant  #: When copying began. The copy may lack changes that were made after this time.
     jobs: int
     size_bytes: int  #: Size of the copy.
     sha256: str  #: Digest of the copy.
@@ -38,9 +38,9 @@ class About:
 
 
 def pack(copy: Path, about: About, to: Path) -> None:
-    """Write the backup file `to`, which must not exist yet, and sync it to disk."""
+    """Write the copy and its description to the backup file `to`, which must not exist yet, and sync the file to disk."""
     handle = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    # A dump of pg_dump is already compressed.
+    # The output of pg_dump is already compressed.
     how = zipfile.ZIP_DEFLATED if about.kind == "sqlite" else zipfile.ZIP_STORED
     with os.fdopen(handle, "wb") as file:
         with zipfile.ZipFile(file, "w", how, compresslevel=1) as packed:
@@ -53,7 +53,7 @@ def pack(copy: Path, about: About, to: Path) -> None:
 
 
 def unpack(file: Path, to: Path) -> About:
-    """Write the copy in the backup to `to`, and return its description.
+    """Extract the copy of the database from the backup to the new file `to`, and return its description.
 
     Raises:
         BadFile: The file is not a backup, or was altered after it was written.
@@ -102,9 +102,9 @@ def _about(data: bytes) -> About:
 
 
 def _is_possible(about: About) -> bool:
-    """Return True if the description's values have the right types and ranges.
+    """Return True if the values of the description have valid types and ranges.
 
-    The seal does not guarantee that, because somebody who alters a backup can also recompute its seal.
+    This is checked in addition to the digest (`seal`), because somebody who alters a backup can also recompute the digest.
     """
     words = (about.tuner, about.revision, about.kind, about.sha256)
     counts = (about.taken_at, about.jobs, about.size_bytes)
@@ -122,9 +122,9 @@ def _private(path: Path) -> IO[bytes]:
 
 
 def _copied(source: IO[bytes], target: IO[bytes], size_max: int) -> tuple[str, int]:
-    """Copy to `target`, and return the SHA-256 and the size of the copy.
+    """Copy `source` to `target`, and return the SHA-256 and the size of the copy.
 
-    Copying stops at most one block after `size_max` bytes, because a small zip file can unpack to a file that fills the disk.
+    Copying stops at the first block that exceeds `size_max` bytes, because a small zip file can unpack to a file that fills the disk.
     """
     seen, size = hashlib.sha256(), 0
     while size <= size_max and (block := source.read(BLOCK)):

@@ -1,4 +1,4 @@
-"""The best reports and trials of a job: its Pareto front, the best report within cost limits, and the best trials with their curves."""
+"""Queries for the best reports and trials of a job: the Pareto front, the best report within cost limits, and the best learning curves."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ from tuner.store.pareto_front import loss_of, skyline
 
 @dataclass(frozen=True, slots=True)
 class BestTrial:
-    """A trial with its learning curve."""
+    """One of the best trials, with its learning curve."""
 
     trial: str
     number: int
@@ -34,9 +34,9 @@ class BestTrial:
 
 
 def best_trials(db: Connection, job: str, spec: JobSpec, limit: int) -> list[BestTrial]:
-    """Return up to `limit` trials, ordered by the stage and then the metric of their newest report, best first.
+    """Return up to `limit` trials, best first: by the stage of the proxies and then by the metric of their newest report.
 
-    Trials without a metric are left out, and those whose newest report violates a constraint.
+    Trials without a metric, and trials whose newest report violates a constraint, are left out.
     """
     query = _best_trials(spec.objective.mode, spec.fidelity.stage_ends)
     rows = db.execute(query, {"of": job, "most": limit}).all()
@@ -95,14 +95,14 @@ _COMPLETE = (
 class RepeatedConfig:
     """A configuration that was trained to its last step with several seeds."""
 
-    trial: str  #: The trial of the search.
+    trial: str  #: The trial of the search, which was the first with this configuration.
     step: int
-    usd: int  #: Cost of training that trial, in micro-dollars.
-    values: tuple[float, ...]  #: The metric of each seed, first that of the search.
+    usd: int  #: Cost of training `trial`, in micro-dollars.
+    values: tuple[float, ...]  #: The metric for each seed. The first is the metric of `trial`.
 
 
 def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
-    """Return the configurations of which several trials are complete, and all of them feasible."""
+    """Return the configurations that have several complete trials, if all of these are feasible."""
     by_config: dict[str, list[Any]] = {}
     for row in db.execute(_COMPLETE, {"of": job}):
         by_config.setdefault(row.config, []).append(row)
@@ -114,7 +114,7 @@ def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
 
 
 def report_at(db: Connection, job: str, trial: str, step: int) -> CostedReport:
-    """Return a report with its configuration and checkpoint."""
+    """Return the report of a trial at a step, with its configuration and checkpoint. The report must exist."""
     return _in_whole(db.execute(_AT_PLACES, {"places": [(job, trial, step)]}).one())
 
 
@@ -132,9 +132,9 @@ _NEWEST_REPORT = (
 
 
 def results(db: Connection, job: str) -> tuple[list[float], Money]:
-    """Return the newest metric of each feasible trial that has one, oldest first, and the job's spend at its newest report.
+    """Return the newest metric of each feasible trial, oldest trial first, and the job's spend at its newest report.
 
-    These are the values that the driver decides from.
+    Trials without a metric are left out. The driver decides from the same values.
     """
     body = db.execute(_NEWEST_REPORT, {"of": job}).scalar()
     spent = ZERO if body is None else decode(body).spent
@@ -142,9 +142,13 @@ def results(db: Connection, job: str) -> tuple[list[float], Money]:
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:
-    """Return the metric of the first report at or after each of the ascending levels, up to the last level that the curve reaches.
+    """Return the metric of a curve at each level (a step at which trials are compared) that the curve reaches.
 
-    If the curve reaches none of them, return the metric of its last report.
+    It is the metric of the first report at or after the level. If the curve reaches no level, return the metric of its last report.
+
+    Args:
+        curve: (step, metric, micro-dollars) of each report, in ascending order of steps.
+        levels: Steps in ascending order.
     """
     values = []
     for level in levels:
@@ -157,7 +161,7 @@ def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) ->
 
 @dataclass(frozen=True, slots=True)
 class CostLimits:
-    """What training a configuration may cost. None means any amount."""
+    """The most that training a configuration may cost. None means no limit."""
 
     usd: Money | None = None
     gpu_ms: int | None = None
@@ -171,7 +175,7 @@ class CostLimits:
         )
 
     def given(self) -> dict[str, int]:
-        """Return the limits that are set, by their column in the `front` table."""
+        """Return the limits that are not None, by the name of their column in the table `front`."""
         usd = None if self.usd is None else self.usd.micro_usd
         each = {"usd": usd, "gpu_ms": self.gpu_ms, "duration_ns": self.duration_ns}
         return {name: most for name, most in each.items() if most is not None}
@@ -222,9 +226,10 @@ _PLACES, _AT_PLACES = _places(), _at_places()
 
 
 def best(db: Connection, job: str, limits: CostLimits = ANY) -> CostedReport | None:
-    """Return the report with the best metric within the limits, or None if there is none.
+    """Return the report with the best metric whose costs are within the limits, or None if there is none.
 
-    Among equal metrics the cheapest in dollars wins, then the best in the second objective, the one with the shortest training, the least GPU time, and the earliest.
+    Reports with equal metrics are compared by dollars, then by the second objective, training duration, GPU time and age. The cheapest,
+    best, shortest or oldest report wins.
     """
     given = limits.given()
     return _first(
@@ -233,7 +238,7 @@ def best(db: Connection, job: str, limits: CostLimits = ANY) -> CostedReport | N
 
 
 def best_of_each(db: Connection, names: Collection[str]) -> dict[str, CostedReport]:
-    """Return the report with the best metric of each of these jobs, without cost limits. A job without a metric is left out."""
+    """Return the report with the best metric of each of these jobs, by job. A job without such a report is left out."""
     places = [tuple(row) for row in db.execute(_PLACES, {"jobs": list(names)}) if row[1] is not None]
     if not places:
         return {}
@@ -246,7 +251,10 @@ def next_better(db: Connection, job: str, mode: Mode, than: float) -> CostedRepo
 
 
 def nearest(db: Connection, job: str) -> CostedReport | None:
-    """Return the report that violates the constraints least, without its configuration. Return None if no report has all metrics."""
+    """Return the report that violates the constraints least, without its configuration.
+
+    Return None if no report has the metrics of all objectives and constraints.
+    """
     r = reports.c
     known = (r.job == job, r.value.is_not(None), r.violation.is_not(None))
     row = db.execute(select(reports).where(*known).order_by(r.violation, r.seq, r.step).limit(1)).first()
@@ -264,12 +272,15 @@ def points(db: Connection, job: str) -> list[Row[Any]]:
 
 
 def pareto(db: Connection, job: str) -> list[CostedReport]:
-    """Return the Pareto front of dollars and metrics, cheapest first: each report is better than all cheaper ones in a metric."""
+    """Return the Pareto front of dollars and metrics, cheapest first.
+
+    Each report is better than every cheaper report in at least one of the job's one or two objectives.
+    """
     return whole(db, job, [(row.trial, row.step) for row in skyline(points(db, job))])
 
 
 def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[CostedReport]:
-    """Return complete reports, with configuration and checkpoint, for these (trial, step) points of the Pareto front, in the same order."""
+    """Return the reports at these (trial, step) points of the Pareto front, in the same order, with configurations and checkpoints."""
     if len(places) == 1:
         rows = db.execute(_ONE_IN_WHOLE, {"of": job, "trial": places[0][0], "step": places[0][1]})
     else:

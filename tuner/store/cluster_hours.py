@@ -1,6 +1,6 @@
-"""The time of the cluster's machines by hour, type, market and price: how long they were alive, and how long nothing ran on them.
+"""Machine time of the cluster by hour, machine type, market and price: how long machines were alive, and how long they were idle.
 
-Observed machine time is stored in whole milliseconds, so that money is rounded only once, when it is read.
+Machine time is stored in whole milliseconds and converted to money when it is read, so that money is rounded only once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ Kind = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class MeteredSpan:
     since: Instant  #: When observation began.
-    until: Instant  #: Until when machine time has been counted.
+    until: Instant  #: The end of the time for which machine time has been counted so far.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,9 @@ def begin(db: Connection, project: str, at: Instant) -> None:
 
 
 def advance(db: Connection, project: str, seen: MeteredSpan, now: Instant) -> bool:
-    """Move the project's clock from `seen.until` to `now`.
+    """Move the project's clock from `seen.until` to `now`. Return True if the caller must count the machine time in between.
 
-    Return True if the caller must now count the machine time in between. Return False if another process has moved the
-    clock since `seen` was read, and so counts that time.
+    Return False if another process has moved the clock since `seen` was read. That process counts the time.
     """
     c = cluster_clock.c
     mine = (c.project == project) & (c.until == seen.until)
@@ -112,7 +111,7 @@ def add(db: Connection, project: str, at: Instant, times: Iterable[MachineTime],
 
 
 def times(db: Connection, project: str, since: Instant, until: Instant) -> list[MachineTime]:
-    """Return the machine times of the hours that begin in this span, by machine type, market and price."""
+    """Return the machine time in the hours that begin in this span, summed by machine type, market and price."""
     c = cluster_hours.c
     sums = func.sum(c.alive_ms), func.sum(c.idle_ms)
     keys = c.instance_type, c.market, c.price
@@ -126,7 +125,7 @@ def times(db: Connection, project: str, since: Instant, until: Instant) -> list[
 
 
 def has_seen_any(db: Connection, project: str) -> bool:
-    """Return True if any worker node was ever observed, whether or not its price is known."""
+    """Return True if any machine of the project was ever observed, even one without a known price."""
     of_price = exists().where(cluster_hours.c.project == project)
     of_none = exists().where((cluster_watch.c.project == project) & (cluster_watch.c.unpriced_ms > 0))
     return bool(db.execute(select(of_price | of_none)).scalar_one())
@@ -150,9 +149,9 @@ def idle_cost(times: Iterable[MachineTime]) -> dict[Kind, Money]:
 
 
 def busy(db: Connection) -> Busy:
-    """Return where attempts of all projects are running. Restore self-tests and exports are included, with an unknown machine.
+    """Return the machines on which attempts of all projects run. Self-tests and exports count as attempts on an unknown machine.
 
-    The queries use indexes, because this runs every few seconds.
+    The queries use indexes, because this function runs every few seconds.
     """
     a, h, j = attempts.c, holds.c, jobs.c
     under_way = a.end.is_(None) & a.landed_at.is_not(None)
@@ -163,7 +162,7 @@ def busy(db: Connection) -> Busy:
     exporting = select(func.count()).select_from(exports).where(exports.c.state == "running")
     count += int(db.execute(exporting).scalar_one())
     unknown = [(row.instance_type, row.market) for row in rows if not row.node]
-    # An attempt on several nodes records its first one. Their number is in the job's spec, if it is more than one.
+    # An attempt on several nodes records only its first node. The number of nodes is in the job's spec if it is more than one.
     several = j.id.in_(select(a.job).where(under_way)) & j.spec.contains('"nodes"')
     specs = db.execute(select(j.id, j.spec).where(several))
     nodes = {job: decode(spec).resources.nodes for job, spec in specs}
@@ -178,10 +177,9 @@ def _within(table: Table, project: str, since: Instant, until: Instant) -> Colum
 
 
 def _add(db: Connection, table: Table, key: Mapping[str, object], more: Mapping[str, int]) -> None:
-    """Add the numbers to the row with this key, or insert the row.
+    """Add the numbers in `more` to the row with this key. If there is no such row, insert it.
 
-    Call `advance` first in the same transaction. It locks the project's clock, so that no other process adds at the same
-    time.
+    Call `advance` first in the same transaction: it locks the project's clock, so that no other process adds at the same time.
     """
     mine = [table.c[name] == value for name, value in key.items()]
     plus = {name: table.c[name] + value for name, value in more.items()}

@@ -1,7 +1,7 @@
-"""Copy a whole database, or replace one by a copy: SQLite with its online backup, PostgreSQL with its own programs.
+"""Copy a whole database, or replace it by a copy: SQLite with its online backup, PostgreSQL with pg_dump, pg_restore and psql.
 
 Connection settings, including the password, are passed to PostgreSQL's programs in a service file that only this user
-can read. On a command line every user of the machine could read them.
+can read. Every user of the machine could read them on a command line.
 """
 
 import os
@@ -36,12 +36,12 @@ NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
 
 
 def copy(source: Path, to: Path) -> None:
-    """Copy the database to the new file `to`, which only its owner can read.
+    """Copy the SQLite database to the new file `to`, which only its owner can read.
 
     The copy is one consistent state. Other processes can commit only after all pages are copied.
 
     Raises:
-        BadFile: The copied database is damaged.
+        BadFile: The database is damaged, so that the copy is damaged too.
         Unavailable: The database cannot be read.
     """
     if not source.is_file():
@@ -52,13 +52,13 @@ def copy(source: Path, to: Path) -> None:
 
 
 def put_in_place(source: Path, target: Path) -> Path | None:
-    """Replace the contents of `target` by those of `source`, in one transaction.
+    """Replace the contents of the SQLite database `target` by the contents of `source`, in one transaction.
 
-    A process that has `target` open sees either the old or the new contents. If SQLite cannot read `target`, the file
-    is first copied to a name next to it and emptied.
+    A process that has `target` open sees either the old or the new contents. If `target` is damaged, so that SQLite cannot read
+    it, it is first copied to another file in the same directory and emptied.
 
     Returns:
-        The copy of the damaged file, or None if there was none.
+        The copy of the damaged file, or None if `target` was not damaged.
 
     Raises:
         BadFile: The result is damaged.
@@ -70,7 +70,7 @@ def put_in_place(source: Path, target: Path) -> Path | None:
         kept = target.with_name(f"{target.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
         shutil.copyfile(target, kept)
         kept.chmod(0o600)
-        # Emptied instead of replaced by a new file, so that a process that has it open sees the new contents.
+        # The file is emptied instead of replaced by a new one, so that a process that has it open sees the new contents.
         os.truncate(target, 0)
         target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
     _copy(source, target)
@@ -80,7 +80,7 @@ def put_in_place(source: Path, target: Path) -> Path | None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database. Raise BadFile if it cannot be read."""
+    """Open the SQLite database, and close it at the end. Raise BadFile if it cannot be read."""
     try:
         with closing(_open(path)) as db:
             yield db
@@ -103,7 +103,7 @@ def check(path: Path) -> None:
 def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> None:
     """Raise BadFile if the database has a trigger or view that is not among `known`.
 
-    Somebody may have added it to the backup, and its SQL would run whenever the service uses the table.
+    Somebody may have added a trigger or view to the backup. Its SQL would run whenever the service uses the table.
 
     Args:
         known: Type, name and SQL text of each trigger and view of a database of this version.
@@ -209,17 +209,17 @@ def dump(url: URL, schema: str, to: Path) -> None:
 
 
 def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
-    """Replace everything in the schema by the dump, and then run `finally_sql`, in one transaction.
+    """Replace everything in the schema by the dump and then run `finally_sql`, all in one transaction.
 
     Raises:
-        Unavailable: A program is missing or fails, and nothing has changed. The text says what to do.
+        Unavailable: A program is missing or failed. Nothing has changed. The text says what to do.
     """
     _needs("psql")
     with _service(url) as env, tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
         before, script, after = (Path(name) / part for part in ("before.sql", "dumped.sql", "after.sql"))
         before.write_text(_EMPTY.replace("{schema}", schema.replace("'", "''")))
         after.write_text(finally_sql)
-        # With --schema, pg_restore does not create the schema itself, which already exists.
+        # With --schema, pg_restore does not try to create the schema, which already exists.
         words = ["--no-owner", "--no-privileges", f"--schema={schema}", f"--file={script}", str(dumped)]
         _run("pg_restore", words, env)
         _without_newer_settings(script)
@@ -241,7 +241,7 @@ def _without_newer_settings(script: Path) -> None:
 
 @contextmanager
 def _service(url: URL) -> Iterator[dict[str, str]]:
-    """Write a service file, and yield an environment in which `service=tuner` connects to the database."""
+    """Write a temporary service file. Yield environment variables with which `service=tuner` connects to the database."""
     settings = {
         "host": url.host,
         "port": url.port,
@@ -286,15 +286,15 @@ def _run(program: str, arguments: Sequence[str], env: dict[str, str]) -> None:
 class ReplacedContents:
     """The relevant contents of a database that is about to be replaced by a copy."""
 
-    #: The account of each job. Empty if they cannot be read: the file is damaged or not a database of tuner, or a restore was
-    #: interrupted.
+    #: The account of each job. Empty if the accounts cannot be used: the file is damaged, is not a database of tuner, or was left by
+    #: an interrupted restore.
     accounts: dict[str, Account] = field(default_factory=dict)
     empty: bool = True  #: Whether the database has neither jobs nor shared budgets.
-    led_by: str | None = None  #: The service that is the current leader.
+    led_by: str | None = None  #: The service that is the current leader. None if no service leads.
 
 
 def kind_of(database: Database) -> Kind:
-    """Return the kind of the database. Raise BadFile if it is in memory."""
+    """Return whether the database is SQLite or PostgreSQL. Raise BadFile if it is in memory."""
     if database.is_sqlite and database.url.database in (None, "", ":memory:"):
         raise BadFile("a database in memory cannot be backed up or restored")
     return "sqlite" if database.is_sqlite else "postgresql"
@@ -314,13 +314,13 @@ def copy_database(database: Database, to: Path) -> None:
 
 
 def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
-    """Replace everything in the database by the copy, in one transaction. On PostgreSQL this also fences earlier drivers.
+    """Replace everything in the database by the copy, in one transaction. On PostgreSQL, this also fences all earlier drivers.
 
     Returns:
-        Path of a copy of the SQLite file that was replaced, if that file was damaged. Otherwise None.
+        If the replaced SQLite file was damaged, the path of a copy of it. Otherwise None.
 
     Raises:
-        Unavailable: The copy cannot be loaded, and nothing has changed.
+        Unavailable: The copy cannot be loaded. Nothing has changed.
     """
     if kind_of(database) == "sqlite":
         database.dispose()
@@ -330,7 +330,7 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
     fence = f"UPDATE \"{schema}\".launches SET epoch = greatest(epoch + 1, {closing_epoch(at)}), state = 'ended';\n"
     database.dispose()
     load(database.url, schema, copy, finally_sql=fence + marks)
-    # Other sessions are ended, because their prepared statements refer to tables that no longer exist.
+    # End all other sessions, because their prepared statements refer to tables that no longer exist.
     with database.read() as db:
         others = "datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
         db.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
@@ -343,7 +343,7 @@ def jobs_in(database: Database) -> int:
 
 
 def contents(database: Database, now: Instant) -> ReplacedContents:
-    """Return what the database contains. Raise Unavailable if the PostgreSQL server does not answer."""
+    """Return the contents of the database that a restore needs. Raise Unavailable if the PostgreSQL server does not answer."""
     if database.is_sqlite and not Path(str(database.url.database)).exists():
         return ReplacedContents()
     try:

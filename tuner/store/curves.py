@@ -27,9 +27,9 @@ _SPENT = re.compile(r'"spent":\{"\$":"Money","micro_usd":(\d+)\}')
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """A report that was better than all reports before it."""
+    """A report that was better than all earlier reports of the job."""
 
-    spent: Money  #: What the job had spent when this was reported.
+    spent: Money  #: The job's spend at the time of the report.
     value: float
     trial: str
     step: int
@@ -39,18 +39,18 @@ class Improvement:
 class TrainedTrial:
     """A trial with the reports that show its progress, ascending by step.
 
-    A report with a metric is included if it is the trial's first or last, is better than all before it, or is the first
-    at or after a rung.
+    A report with a metric is included if it is the trial's first or last, if it is better than all before it, or if it is the
+    first at or after a rung.
     """
 
     state: TrialState
-    setup: int  #: Micro-dollars spent on setup before the first of these reports.
+    setup: int  #: Micro-dollars that the attempt of the first report spent on its setup.
     #: (step, metric, micro-dollars spent on the trial up to that step)
     curve: tuple[tuple[int, float, int], ...]
 
 
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
-    """Return the feasible reports that improved the job's best metric, in the order of their events. Their `spent` never decreases."""
+    """Return the feasible reports that improved the job's best metric, in the order of their events. `spent` never decreases along them."""
     r, e = reports.c, events.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     before = best.over(order_by=(r.seq, r.step), rows=(None, -1))
@@ -77,7 +77,7 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
 
 
 def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[TrainedTrial]:
-    """Yield every trial that has reported a metric.
+    """Yield every trial that has reported a metric, sorted by name, with its learning curve.
 
     The reports are read page by page, because with SQLite's rollback journal no process can commit during a read.
     """
@@ -137,8 +137,8 @@ class ReportSeries:
 
     steps: list[int]
     values: list[float | None]
-    usd: list[int]  #: Micro-dollars that training the configuration up to each step costs.
-    #: Micro-dollars the job had spent at each report. None for reports inherited from an earlier job.
+    usd: list[int]  #: Cost of training the configuration up to each step, in micro-dollars.
+    #: The job's spend at each report, in micro-dollars. None for reports inherited from an earlier job.
     spent: list[int | None]
 
 
@@ -155,14 +155,14 @@ _VERSION = _version()
 
 @dataclass(frozen=True)
 class Version:
-    """A value that differs from an earlier one if any answer about the job may have changed since."""
+    """The version of the answers about a job. As long as it is equal to an earlier version, no answer has changed."""
 
     state: str
     numbers: tuple[int, ...]  #: The number of the job's newest event, and the amounts of its account.
 
 
 def version(db: Connection, job: str, project: str) -> Version:
-    """Return the current version of a job's answers. It is one short query, because many callers poll.
+    """Return the current version of the answers about a job. This is a single short query, because many callers poll it.
 
     Raises:
         NotFound: The project has no such job.
@@ -187,7 +187,7 @@ _TRIAL_CURVES = _select_trial_curves()
 
 
 def report_series(db: Connection, job: str, until: int) -> dict[str, ReportSeries]:
-    """Return the reports up to event `until`, by trial. A trial without a report by then is left out."""
+    """Return the reports up to event number `until`, by trial. A trial without a report up to this event is left out."""
     by_trial: dict[str, ReportSeries] = {}
     for trial, step, value, usd, body in db.execute(_TRIAL_CURVES, {"of": job, "until": until}):
         course = by_trial.get(trial)
@@ -202,7 +202,7 @@ def report_series(db: Connection, job: str, until: int) -> dict[str, ReportSerie
 
 
 def losses(db: Connection, job: str) -> dict[str, list[int]]:
-    """Return the steps at which attempts were preempted, by trial."""
+    """Return the last steps of the attempts that were preempted, by trial."""
     a = attempts.c
     query = select(a.trial, a.to_step).where(a.job == job, a.end == "preempted").order_by(a.trial, a.attempt)
     steps: dict[str, list[int]] = {}
@@ -212,9 +212,9 @@ def losses(db: Connection, job: str) -> dict[str, list[int]]:
 
 
 def metric_names(db: Connection, job: str) -> list[str]:
-    """Return the names of the numbers that the job reports, sorted, from its first and newest reports.
+    """Return the sorted names of the numeric metrics in the job's first and newest reports.
 
-    Only these are read, because a job may have a million reports, and the names hardly ever differ between them.
+    Other reports are not read, because a job may have a million reports, and the names hardly ever differ between them.
     """
     r = reports.c
     names: set[str] = set()
@@ -226,7 +226,10 @@ def metric_names(db: Connection, job: str) -> list[str]:
 
 
 def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, list[float | None]]:
-    """Return one metric of all reports up to event `until`, by trial, in the order of `report_series`. None if a report lacks it."""
+    """Return the values of one metric in all reports up to event number `until`, by trial, in the order of `report_series`.
+
+    The value is None if a report does not have the metric.
+    """
     r = reports.c
     query = select(r.trial, r.metrics).where(r.job == job, r.seq <= until).order_by(r.trial, r.step)
     values: dict[str, list[float | None]] = {}
@@ -236,5 +239,5 @@ def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, 
 
 
 def _number(value: Any) -> float | None:
-    """Return the reported value as a float, or None if it is not a number. True and False do not count as numbers."""
+    """Convert a reported value to a float. Return None if it is not a number. True and False do not count as numbers."""
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)

@@ -1,4 +1,4 @@
-"""The outbox of webhook messages. Each message is recorded once, and sent again until it is accepted or given up."""
+"""The outbox of webhook messages. Each message is recorded once, and is sent repeatedly until it is accepted or given up."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -62,7 +62,7 @@ def of_budget(db: Connection, project: str, name: str, *, limit: int) -> list[De
 
 
 def claim(db: Connection, delivery: Delivery, *, next_at: Instant) -> bool:
-    """Claim the delivery before sending it: count one more try, and set the time of the next one.
+    """Claim the delivery before sending it: count one more try, and set the time of the next try to `next_at`.
 
     Return False if another process has claimed or ended the delivery since it was read.
     """

@@ -1,4 +1,4 @@
-"""How earlier jobs of a trainable went: thinned learning curves of their trials with the training time, and ended attempts."""
+"""The history of earlier jobs of a trainable: thinned learning curves of their trials, with training times, and ended attempts."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from tuner.store.jobs import JobRow
 TRIALS_PAGE = 100
 TRIALS_MAX = 300
 ATTEMPTS_MAX = 500
-# The steps of a thinned curve, about 15 % apart. The first and last step of each trial are added.
+# The steps that a thinned curve keeps, about 15 % apart. The first and last step of each trial are kept too.
 THINNED_STEPS = tuple(sorted({round(1.15**n) for n in range(116)}))
 
 

@@ -1,4 +1,4 @@
-"""Evidence of earlier attempts and trials for plans and advice: step times, interruptions, learning curves and usage."""
+"""Figures of earlier attempts and trials, from which plans and advice are made: step times, interruptions, curves, usage and bills."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,10 +19,10 @@ from tuner.store.attempt_rows import attempt_row
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Figures of the attempts that got a machine. Attempts that never had one are left out, because they could not lose it."""
+    """How long attempts had machines, and how they ended. Attempts that never had a machine are left out: they could not lose one."""
 
     machine_ns: int = 0  #: How long the attempts had their machines, summed.
-    #: Number of attempts by outcome. Attempts that ended because their driver ended are left out: no machine was lost.
+    #: Number of ended attempts by outcome, without attempts that ended because their driver ended: they lost no machine.
     outcomes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -44,16 +44,16 @@ def artifact_bytes(db: Connection, job: str) -> int:
     )
 
 
-TRIALS = 50  # most trials of a job whose step times are read
-# Kinds of cost: time that was wasted by interruptions, and time that brought progress.
+TRIALS = 50  # the most trials of a job whose step times are read
+# Cost kinds of time that interruptions wasted, and of time that brought progress.
 INTERRUPTED = ("lost", "restore")
 TRAINED = ("setup", "train")
 
 
 def step_seconds(db: Connection, job: str) -> list[float]:
-    """Return the mean seconds per step of each of the job's first trials that have more than one step.
+    """Return the mean seconds per step of each trial with more than one step, for the first `TRIALS` such trials of the job.
 
-    The first step is left out, because it includes the setup.
+    The first reported step is left out of the mean, because it includes the setup.
     """
     t, r = trials.c, reports.c
     some = select(t.trial).where(t.job == job, t.steps > 1).order_by(t.number).limit(TRIALS)
@@ -68,7 +68,7 @@ def step_seconds(db: Connection, job: str) -> list[float]:
 
 
 def on_spot(db: Connection, jobs: Sequence[str]) -> tuple[Money, Money]:
-    """Return two sums of what these jobs paid on spot machines: for lost and restored work, and for setup and training."""
+    """Return the spend of these jobs on spot machines as two sums: for the kinds lost and restore, and for setup and train."""
     e, a = entries.c, attempts.c
     query = (
         select(e.kind, func.sum(e.usd))
@@ -104,7 +104,7 @@ def attempts_of(
 
 
 def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
-    """Return the state of each trial and the last step that it reported (0 if it has not reported)."""
+    """Return the state and the last reported step of each trial, by trial. The step is 0 if the trial has not reported."""
     t = trials.c
     rows = db.execute(select(t.trial, t.state, t.steps).where(t.job == job))
     return {trial: (state, steps) for trial, state, steps in rows}
@@ -121,7 +121,7 @@ def values_at(
 
 
 def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] | None:
-    """Return the newest restore self-test of the trainable: whether it passed, and if not, why.
+    """Return the result of the trainable's newest restore self-test: whether it passed, and the reason if it did not.
 
     Return None if the trainable was never tested.
     """
@@ -132,7 +132,7 @@ def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] 
 
 
 def bills(db: Connection, job: str, names: Collection[str]) -> dict[tuple[str, int], dict[CostKind, Money]]:
-    """Return what each attempt of these trials was billed, by kind of cost. Keys are (trial, attempt)."""
+    """Return the bill of each attempt of these trials: its spend by cost kind. Keys are (trial, attempt)."""
     e = entries.c
     query = (
         select(e.trial, e.attempt, e.kind, func.sum(e.usd))

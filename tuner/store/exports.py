@@ -1,7 +1,7 @@
-"""The exports of jobs: what was requested, how far each is, and its result.
+"""The exports of jobs: the request, the state and the result of each.
 
-An export is queued by a request, submitted to Ray by the leader, started by its own process, and ended by that process, or by the
-leader if the process died. Each change has a condition on the state, so the second of two changes has no effect.
+A request queues an export. The leader submits it to Ray. The export's own process starts it and ends it, or the leader ends it if the
+process died. Each update requires a certain state, so that only the first of two competing updates takes effect.
 """
 
 import json
@@ -26,17 +26,17 @@ LIVE: tuple[ExportState, ...] = ("queued", "running")
 
 @dataclass(frozen=True, slots=True)
 class ExportSpec:
-    """What an export makes."""
+    """What was requested of an export: the formats, and the limits on cost and on the loss of quality."""
 
     formats: tuple[str, ...]
     max_cost: Money
-    #: The largest drop of the metric with which a variant is delivered. None accepts any.
+    #: A variant is delivered only if its metric is worse by at most this amount. None means no limit.
     max_drop: float | None
 
     def lease_ns(self, rate: Rate, left: Cost) -> int:
         """Return how long the export may use a machine, in nanoseconds, at most `MOST_NS`.
 
-        It is the longest time that both `max_cost` and the rest of the budget (`left`) pay for.
+        `max_cost` and the rest of the budget (`left`) must both pay for this time.
         """
         return min(rate.affords_ns(Cost(min(left.usd, self.max_cost), left.gpu_ms)), MOST_NS)
 
@@ -53,9 +53,9 @@ class ExportRow:
     attempt: int  #: The attempt that saved the checkpoint.
     spec: ExportSpec
     state: ExportState
-    code: str | None  #: Why the export failed, or why variants are missing. None if neither is the case.
+    code: str | None  #: Why the export failed, or why variants are missing. None if it did not fail and all variants exist.
     detail: str
-    offer: Offer | None  #: The machine that it runs on. None until it has one.
+    offer: Offer | None  #: The offer of the machine that the export runs on. None until it has a machine.
     result: Mapping[str, Any]  #: `metric`, `threads` and `variants`. Empty until the export has ended.
     created_at: Instant
     submitted_at: Instant | None
@@ -83,7 +83,10 @@ def add(
     spec: ExportSpec,
     at: Instant,
 ) -> ExportRow:
-    """Queue an export. Call `jobs.change_alone` first, because the id counts the job's exports."""
+    """Queue an export of a checkpoint.
+
+    Call `jobs.change_alone` first, because the new id is derived from the number of the job's exports.
+    """
     number = int(db.execute(select(func.count()).where(exports.c.job == job)).scalar_one()) + 1
     wanted = {"formats": spec.formats, "max_cost": spec.max_cost.micro_usd, "max_drop": spec.max_drop}
     new = {"job": job, "export": export_id(number), "project": project, "trial": trial, "step": step}
@@ -117,7 +120,7 @@ def of_job(db: Connection, job: str) -> list[ExportRow]:
 
 
 def count_of(job: Any) -> Select[int]:
-    """Return the query for the number of exports of a job that have succeeded. `job` is its id, or a column with it."""
+    """Return a query for the number of successful exports of a job. `job` is the id of the job, or a column with the id."""
     return select(func.count()).where(exports.c.job == job, exports.c.state == "succeeded")
 
 
@@ -128,7 +131,7 @@ def live(db: Connection) -> list[ExportRow]:
 
 
 def live_of(db: Connection, job: str) -> ExportRow | None:
-    """Return the export of a job that has not ended, or None. A job has one at most."""
+    """Return the export of a job that has not ended, or None. A job has at most one such export."""
     return next((row for row in of_job(db, job) if row.state in LIVE), None)
 
 
@@ -157,13 +160,13 @@ def end(
     detail: str = "",
     result: Mapping[str, Any] | None = None,
 ) -> bool:
-    """End an export. Return False, without a change, if it has ended before."""
+    """End an export. If it has already ended, change nothing and return False."""
     text = None if result is None else json.dumps(result)
     return _change(db, row, LIVE, state=state, ended_at=at, code=code, detail=detail, result=text)
 
 
 def forget_files(db: Connection, job: str, export: str) -> None:
-    """Record that the files of an export were deleted. Do nothing if the job has no such export."""
+    """Record in the export's result that its files were deleted. Do nothing if the job has no such export."""
     e = exports.c
     mine = (e.job == job) & (e.export == export)
     for text in db.execute(select(e.result).where(mine, e.result.is_not(None))).scalars():

@@ -1,4 +1,4 @@
-"""What is recorded of one job: its events, and the rows that a replay compares with them."""
+"""The record of one job: its events, and the rows with which a replay of the events is compared."""
 
 import json
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class RecordedRows:
-    """The rows of a job and its trials as they were after event `until`."""
+    """The rows of a job and its trials, as they were after event number `until`."""
 
-    until: int  #: Number of the newest event. 0 if there is none.
+    until: int  #: Number of the newest event when the rows were read. 0 if there was none.
     job: JobRow
     #: State and configuration of each trial. None if the job changed while they were read.
     trials: dict[str, tuple[TrialState, Config]] | None
@@ -34,7 +34,7 @@ class RecordedRows:
 def numbered_events(database: Database, job: str, *, until: int | None = None) -> Iterator[tuple[int, Event]]:
     """Yield the events of a job with their numbers, in order.
 
-    They are read page by page, because with SQLite's rollback journal no process can commit during a read.
+    The events are read page by page, because with SQLite's rollback journal no process can commit during a read.
 
     Args:
         until: Number of the last event to yield. None means the newest.
@@ -54,10 +54,10 @@ def numbered_events(database: Database, job: str, *, until: int | None = None) -
 
 
 def rows_of(database: Database, job: str, project: str) -> RecordedRows:
-    """Return the rows of a job as they were after one event.
+    """Return the rows of a job and its trials, consistent with the job's newest event.
 
-    On PostgreSQL, each query sees what was committed before it began. So the number of the newest event is read before and
-    after the rows, and the rows are read again if it has changed.
+    On PostgreSQL, each query sees all commits before it, so the rows could be of different times. Therefore the number of the newest
+    event is read before and after the rows. If it has changed, the rows are read again, up to `TRIES` times.
 
     Raises:
         NotFound: The project has no such job.
@@ -74,7 +74,10 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
 
 
 def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
-    """Return the warm-start jobs whose record no longer reaches the event up to which this job learned from it."""
+    """Return the warm-start jobs of which events are missing from which this job learned.
+
+    A source is returned if it has no mark, or if its newest recorded event is before its mark.
+    """
     counted = {mark.source: mark.until_seq for mark in marks(db, job)}
     return [
         source
@@ -86,15 +89,15 @@ def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
 def trial_up_to(
     db: Connection, job: str, trial: str, step: int, spec: JobSpec
 ) -> tuple[Config, Inherited] | None:
-    """Return a trial's configuration and its progress up to a step, as a warm start would continue it.
+    """Return a trial's configuration and its progress up to a step, in the form in which a warm start continues it.
 
     Return None if the job has no such trial, or the trial has no report with a metric up to that step.
 
     Args:
         job: The earlier job.
         trial: The trial of that job.
-        step: The last step that counts.
-        spec: The job that continues the trial.
+        step: The last step to include.
+        spec: The spec of the job that continues the trial. Violations are of its constraints.
     """
     r, t = reports.c, trials.c
     config = db.execute(select(t.config).where(t.job == job, t.trial == trial)).scalar()

@@ -18,12 +18,12 @@ from tuner.store.launches import Launch
 class JobSummary:
     """A job's account, launch and newest event.
 
-    Instances compare by identity. Reading an unchanged row again returns the same object while it is cached.
+    Instances compare by identity. Reading an unchanged row again returns the same object as long as it is cached.
     """
 
     account: Account
     launch: Launch | None
-    #: Number of the newest event, 0 before the first. It changes whenever a trial or report is recorded.
+    #: Number of the newest event, or 0 if there is none. It changes whenever a trial or report is recorded.
     seq: int
 
 
@@ -46,7 +46,7 @@ def of_jobs(db: Connection, names: Collection[str]) -> dict[str, JobSummary]:
 
 @lru_cache(maxsize=4096)
 def _summary(values: tuple[Any, ...]) -> JobSummary:
-    """Convert a row. Equal rows are converted once and cached, because the same pages are requested again and again."""
+    """Convert a row to a `JobSummary`. Equal rows are converted once and cached, because clients request the same pages repeatedly."""
     row = dict(zip(_COLUMNS, values, strict=True))
     launch = None if row["epoch"] is None else Launch(row["job"], **{name: row[name] for name in _NAMES})
     account = account_of(*(row[name] for name in AMOUNTS))

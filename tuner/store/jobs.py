@@ -1,7 +1,7 @@
-"""The rows of jobs: create a job in one transaction, read it, tag it, record control requests, change its budget.
+"""The rows of jobs: create a job in one transaction, read it, tag it, record control requests, change its budget and state.
 
-Requests about single trials are numbered within their job. The job's driver records each of them as an event with this number, so that
-after a restart it knows which requests it has handled.
+Requests about single trials are numbered within their job. The job's driver records each request as an event with the same number, so
+that it knows after a restart which requests it has handled.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ from tuner.ledger import ledger
 from tuner.store import launches, stored_files, warm_starts
 
 ControlAction = Literal["pause", "cancel", "resume"]
-"""A pending control request. `resume` is recorded only while a job is pausing: the job resumes once it is paused."""
+"""A pending control request. `resume` is recorded only while a job is pausing. The job then resumes once it is paused."""
 IDEMPOTENCY_NS = 24 * 3600 * NS
 # Built once, because SQLAlchemy takes several times as long to build such a query as the database takes to answer it.
 _GET = select(jobs).where(jobs.c.id == bindparam("job"))
@@ -57,9 +57,9 @@ _TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=Tr
 
 @dataclass(frozen=True, eq=False)
 class JobRow:
-    """A job as the database has it.
+    """A job, as read from the database.
 
-    Instances compare by identity. Reading an unchanged row again returns the same object while it is cached.
+    Instances compare by identity. Reading an unchanged row again returns the same object as long as it is cached.
     """
 
     id: str
@@ -68,8 +68,8 @@ class JobRow:
     budget: Budget
     budget_version: int
     offer: Offer  #: The most expensive offer that trials may use.
-    concurrency: int  #: How many trials may run at once, on the machines that there were when it was set.
-    max_concurrent_trials: int | None  #: The user's limit of trials at once. None if there is none.
+    concurrency: int  #: How many trials may run at once. It was computed from the machines that existed when it was set.
+    max_concurrent_trials: int | None  #: The user's limit on trials that run at once. None if the user set none.
     priority: int
     state: JobState
     stop_reason: StopReason | None
@@ -90,7 +90,7 @@ class JobRow:
         return (self.offer, *self.others)
 
     def running_ns(self, now: Instant) -> int:
-        """Return how long the job has been running, including its current run."""
+        """Return how many nanoseconds the job has been running in total, including the time since it last began to run."""
         return self.ran_ns + (0 if self.running_since is None else max(0, now - self.running_since))
 
 
@@ -103,7 +103,7 @@ class NewJob:
     concurrency: int
     at: Instant
     key: str | None = None  #: The request's Idempotency-Key. A repeat of the request finds the same job.
-    #: Digest of the request's body. Distinguishes a repeat from another request with the same key.
+    #: Digest of the request's body. It distinguishes a repeat of the request from another request with the same key.
     body_sha256: str = ""
     others: tuple[Offer, ...] = ()
     priority: int = 0
@@ -112,7 +112,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What users want of a running job, as its driver reads it."""
+    """The changes that users have requested of a running job, in the form in which its driver reads them."""
 
     request: ControlAction | None
     budget: Budget
@@ -122,7 +122,7 @@ class Control:
 
 
 def create(db: Connection, new: NewJob) -> str:
-    """Create the job, its account, its warm-start marks and the order to launch it. Return the job's id.
+    """Create the job, its account and its warm-start marks, and order the launch of its driver. Return the job's id.
 
     If an earlier request with the same Idempotency-Key created a job, return that job's id and create nothing.
 
@@ -199,7 +199,7 @@ def get(db: Connection, job: str, project: str | None = None) -> JobRow:
     """Return the job.
 
     Raises:
-        NotFound: There is no such job, or it belongs to another project than `project`.
+        NotFound: There is no such job, or `project` is given and the job belongs to another project.
     """
     row = db.execute(_GET, {"job": job}).first()
     if row is None or (project is not None and row.project != project):
@@ -224,6 +224,8 @@ def page(
     """Return one page of a project's jobs, newest first.
 
     Args:
+        state: Return only jobs in this state. None means any state.
+        tag: Return only jobs with this tag, as (key, value). None means any tags.
         before: `(created_at, id)` of the last job of the previous page.
     """
     j = jobs.c
@@ -243,7 +245,7 @@ def page(
 
 
 def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
-    """Return all jobs that tune this trainable, newest first. Their tags are left out."""
+    """Return all jobs of the project that tune this trainable, newest first, without their tags."""
     mine = (jobs.c.project == project) & (jobs.c.trainable == trainable)
     rows = db.execute(select(jobs).where(mine).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())).all()
     return [_job(row, {}) for row in rows]
@@ -256,14 +258,14 @@ def trainables(db: Connection, project: str) -> list[str]:
 
 
 def ended_between(db: Connection, project: str, since: Instant, until: Instant) -> list[JobRow]:
-    """Return the jobs of the project that ended at or after `since` and before `until`. Their tags are left out."""
+    """Return the jobs of the project that ended at or after `since` and before `until`, without their tags."""
     j = jobs.c
     query = select(jobs).where(j.project == project, j.ended_at >= since, j.ended_at < until)
     return [_job(row, {}) for row in db.execute(query.order_by(j.ended_at, j.id))]
 
 
 def selected(db: Connection, which: Select[tuple[str]]) -> list[JobRow]:
-    """Return the jobs whose ids are selected. Their tags are left out."""
+    """Return the jobs whose ids the query `which` selects, without their tags."""
     return [_job(row, {}) for row in db.execute(select(jobs).where(jobs.c.id.in_(which)))]
 
 
@@ -275,17 +277,17 @@ def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) ->
 
 
 def change_alone(db: Connection, job: str) -> None:
-    """Block other changes of the job by requests until the transaction ends.
+    """Block all other requests that would change the job, until the transaction ends.
 
-    Call it before reading the job's row.
+    Call this before reading the job's row.
     """
-    # An advisory lock instead of a lock on the job's row. The driver locks the account's row first and the job's row after
-    # it, so a request that locked the job's row first could deadlock with the driver.
+    # This is an advisory lock, not a lock on the job's row. The driver locks the account's row first and then the job's row,
+    # so a request that locked the job's row first could deadlock with the driver.
     _lock(db, job)
 
 
 def _lock(db: Connection, what: str) -> None:
-    """Take the lock named `what` until the transaction ends. SQLite needs none: it runs one write transaction at a time."""
+    """Take the lock named `what` until the transaction ends. SQLite needs no lock, because it runs one write transaction at a time."""
     if db.dialect.name == "postgresql":
         db.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(what, 0))))
 
@@ -299,7 +301,7 @@ def set_control_request(db: Connection, job: str, action: ControlAction | None) 
 
 
 def set_offers(db: Connection, job: str, offers: tuple[Offer, ...]) -> None:
-    """Replace the offers that the job's trials may use. The most expensive comes first."""
+    """Replace the offers that the job's trials may use. The first of `offers` must be the most expensive."""
     db.execute(update(jobs).where(jobs.c.id == job).values(offer=_offers(offers)))
 
 
@@ -324,7 +326,7 @@ def control(db: Connection, job: str) -> Control:
 
 
 def set_concurrency(db: Connection, job: str, concurrency: int, limit: int) -> None:
-    """Set how many trials of the job may run at once, and the limit that the user asked for."""
+    """Set how many trials of the job may run at once (`concurrency`), and the user's limit (`limit`)."""
     changed = {"concurrency": concurrency, "max_concurrent_trials": limit}
     db.execute(update(jobs).where(jobs.c.id == job).values(changed))
 
@@ -335,7 +337,7 @@ def request_trial(
     """Record a request about a trial for the job's driver. Call `change_alone` first.
 
     Args:
-        request: Returns the request with its number.
+        request: A function that builds the request from its number.
     """
     r = trial_requests.c
     newest = db.execute(select(func.coalesce(func.max(r.number), 0)).where(r.job == job)).scalar_one()
@@ -353,9 +355,9 @@ def trial_requests_of(db: Connection, job: str, *, after: int = 0) -> list[Trial
 def move(
     db: Connection, job: str, state: JobState, reason: StopReason | None, *, at: Instant, detail: str = ""
 ) -> None:
-    """Change the job's state. When the job stops running, add the time since it started to its running time.
+    """Change the job's state. If the job stops running, add the time since it last began to run to its running time.
 
-    A job that a user cancelled while it was pausing becomes cancelled.
+    If a user has cancelled the job while it was pausing, it becomes cancelled instead of paused.
 
     Raises:
         Conflict: A job in its current state cannot move to `state`.
@@ -393,7 +395,7 @@ def has_attempts(db: Connection, job: str) -> bool:
 
 
 def begin_running(db: Connection, job: str, *, at: Instant) -> None:
-    """Move the job to running, because its driver has started. Its running time counts from `at`."""
+    """Move the job to the state running, because its driver has started. Its running time counts from `at`."""
     move(db, job, "running", None, at=at)
 
 
@@ -413,7 +415,7 @@ def note_code(db: Connection, job: str, code: str | None) -> None:
 
 
 def revive(db: Connection, job: str) -> None:
-    """Set a paused or succeeded job back to running. Its running time counts again once it has a driver.
+    """Set a paused or succeeded job back to the state running. Its running time counts again once it has a driver.
 
     Raises:
         Conflict: The job is in a state from which it cannot run.
@@ -426,7 +428,7 @@ def revive(db: Connection, job: str) -> None:
 
 
 def running_ns(db: Connection, job: str, now: Instant) -> int:
-    """Return how long the job has been running, including its current run."""
+    """Return how many nanoseconds the job has been running in total, including the time since it last began to run."""
     j = jobs.c
     row = db.execute(select(j.ran_ns, j.running_since).where(j.id == job)).one()
     return int(row.ran_ns) + (max(0, now - row.running_since) if row.running_since is not None else 0)
@@ -447,7 +449,7 @@ def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
 def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobRow:
     """Convert a row to a `JobRow`. Equal rows are converted once and cached.
 
-    The same pages are requested again and again, and converting their rows takes most of the time of such a request.
+    Clients request the same pages repeatedly, and most of the time of such a request is spent on converting rows.
     """
     fields: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
     del fields["name"], fields["trainable"]

@@ -31,10 +31,10 @@ from tuner.store.attempt_rows import attempt_row, costs_text, values_of
 from tuner.store.job_record import numbered_events
 from tuner.store.pareto_front import ParetoFront
 
-# Stop reasons for which a job can continue once its budget is raised.
+# Stop reasons after which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
-# The statements of a turn. Parameters named `of_...` are compared with a column. The others set one.
+# The statements of a turn. Parameters named `of_...` are compared with columns. All others set the value of a column.
 _OF_JOB: BindParameter[str] = bindparam("of_job")
 _OF_TRIAL: BindParameter[str] = bindparam("of_trial")
 _OF_ATTEMPT: BindParameter[int] = bindparam("of_attempt")
@@ -70,7 +70,7 @@ _METRICS_OF_CHECKPOINTS = Prepared(
 
 @dataclass
 class _Recorded:
-    """What the database has recorded about a job, as far as a turn of the loop must know it. Only the job's driver changes it."""
+    """A cache of the rows of a job that a turn of the run loop needs. It stays valid, because only the job's driver changes these rows."""
 
     trials: set[str]
     steps: dict[str, int]  #: The highest reported step of each trial.
@@ -98,8 +98,8 @@ class _Recorded:
 class SqlJournal:
     """The journal of one job, for the driver that was started as launch `epoch`. Use it from one thread only.
 
-    A transaction raises Fenced if the job has a newer launch, or this launch has ended. Whenever the driver reads the
-    job's budget, it must set `budget_version` to the version that it read.
+    A transaction raises Fenced if the job has a newer launch, or if this launch has ended. Whenever the driver reads the
+    job's budget, it must set the attribute `budget_version` to the version that it has read.
     """
 
     def __init__(self, database: Database, job: str, project: str, epoch: int, now: Instant) -> None:
@@ -109,7 +109,7 @@ class SqlJournal:
             self.budget_version = jobs.control(db, job).budget_version
             self._spec = jobs.get(db, job).spec
             self._seq = jobs.newest_event(db, job)
-        self._recorded: _Recorded | None = None  # None until the first transaction, and after one that failed
+        self._recorded: _Recorded | None = None  # None before the first transaction and after a failed one
 
     @contextmanager
     def transaction(self) -> Iterator["SqlTx"]:
@@ -149,12 +149,12 @@ class SqlJournal:
             return {trial: step for trial, step in db.execute(query)}
 
     def best_checkpoint(self, trial: str) -> tuple[float, int] | None:
-        """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric."""
+        """Return the metric and step of the trial's checkpoint with the best metric, or None if no checkpoint has a metric."""
         with self._database.read() as db:
             return _best_checkpoint(db, self._job, trial, self._spec)
 
     def saved_by(self, trial: str, step: int) -> int | None:
-        """Return the attempt that wrote the trial's checkpoint of a step, or None if there is no such checkpoint."""
+        """Return the number of the attempt that saved the trial's checkpoint of a step, or None if there is no such checkpoint."""
         with self._database.read() as db:
             row = _SAVED_BY.first(db, {"of_job": self._job, "of_trial": trial, "of_step": step})
         return None if row is None else row[0]
@@ -168,19 +168,19 @@ class SqlJournal:
 
 
 def _best_checkpoint(db: Connection, job: str, trial: str, spec: JobSpec) -> tuple[float, int] | None:
-    """Return metric and step of the trial's checkpoint with the best metric, or None if none has a metric.
+    """Return the metric and step of the trial's checkpoint with the best metric, or None if no checkpoint has a metric.
 
-    Only feasible reports count, and of these only those of the highest stage of the proxies. Of equal metrics the lowest step wins, as in
-    the job's answers.
+    Only steps with a feasible report count. If the job has proxies, only steps of the highest stage among them count. If metrics are
+    equal, the lowest step wins.
     """
     rows: list[tuple[float, int]] = _METRICS_OF_CHECKPOINTS.all(db, {"of_job": job, "of_trial": trial})
     return max(rows, key=lambda row: (*spec.rank(row[1], row[0]), -row[1]), default=None)
 
 
 class SqlTx:
-    """The records of one turn of the run loop. See `tuner.driver.ports.JournalTx`.
+    """Records one turn of the run loop in one transaction. The methods are described in `tuner.driver.ports.JournalTx`.
 
-    Events and the rows of trials are written together at the end of the turn, by `flush`.
+    Events and the rows of trials are collected, and `flush` writes them at the end of the turn.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class SqlTx:
         self._budget_version, self._spec, self._recorded = budget_version, spec, recorded
         self._events: list[dict[str, object]] = []
         self._trials: dict[str, dict[str, object]] = {}  # the new values of trials, by trial
-        # The account as this transaction last read or changed it, and whether no other transaction can change it meanwhile.
+        # The account as this transaction last read or changed it, and whether it is locked against changes by other transactions.
         self._account: Account | None = None
         self._is_locked = False
 
@@ -209,7 +209,7 @@ class SqlTx:
         for trial, values in self._trials.items():
             if trial in self._recorded.trials:
                 _UPDATE_TRIAL.run(self._db, {**values, "of_job": self._job, "of_trial": trial})
-            elif "state" in values:  # a trial with a report alone has no row
+            elif "state" in values:  # no row is created for a trial that has only a report so far
                 row = {
                     "job": self._job,
                     "project": self._project,
@@ -354,17 +354,17 @@ class SqlTx:
         again_at: Instant | None = None,
         waits_for: str = "",
     ) -> None:
-        """Move the job to another state. Unless that is `running`, end this launch, so that this driver can write nothing more.
+        """Move the job to another state. Unless the new state is `running`, end this launch, so that the driver can write nothing more.
 
         Order a new launch in each of these cases:
 
-        - A user resumed it while it was pausing.
-        - It stopped because of a limit, its budget has changed since the driver last read it, and no user has asked to
+        - A user resumed the job while it was pausing.
+        - The job stopped because of a limit, its budget has changed since the driver last read it, and no user has asked to
           pause or cancel it.
-        - It resumes by itself at `again_at`, and no user has asked to pause or cancel it.
+        - The job resumes by itself at `again_at`, and no user has asked to pause or cancel it.
 
         Args:
-            again_at: When a paused job resumes by itself. None means that it does not.
+            again_at: When a paused job resumes by itself. None means that it does not resume at a set time.
             waits_for: The shared budget that a paused job waits for. It is ignored if a user has asked to pause or
                 cancel the job.
         """
@@ -392,19 +392,20 @@ class SqlTx:
 
 
 def nodes_assigned_at(db: Connection, job: str) -> AssignedAt:
-    """Return when each attempt that has not ended got its machine, by (trial, attempt). None if it still waits for one."""
+    """Return when each attempt that has not ended got its machine, by (trial, attempt). None if the attempt still waits for a machine."""
     a = attempts.c
     query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))
     return {(trial, attempt): at for trial, attempt, at in db.execute(query)}
 
 
 def close_open(db: Connection, project: str, job: str, *, died_at: Instant, at: Instant) -> None:
-    """Settle the open holds of a job that will have no driver any more, then end its attempts and trials, as `end_open` does.
+    """Settle the open holds of a job that will not get another driver, and end its attempts and trials (see `end_open`).
 
-    The cost of the open holds is posted as lost.
+    For each open hold, the time up to `died_at` is posted as lost, and the rest is released.
 
     Args:
-        died_at: When the driver's workers are known to have stopped. Time after it costs nothing.
+        died_at: When the driver's workers are known to have stopped.
+        at: The current time, which is recorded as the time of the entries and the ends.
     """
     assigned_at = nodes_assigned_at(db, job)
     ledger.settle_open(db, project, job, lambda hold: lost_of(hold, assigned_at, died_at), at)
@@ -412,7 +413,7 @@ def close_open(db: Connection, project: str, job: str, *, died_at: Instant, at: 
 
 
 def end_open(db: Connection, job: str, at: Instant) -> None:
-    """End the attempts and trials of a job that will have no driver any more.
+    """End the attempts and trials of a job that will not get another driver.
 
     Attempts that have not ended become `lost`. Running and pending trials become `stopped`.
     """

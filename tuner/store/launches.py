@@ -1,6 +1,6 @@
-"""Launches: the starts of a job's driver. Each has a higher epoch than the one before.
+"""Launches: the starts of a job's driver. Each launch has a higher epoch than the launch before it.
 
-Only the driver of the newest launch may write. A transaction of an older one is refused (`check`).
+Only the driver of the newest launch may write. `check` refuses the transactions of older drivers.
 """
 
 from dataclasses import dataclass, fields
@@ -29,8 +29,8 @@ class Launch:
     submitted_at: Instant | None
     heartbeat_at: Instant | None
     quick_deaths: int  #: Number of drivers in a row that died before they recorded a report.
-    not_before: Instant  #: The launch is not submitted before this time. 0 if it is not put off.
-    #: The versions that the driver runs. None if it has not reported them yet.
+    not_before: Instant  #: The launch is not submitted before this time. 0 if the launch is not put off.
+    #: The versions of tuner, Ray and Python that the driver runs. None if the driver has not reported them yet.
     tuner_version: str | None = None
     ray_version: str | None = None
     python_version: str | None = None
@@ -41,21 +41,21 @@ class Launch:
 
     @property
     def newest_submission(self) -> str | None:
-        """The id of the newest Ray Job that was submitted, or None if there was none."""
+        """The id of the Ray Job that was submitted last for this job, or None if none was submitted."""
         epoch = self.epoch - 1 if self.state == "wanted" else self.epoch
         return f"{self.job}-{epoch}" if epoch else None
 
     def is_due(self, now: Instant) -> bool:
         """Return True if the launch is wanted and not put off.
 
-        If `wanted_at` is in the future, the clock has been set back since the launch was ordered. `not_before` then comes
-        from the wrong clock and is ignored.
+        If `wanted_at` is in the future, the clock has been set back since the launch was ordered. Then `not_before` is wrong too, and
+        is ignored.
         """
         return self.state == "wanted" and (self.not_before <= now or self.wanted_at > now)
 
 
 _FIELDS = [launches.c[field.name] for field in fields(Launch)]
-# The live states are listed, because the database cannot use the index on `state` for a condition "not ended".
+# The states are listed, because the database cannot use the index on `state` for the condition `state != 'ended'`.
 _LIVE = (
     select(*_FIELDS)
     .where(launches.c.state.in_(("wanted", "submitted", "running")))
@@ -86,9 +86,9 @@ def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int
 
 
 def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, quick_deaths: int) -> bool:
-    """Order a launch with the next epoch. Call it when the driver of `launch` is dead.
+    """Order a launch with the next epoch, because the driver of `launch` is dead.
 
-    Return False if another process has ordered the next launch already, or `launch` has ended.
+    Return False if another process has already ordered the next launch, or if `launch` has ended.
     """
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
     values: dict[str, object] = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at}
@@ -98,7 +98,7 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
 
 
 def put_off(db: Connection, launch: Launch, not_before: Instant) -> None:
-    """Put the launch off, for example until its job's window opens. A launch that is no longer wanted stays as it is."""
+    """Put the launch off until `not_before`, for example until its job's window opens. Do nothing if it is no longer wanted."""
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch)
     values = {"not_before": not_before}
     db.execute(update(launches).where(mine, launches.c.state == "wanted").values(values))
@@ -150,13 +150,13 @@ def get(db: Connection, job: str) -> Launch | None:
 
 
 def live(db: Connection) -> list[Launch]:
-    """Return every launch that has not ended, the longest ordered first."""
+    """Return every launch that has not ended, in the order in which they were ordered."""
     return [Launch(*row) for row in db.execute(_LIVE)]
 
 
 def actionable(db: Connection, now: Instant) -> list[Launch]:
-    """Return the launches that have not ended, without those of jobs that have no driver yet and are put off.
+    """Return the launches that have not ended, without launches that are put off and whose job has not begun to run.
 
-    The launches that are left out can be many, because they wait for the time windows of their jobs.
+    Many launches may be left out, because they wait for the time windows of their jobs.
     """
     return [Launch(*row) for row in db.execute(_ACTIONABLE, {"now": now})]

@@ -1,11 +1,11 @@
-"""Work that only one of several services over one database may do: named leases, and leadership with a fencing token.
+"""Named leases, and leadership with a fencing token, for work that only one of several services on one database may do.
 
-A service does the work of a lease until it gives the lease back or fails to renew it in time.
+A service may do the work of a lease until it gives the lease back or fails to renew it in time.
 
-The safety of leadership does not depend on clocks: its token only increases, the leader checks its token in the
-transaction of every write, and a term begins with a write to the row that is checked. Clocks only decide how soon
-another term may begin. (Gray and Cheriton, *Leases*, 1989; the token is that of Kleppmann, *How to do distributed
-locking*, 2016.)
+The safety of leadership does not depend on clocks: the token only increases, the leader checks its token in the
+transaction of every write, and a new term begins with a write to the row that this check reads. Clocks only decide how soon
+another term may begin. (Leases are described by Gray and Cheriton, *Leases*, 1989, and the fencing token by Kleppmann, *How to do
+distributed locking*, 2016.)
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tuner.domain.time import NS, Instant
 
 
 def take(db: Connection, name: str, holder: str, *, now: Instant, until: Instant) -> bool:
-    """Take or renew the lease until `until`. Return False if another holder has it."""
+    """Take the lease `name`, or renew it, until `until`. Return False if another holder has it."""
     # A lease that seems to last longer than this was taken before the clock was set back, and counts as expired.
     lease, longest = leases.c, 2 * (until - now)
     over = (lease.until <= now) | (lease.until > now + longest)
@@ -41,9 +41,11 @@ def give_back(db: Connection, name: str, holder: str) -> None:
     db.execute(delete(leases).where((leases.c.name == name) & (leases.c.holder == holder)))
 
 
-# If a leader is suspended in the middle of a write transaction, its locks block all others. PostgreSQL ends its session after this time.
+# If a leader is suspended in the middle of a write transaction, its locks block all other services. PostgreSQL therefore ends the session
+# of the leader after this time.
 STOPPED_MS = 3000
-# The longest term. If one seems to last longer, the clock has been set back since its holder last renewed it, so it counts as over.
+# The longest time from a renewal to the end of a term. If a term seems to last longer, the clock has been set back since the renewal,
+# and the term counts as over.
 LONGEST_NS = 60 * NS
 
 
@@ -61,9 +63,9 @@ class Term:
 
 
 def clock(db: Connection, own: Instant) -> Instant:
-    """Return the time by which terms are measured: the database server's clock.
+    """Return the time by which terms are measured: the time of the database server's clock.
 
-    SQLite has no server, so the process's own time `own` is returned. All processes that share the file are on one machine.
+    SQLite has no server. There, return `own`, the time of this process's clock: all processes that share the file run on one machine.
     """
     if db.dialect.name != "postgresql":
         return own
@@ -78,9 +80,9 @@ def get(db: Connection, role: str) -> Term | None:
 
 
 def renew(db: Connection, term: Term, *, until: Instant) -> bool:
-    """Renew the term. Return False if another term has begun.
+    """Renew the term until `until`. Return False if another term has begun.
 
-    An expired term can be renewed as long as no other has begun.
+    Even an expired term can be renewed, as long as no other term has begun.
     """
     mine = (leadership.c.role == term.role) & (leadership.c.token == term.token)
     return db.execute(update(leadership).where(mine).values(expires_at=until)).rowcount == 1
@@ -89,7 +91,7 @@ def renew(db: Connection, term: Term, *, until: Instant) -> bool:
 def begin(
     db: Connection, role: str, holder: str, version: str, *, now: Instant, until: Instant
 ) -> Term | None:
-    """Begin the next term. Return None if the current term still lasts, or another service was first."""
+    """Begin the next term of the role. Return None if the current term has not expired, or if another service began the next term first."""
     row = leadership.c
     before = get(db, role)
     values = {"holder": holder, "version": version, "since": now, "expires_at": until}
@@ -119,8 +121,8 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
 
     Raises:
         Fenced: Another term has begun.
-        Unavailable: The database does not answer, or has ended the transaction because this process was suspended in
-            mid-write.
+        Unavailable: The database does not answer, or it has ended the transaction because this process was suspended
+            in the middle of a write.
     """
     try:
         with database.write(name) as db:
@@ -133,7 +135,7 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
 
 
 def check(db: Connection, term: Term) -> None:
-    """Check that the term is the current one, and lock it: no other term can begin until the transaction ends.
+    """Check that the term is the current one, and lock its row, so that no other term can begin until the transaction ends.
 
     Raises:
         Fenced: Another term has begun.

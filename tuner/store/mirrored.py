@@ -1,9 +1,9 @@
-"""Queries for mirrors, which copy jobs to other tools: what changed in a job after a given event."""
+"""Queries for mirrors, which write results to other tools: the changes of a job after a given event."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-import sqlalchemy.orm  # noqa: F401  Optuna imports it in a mirror's thread. Until that import is done, no other thread can build a query.
+import sqlalchemy.orm  # noqa: F401  Optuna imports it in a mirror's thread. During that import, no other thread could build a query.
 from sqlalchemy import Connection, func, or_, select
 
 from tuner.database.tables import events, reports
@@ -19,18 +19,18 @@ class ChangedTrial:
     """A changed trial in its current state, with its new reports."""
 
     row: TrialRow
-    is_as_of_then: bool  #: False if the trial has changed after the last included event. Its state is then newer than the reports.
+    is_as_of_then: bool  #: Whether `row` is as of the last included event. False if the trial has changed since, so that it is newer.
     #: Each report with the trial's best feasible value up to that step.
     reports: list[tuple[CostedReport, float | None]] = field(default_factory=list)
 
 
 def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int, str, int]]:
-    """Return the number of the newest event, the state, and the number of succeeded exports of each job, over all projects.
+    """Return (number of the newest event, state, number of successful exports) of each job, by job, over all projects.
 
     A job without events is left out.
 
     Args:
-        among: Of the jobs that have ended, return only these. None returns all jobs.
+        among: Jobs that have ended are returned only if they are in this collection. None returns all jobs.
     """
     j, e = job_rows.c, events.c
     last = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
@@ -44,18 +44,18 @@ def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int,
 def read_changes(
     db: Connection, job: str, mode: Mode, after: int, *, limit: int, everything: bool
 ) -> tuple[int, list[ChangedTrial]]:
-    """Return the number of the last event that is included, and the trials that changed after event `after` up to that event.
+    """Return the trials that changed after event number `after`, and the number of the last event that is included.
 
     Args:
-        limit: About how many reports to return at most.
-        everything: If the newest event is included, return all trials of the job, even unchanged ones.
+        limit: About how many reports to return at most. Events beyond this limit are not included.
+        everything: Whether to return all trials of the job, even unchanged ones, if the job's newest event is included.
     """
     changes = answers.changes_after(db, job, mode, after, limit=limit)
     reported = {report.trial for report in changes.reports}
     if everything and changes.seq >= jobs.newest_event(db, job):
         rows = answers.all_trials(db, job, mode)
     else:
-        # A report does not change its trial's `seq`.
+        # A report does not change the `seq` of its trial, so trials that have only new reports are added here.
         others = reported - {row.trial for row in changes.trials}
         rows = changes.trials + answers.trials_named(db, job, mode, others)
     trials = {row.trial: ChangedTrial(row, row.seq <= changes.seq) for row in rows}
@@ -71,7 +71,7 @@ def read_changes(
 def _bests(
     db: Connection, job: str, mode: Mode, names: Collection[str], *, upto: int
 ) -> dict[str, float | None]:
-    """Return the best value of the feasible reports of each of these trials up to event `upto`."""
+    """Return the best metric in the feasible reports of each of these trials up to event number `upto`."""
     r = reports.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     mine = (r.job == job, r.trial.in_(names), r.seq <= upto, r.violation == 0)

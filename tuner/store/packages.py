@@ -24,9 +24,9 @@ class PackageRow:
 
 
 def put(db: Connection, project: str, new: PackageRow) -> tuple[PackageRow, bool]:
-    """Record the package, and return the record and whether it is new.
+    """Record a package. Return the record, and whether it is new.
 
-    If a package with the same bytes was recorded before, change nothing and return that one, which may have another name.
+    If a package with the same bytes is already recorded, change nothing and return its record, which may have another name.
     """
     if (known := get(db, project, new.sha256)) is not None:
         return known, False

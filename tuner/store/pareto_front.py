@@ -1,12 +1,14 @@
 """The Pareto front of a job: an index of its reports, used to find the best report within cost limits.
 
-A report is on the front unless another report is at least as good in metrics, dollars, GPU time and duration all at once
-(the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The metrics are those of the job's one or two objectives. The
-best report within any limits is therefore on the front.
-If the job has proxies, only the reports of the highest stage that any report has reached count, because metrics of steps that were
-trained with other values of the proxies are not comparable. Reports that violate a constraint of the job are not on the front.
-Queries read the front instead of all reports, because of a million reports only some hundreds are on it. The front is
-derived from the reports alone, and updated in the transaction that records each report.
+A report is on the front unless another report is at least as good in all of these: metrics, dollars, GPU time and duration
+(the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The metrics are those of the job's one or two objectives. Therefore
+the best report within any cost limits is on the front.
+
+If the job has proxies, only reports of the highest stage that any report has reached are on the front, because metrics of steps that
+were trained with different values of the proxies are not comparable. Reports that violate a constraint of the job are not on the front.
+
+Queries read the front instead of all reports: of a million reports, only some hundreds are on the front. The front is derived from
+the reports alone, and is updated in the transaction that records each report.
 """
 
 from bisect import bisect_right
@@ -49,9 +51,9 @@ class ParetoFront:
     Attributes:
         job: The job.
         project: Its project.
-        spec: Its request.
-        stage: The stage of the reports of the front.
-        points: The reports of the front, in the order of `_NAMES`.
+        spec: Its spec.
+        stage: The stage of the proxies that all reports on the front have.
+        points: The losses and costs of each report on the front, in the order of `_NAMES`.
     """
 
     job: str
@@ -67,10 +69,10 @@ class ParetoFront:
         return cls(job, project, spec, stage, [tuple(row[1:]) for row in rows])
 
     def note(self, db: Connection, report: ReportRow, *, seq: int) -> None:
-        """Add the report to the front unless a report there is at least as good, and remove the reports that it beats.
+        """Add a report to the front unless a report on it is at least as good, and remove the reports that the new one beats.
 
-        A report of a higher stage removes all others. One of a lower stage changes nothing. The report must have a metric and be feasible.
-        Call this in the order of the job's events: of equal reports, the first stays.
+        A report of a higher stage removes all others. A report of a lower stage changes nothing. The report must have a metric and be
+        feasible. Call this in the order of the job's events, because the first of several equal reports stays on the front.
         """
         assert report.value is not None
         cost, stage = report.cost, self.spec.fidelity.stage(report.step)
@@ -110,11 +112,12 @@ def _is_as_good(point: Point, other: Point) -> bool:
 
 
 def skyline(points: Iterable[Row[Any]]) -> list[Row[Any]]:
-    """Return the points that no earlier one equals or beats in both metrics.
+    """Return the points that no earlier point equals or beats in both metrics.
 
-    For points in the order of their cost, these are the Pareto front of metrics and cost. It takes O(log n) for each point.
+    If the points are in the order of their cost, the result is the Pareto front of metrics and cost.
     """
-    # The losses of both metrics that no other point beats so far: the first ascending, the second descending.
+    # The pairs of losses that no other pair beats so far. The first loss ascends and the second descends, so bisection finds the place
+    # of a new point.
     kept, stairs = [], list[tuple[float, float]]()
     for point in points:
         start = end = bisect_right(stairs, (point.loss, inf))

@@ -19,7 +19,7 @@ def get(db: Connection, project: str) -> Quota:
 
 
 def of_projects(db: Connection, names: Collection[str] | None = None) -> dict[str, Quota]:
-    """Return the quotas of these projects, or of all if None. Projects without a quota are left out."""
+    """Return the quotas of these projects, or of all projects if `names` is None. Projects without a quota are left out."""
     query = select(quotas.c.project, quotas.c.concurrent_jobs, quotas.c.concurrent_trials)
     if names is not None:
         query = query.where(quotas.c.project.in_(names))
@@ -27,7 +27,7 @@ def of_projects(db: Connection, names: Collection[str] | None = None) -> dict[st
 
 
 def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
-    """Replace the project's quota."""
+    """Replace the project's quota. `UNLIMITED` removes it."""
     db.execute(delete(quotas).where(quotas.c.project == project))
     values = {"concurrent_jobs": new.concurrent_jobs, "concurrent_trials": new.concurrent_trials}
     if new != UNLIMITED:
@@ -35,7 +35,10 @@ def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
 
 
 def at_work(db: Connection, project: str) -> list[int]:
-    """Return the concurrency (trials at once) of each of the project's jobs that has a driver or whose driver died while it ran."""
+    """Return the concurrency (how many trials may run at once) of each job of the project that takes part of its quota.
+
+    These are the jobs that have a driver, and the jobs whose driver died while they ran.
+    """
     query = select(jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
     has_driver = launches.c.state.in_(("submitted", "running"))
@@ -46,14 +49,14 @@ def at_work(db: Connection, project: str) -> list[int]:
 OWNER = "owner"
 RECENT_NS = 24 * 3600 * NS
 AT_ONCE = 500
-_WITH_WINDOW = '"$":"Window"'  # as the codec writes it; inside a JSON string the quotes would be escaped
+_WITH_WINDOW = '"$":"Window"'  # as the codec writes it; text of a user cannot contain it, because its quotes are escaped in JSON
 BEGUN = and_(jobs.c.state == "running", jobs.c.running_since.is_not(None))
 _TAGGED = and_(job_tags.c.job == jobs.c.id, job_tags.c.key == OWNER)
 _OWNER = (jobs.c.project, job_tags.c.value)
 
 
 def waiting(db: Connection, now: Instant) -> list[Waiting]:
-    """Return the jobs whose launch is ordered and due, and which have no driver.
+    """Return the jobs that wait for a driver and whose launch is due.
 
     A job whose driver died while the job was running is left out, because it keeps its place in the cluster.
     """
@@ -81,8 +84,8 @@ def begun(db: Connection) -> set[str]:
 def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
     """Return the time windows of these jobs, by job. A job without a window is left out.
 
-    Only the specs of jobs with a window are read. When the service starts, it may ask for thousands of jobs, and
-    only a few have a window.
+    Only the specs of jobs with a window are read, because the service asks for thousands of jobs when it starts, and only a few have a
+    window.
     """
     by_job: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):
@@ -93,9 +96,10 @@ def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
 
 
 def shares(db: Connection, now: Instant) -> dict[str, Share]:
-    """Return each owner's number of jobs with a driver, and what those jobs and the jobs that ended in the last 24 hours spent.
+    """Return the use of the cluster by each owner: the number of running jobs, and the recent spend.
 
-    A job whose driver died while the job was running counts as a job with a driver.
+    A job counts as running if it has a driver, or if its driver died while the job was running. The recent spend is the total spend of
+    the running jobs and of the jobs that ended in the last 24 hours.
     """
     by_owner: dict[str, Share] = {}
     # Three queries, because with an OR over two tables PostgreSQL may scan all jobs for each row.

@@ -1,8 +1,8 @@
 """Correct the accounts of a restored database, which lacks everything that happened after the backup.
 
-Jobs that had not ended are paused, and none resumes by itself. Their open holds are posted as spent, and all earlier
-drivers are fenced. If the accounts of the replaced database are known, the spend since the backup is posted. Otherwise the
-most that a job can have spent since then is subtracted from its budget.
+Jobs that had not ended are paused, and none of them resumes by itself. Their open holds are posted as spent, and all earlier
+drivers are fenced. If the accounts of the replaced database are known, each job's spend since the backup is posted. Otherwise the
+most that a job can have spent since the backup is subtracted from its budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open
 
 RECORDS = ("jobs", "budgets")  # a database in which these tables are empty counts as empty
-# On PostgreSQL the table `launches` has this comment until the accounts of the restored database are corrected.
+# On PostgreSQL, the table `launches` has this comment from the restore until the accounts are corrected.
 RESTORING = "being restored"
 WHY = "the database was restored from a backup"
-# Epochs of a restored database count seconds since 2020, so that they exceed those of all earlier drivers.
+# The start of 2020. In a restored database, epochs are seconds since this time, so that they exceed the epochs of all earlier drivers.
 _EPOCHS_FROM = 1_577_836_800 * NS
 
 
@@ -40,8 +40,9 @@ class PausedJob:
     id: str
     name: str
     state_before: str
-    settled_usd: float  #: Held in the ledger when the backup was made. The restore posts it as spent.
-    #: Spent after the backup. If `exact`, it is posted as lost. Otherwise it is an upper bound, by which the budget is reduced.
+    settled_usd: float  #: Dollars that were held in the ledger when the backup was made. The restore posts them as spent.
+    #: Dollars spent after the backup. If `exact`, they are posted as lost. Otherwise this is an upper bound, and it is subtracted from
+    #: the budget.
     since_usd: float
     exact: bool  #: Whether `since_usd` was read from the replaced database.
 
@@ -59,7 +60,7 @@ class CheckpointKey:
 
 @dataclass(frozen=True, slots=True)
 class RestoredRows:
-    """What a restored database contains, and which jobs were paused."""
+    """The jobs and checkpoints that a restored database contains, and the jobs that the restore paused."""
 
     jobs: frozenset[str]
     paused: tuple[PausedJob, ...]
@@ -67,17 +68,17 @@ class RestoredRows:
 
 
 def forget(db: Connection, gone: Sequence[CheckpointKey]) -> None:
-    """Delete the records of these checkpoints. Their trials resume from older checkpoints, or start from the beginning."""
+    """Delete the records of checkpoints whose files are gone. Their trials resume from older checkpoints or start from the beginning."""
     c = checkpoints.c
     for key in gone:
         db.execute(delete(checkpoints).where(c.job == key.job, c.trial == key.trial, c.step == key.step))
 
 
 def closing_epoch(at: Instant) -> int:
-    """Return an epoch that is higher than that of any earlier driver, including drivers that were started after the backup.
+    """Return an epoch that is higher than the epoch of any earlier driver, including drivers that were started after the backup.
 
-    The result is the number of seconds since 2020. Epochs count the launches of a job, which are more than a second
-    apart, so they are always lower. The result fits into 31 bits until 2088.
+    It is the number of seconds since 2020. Epochs of drivers are lower, because they count the launches of a job, which are more than a
+    second apart. The result fits into 31 bits until 2088.
     """
     return (at - _EPOCHS_FROM) // NS
 
@@ -123,7 +124,7 @@ def close(
 
 
 def _end_exports(db: Connection, at: Instant) -> None:
-    """Fail all exports that have not ended. A whole hold counts as lost, because its process may have worked on after the backup."""
+    """Fail all exports that have not ended. Their whole holds count as lost, because their processes may have run after the backup."""
     for row in exports.live(db):
         hold = ledger.open_hold(db, row.hold)
         if hold is not None:
@@ -134,7 +135,7 @@ def _end_exports(db: Connection, at: Instant) -> None:
 def _end_terms(db: Connection, role: str, at: Instant) -> None:
     """End the current leadership term, and make the next fencing token higher than any earlier one.
 
-    Otherwise a service that led after the backup, and was suspended meanwhile, could write again.
+    Otherwise a service that became leader after the backup and was suspended during the restore could write again.
     """
     t = leadership.c
     before = db.execute(select(t.token).where(t.role == role)).scalars()
@@ -146,7 +147,7 @@ def _end_terms(db: Connection, role: str, at: Instant) -> None:
 
 def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: Account | None) -> PausedJob:
     before = ledger.account(db, row.id)
-    # A whole hold counts as lost, because its worker may have worked on after the backup.
+    # A whole hold counts as lost, because its worker may have continued after the backup.
     settled = ledger.settle_open(
         db, row.project, row.id, lambda hold: {} if hold.cost.nothing else {"lost": hold.cost}, taken_at
     )
@@ -179,8 +180,8 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
 def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None:
     """Post as `lost` what the jobs spent since the backup, according to the accounts of the replaced database.
 
-    This includes jobs that had ended when the backup was made and were resumed later. The amount counts in the current
-    period of the shared budgets, because nothing can be spent from an earlier period any more.
+    This includes jobs that had ended when the backup was made and were resumed later. In shared budgets, the amount counts in the
+    current period, because nothing can be posted to an earlier period any more.
     """
     a, epoch = accounts.c, closing_epoch(at)
     query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)
@@ -193,10 +194,10 @@ def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None
 
 
 def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
-    """Lower the job's budget to `limit`. A budget that is lower already stays as it is.
+    """Lower the job's budget to `limit`. A budget that is already lower is not changed.
 
-    The new budget is not lower than what is posted, nor zero, because a budget cannot be zero. If the budget does not
-    limit dollars or GPU time, that stays unlimited.
+    The new budget is at least the posted amount, and more than zero, because a budget cannot be zero. Dollars or GPU time that the budget
+    does not limit stay unlimited.
     """
     most, posted = limit.at_most(row.budget.limit), ledger.account(db, row.id).posted
     usd, gpu_ms = max(most.usd, posted.usd, Money(1)), max(most.gpu_ms, posted.gpu_ms, 1)
@@ -210,9 +211,9 @@ def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
 
 
 def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
-    """Return the most that the job can have spent in `elapsed_ns`, but at most `left`.
+    """Return the most that the job can have spent in `elapsed_ns`, but at most `left`, the rest of its budget.
 
-    It assumes that as many trials as allowed ran all the time on the most expensive offer.
+    The result is the cost if as many trials as allowed ran all the time on the most expensive offer.
     """
     size = row.spec.resources
     upper_bound = row.offer.rate(size).cost(max(0, elapsed_ns) * row.concurrency)

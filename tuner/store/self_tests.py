@@ -1,4 +1,4 @@
-"""Results of restore self-tests: which code of a trainable has passed, and why other code has not."""
+"""Results of restore self-tests: whether each version of a trainable's code has passed, and why if it has not."""
 
 import hashlib
 from dataclasses import dataclass
@@ -31,15 +31,16 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTestRow 
 def as_submitted(seen: str) -> str:
     """Return the key (`SelfTestRow.code`) under which admission looks up the newest result for a trainable.
 
+    Admission needs a separate key, because the service's files may differ from the files of the cluster, where the test runs.
+
     Args:
-        seen: Digest of the trainable's code as the service reads it. The service needs a key of its own, because its files may
-            differ from those of the cluster, where the test runs.
+        seen: Digest of the trainable's code as the service reads it.
     """
     return hashlib.sha256(f"at the door {seen}".encode()).hexdigest()
 
 
 def put(db: Connection, project: str, result: SelfTestRow) -> None:
-    """Record the result, replacing an earlier one for the same code."""
+    """Record the result of a self-test. Replace an earlier result for the same code."""
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == result.trainable) & (t.code == result.code)
     values = {"passed": int(result.passed), "reason": result.reason, "job": result.job, "at": result.at}

@@ -1,4 +1,4 @@
-"""Spend reports: sums of ledger entries by tag, trainable, market, day and job, each a query over the entries of a time span."""
+"""Spend reports: queries that sum the ledger entries of a time span by tag, trainable, market, day or job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from tuner.ledger.readable import entries
 
 TAG = "tag:"
 Key = str
-"""`tag:KEY`, `trainable`, `market`, `day` or `job`."""
+"""A key by which spend is grouped: `tag:KEY`, `trainable`, `market`, `day` or `job`."""
 FAILED = ("failed", "lost")
 TRANSFERRED = (
     "read_bytes",
@@ -39,7 +39,7 @@ TRANSFERRED = (
     "data_moved_bytes",
     "data_unplaced_bytes",
 )
-GB_MONTH = 10**9 * 730 * 3600 * NS  # in bytes times nanoseconds
+GB_MONTH = 10**9 * 730 * 3600 * NS  # a gigabyte for a month of 730 hours, in bytes times nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +55,31 @@ class Span:
 class SpendRow:
     """The spend and the counts of one group: one combination of values of the grouping keys."""
 
-    #: The values of the keys in the requested order. None if the job does not have that tag.
+    #: The values of the grouping keys, in the requested order. The value of a tag is None if the job does not have the tag.
     keys: tuple[str | None, ...]
     cost: Cost = FREE
     lost: Cost = FREE
     jobs: int = 0
     trials: int = 0  #: Trials with an entry in the span.
-    completed: int = 0  #: Those of `trials` that are completed.
+    completed: int = 0  #: The trials among these that are completed.
     preemptions: int = 0  #: Attempts that ended by preemption in the span.
     retries: int = 0  #: Attempts that began in the span after an attempt that failed or was lost.
     #: Size of the stored files times the time in which they were stored. None if the groups cannot be matched to stored files.
     storage_byte_ns: int | None = 0
-    storage_usd: Money | None = None  #: What storing them cost. None if that is not known.
+    storage_usd: Money | None = None  #: Cost of storing these files. None if it is not known.
 
-    read_bytes: int = 0  #: Checkpoints that attempts read, of the attempts that ended in the span.
-    written_bytes: int = 0  #: Checkpoints that these attempts wrote.
-    moved_bytes: int = 0  #: The part of both whose attempts ran in another region than that of the storage.
-    unplaced_bytes: int = 0  #: The part of both for which that is not known.
-    transfer_usd: Money | None = None  #: What moving them between regions cost. None if that is not known.
+    # The following fields are about the attempts that ended in the span.
+    read_bytes: int = 0  #: Size of the checkpoints that the attempts read.
+    written_bytes: int = 0  #: Size of the checkpoints that the attempts wrote.
+    moved_bytes: int = 0  #: The part of both sizes that was moved to or from the storage by attempts in another region.
+    unplaced_bytes: int = 0  #: The part of both sizes for which it is not known whether it was moved between regions.
+    transfer_usd: Money | None = None  #: Cost of moving `moved_bytes` between regions. None if it is not known.
 
-    data_read_bytes: int = 0  #: Datasets that these attempts downloaded.
-    #: The part from buckets whose attempts ran in another region than that of the buckets.
+    data_read_bytes: int = 0  #: Size of the datasets that the attempts downloaded.
+    #: The part of the datasets that attempts in another region downloaded from buckets.
     data_moved_bytes: int = 0
-    data_unplaced_bytes: int = 0  #: The part from buckets for which that is not known.
-    #: What the buckets' cloud charges for it. None if that is not known.
+    data_unplaced_bytes: int = 0  #: The part from buckets for which it is not known whether it was moved between regions.
+    #: What the cloud of the buckets charges for moving `data_moved_bytes`. None if it is not known.
     data_transfer_usd: Money | None = None
 
     @property
@@ -91,7 +92,7 @@ class SpendRow:
 
 
 def gb_months(byte_ns: int) -> float:
-    """Return a size times a time in gigabytes (10^9 bytes) times months of 730 hours."""
+    """Convert bytes times nanoseconds to gigabytes (10^9 bytes) times months of 730 hours."""
     return round(byte_ns / GB_MONTH, 9)
 
 
@@ -100,9 +101,9 @@ def round_half_up(amount: int, parts: int) -> int:
 
 
 def extent(db: Connection, project: str) -> Span | None:
-    """Return the span from the first entry to just after the last, or None if there is no entry."""
+    """Return the span from the project's first ledger entry to just after its last entry, or None if there is no entry."""
     e = entries.c
-    # Two subqueries, because an index answers each alone. If one query asks for both, SQLite reads all entries.
+    # Two subqueries, because an index can answer each of them. If one query asks for both ends, SQLite reads all entries.
     ends = (select(find(e.at)).where(e.project == project).scalar_subquery() for find in (func.min, func.max))
     first, last = db.execute(select(*ends)).one()
     return None if first is None else Span(Instant(first), Instant(last + 1))
@@ -117,11 +118,14 @@ def rows(
     storage_region: str = "",
     data_region: str = "",
 ) -> list[SpendRow]:
-    """Return one row for each combination of values of the grouping keys that has a ledger entry, a preemption, a retry or
-    moved checkpoints or datasets in the time span.
+    """Return one row for each combination of values of the grouping keys that has anything to report in the time span.
 
-    With no keys, return a single row with the totals. Without `storage_region` it is not known which checkpoints left a region, and
-    without `data_region` which datasets did.
+    This is a ledger entry, a preemption, a retry, or the transfer of a checkpoint or dataset. With no keys, return a single row with the
+    totals.
+
+    Args:
+        storage_region: The region of the checkpoint storage. If empty, it is not known which checkpoints were moved between regions.
+        data_region: The region of the buckets with datasets. If empty, it is not known which datasets were moved between regions.
     """
     groups: dict[tuple[str | None, ...], SpendRow] = {}
     for row in db.execute(_sums(project, keys, span)):
@@ -147,7 +151,7 @@ def rows(
 
 
 def by_kind(db: Connection, project: str, span: Span) -> dict[CostKind, Cost]:
-    """Return the spend of the project in the time span by kind of cost."""
+    """Return the spend of the project in the time span, by cost kind."""
     e = entries.c
     query = select(e.kind, func.sum(e.usd), func.sum(e.gpu_ms)).where(
         e.project == project, e.kind.is_not(None), *_within(e.at, span)
@@ -164,7 +168,7 @@ def _keys(keys: Sequence[Key], row: Any) -> tuple[str | None, ...]:
 
 
 def _sums(project: str, keys: Sequence[Key], span: Span) -> Select[Any]:
-    """Return a query of the sums for each group. An inner query sums by trial first, so that no trial is counted twice."""
+    """Return a query for the sums of each group. An inner query first sums by trial, so that no trial is counted twice."""
     e, a = entries.c, attempts.c
     of_attempt = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
     source, columns = _grouped(entries.outerjoin(attempts, of_attempt), keys, e.job, e.at, span)
@@ -230,7 +234,7 @@ def _transferred(
     )
 
     def by_place(size: ColumnElement[int], other: str) -> tuple[ColumnElement[int], ColumnElement[int]]:
-        """Return the size if the attempt ran in another region than `other`, and the size if that is not known."""
+        """Return two columns, each `size` or 0: what was moved, because the attempt ran outside the region `other`, and what is unknown."""
         region = a.region if other else null()
         moved = case((func.lower(region) != other.lower(), size), else_=0)
         return moved, case((region.is_(None), size), else_=0)
@@ -259,7 +263,7 @@ def _names(keys: Sequence[Key]) -> list[str]:
 def _grouped(
     source: FromClause, keys: Sequence[Key], job: ColumnElement[str], at: ColumnElement[int], span: Span
 ) -> tuple[FromClause, list[ColumnElement[Any]]]:
-    """Return the source joined with the tables that the keys need, and a labelled column for each key."""
+    """Return `source` joined with the tables that the grouping keys need, and a labelled column for each key."""
     columns: list[ColumnElement[Any]] = []
     for key, name in zip(keys, _names(keys), strict=True):
         column: ColumnElement[Any]
@@ -280,9 +284,9 @@ def _grouped(
 
 
 def _day(at: ColumnElement[int], span: Span) -> ColumnElement[int]:
-    """Return the number of the local day.
+    """Return an expression for the number of the local day, counted from 1970-01-01, that contains the time `at`.
 
-    Constants are literals instead of parameters, so that databases recognise the grouped column as the selected one.
+    Its constants are literals, not parameters, so that databases recognise the grouped column as the selected one.
     """
     shifts = offsets(span.since, span.until, zone(span.timezone))
     shift: ColumnElement[int] = _number(shifts[0][1])
@@ -299,7 +303,10 @@ def _number(value: int) -> ColumnElement[int]:
 def slots(
     db: Connection, project: str, since: Instant, slot_ns: int
 ) -> dict[str, dict[int, tuple[int, int]]]:
-    """Return what each job was billed in each time slot since then, as (micro-dollars, GPU milliseconds)."""
+    """Return the posted amounts of each job by time slot since `since`, as (micro-dollars, GPU milliseconds).
+
+    Slots are `slot_ns` long and numbered from 0. The first begins at `since`.
+    """
     e = entries.c
     number = ((e.at - _number(since)) // _number(slot_ns)).label("slot")
     query = (

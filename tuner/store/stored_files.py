@@ -50,11 +50,11 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class StoredSpan:
-    """A time in which a job's files had a size."""
+    """A time span in which the files of a job had a constant size."""
 
     job: str
     since: Instant
-    until: Instant | None  #: None if the size is the present one.
+    until: Instant | None  #: The end of the span. None if this is the current size.
     size_bytes: int
 
 
@@ -66,11 +66,11 @@ class DueMeasurement:
     project: str
 
 
-# What retention may remove
+# Files that retention may remove
 
 
 def ended_with_files(db: Connection, before: Instant) -> list[EndedJob]:
-    """Return the jobs that ended before a time and have recorded checkpoints or artifacts, ordered by their end."""
+    """Return the jobs that ended before the time `before` and have recorded checkpoints or artifacts, in the order of their ends."""
     j, c, u = jobs.c, checkpoints.c, attempt_usage.c
     has_files = or_(
         exists(select(c.job).where(c.job == j.id)),
@@ -92,12 +92,12 @@ def lock_job(db: Connection, job: str) -> None:
 
 
 def needed_by(db: Connection, job: str) -> str | None:
-    """Return why the job's files are still needed, or None if they are not."""
+    """Return the reason why the job's files are still needed, or None if they are not needed."""
     return reasons_to_keep(db, select(jobs.c.id).where(jobs.c.id == job)).get(job)
 
 
 def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]:
-    """Return, by job, why the files of the selected jobs are still needed. Jobs whose files are not needed are left out.
+    """Return why the files of the selected jobs are still needed, by job. Jobs whose files are not needed are left out.
 
     The files of a job are needed until it has ended, and while it has a driver or an export under way. They are also needed while
     another job that has not ended names this job for a warm start or as its teacher.
@@ -118,7 +118,7 @@ def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]
 
 
 def _users(table: Table, which: Select[tuple[str]]) -> Select[Any]:
-    """Select those of the jobs `which` that are the source of a job that has not ended, each with the first such job."""
+    """Return a query for pairs of jobs: a source among the jobs `which`, and the first job that uses it and has not ended."""
     t = table.c
     query = select(t.source, func.min(t.job)).join(jobs, jobs.c.id == t.job)
     return query.where(t.source.in_(which), jobs.c.state.not_in(_FINAL)).group_by(t.source)
@@ -131,16 +131,17 @@ def student_of(db: Connection, job: str) -> str | None:
 
 
 def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None) -> None:
-    """Record that the job needs the files of its teacher's job until it has ended."""
+    """Record that the job needs the files of its teacher's job until the job itself has ended."""
     if teacher is not None:
         db.execute(insert(teachers).values(job=job, source=teacher.job, project=project))
 
 
 def retained_trials(db: Connection, job: str, retain: Retain, *, confirms: bool = False) -> set[str] | None:
-    """Return the trials whose files are kept, or None for all of them.
+    """Return the trials of a job whose files are kept under the retention policy `retain`, or None if those of all trials are kept.
 
-    If no trial is feasible, the best is the one with a checkpoint that violates the constraints least. If the job confirmed (`confirms`),
-    the trials of all repeated configurations are kept, because the confirmed best need not have the best single result.
+    If no trial is feasible, the best trial is the one that has a checkpoint and violates the constraints least. If the job trains its best
+    configurations again (`confirms`), all trials of these configurations are kept, because the confirmed best need not have the best
+    single result.
     """
     if retain == "all":
         return None
@@ -183,22 +184,25 @@ def trials_with_files(db: Connection, job: str) -> dict[str, int]:
 
 
 def exports_with_files(db: Connection, job: str) -> dict[str, str]:
-    """Return the trial of each export of the job that has files."""
+    """Return the exports of the job that have files, each with its trial, by export id."""
     rows = exports.of_job(db, job)
     return {row.id: row.trial for row in rows if any(each["file"] for each in row.result.get("variants", ()))}
 
 
 def checkpoint_bytes(db: Connection, job: str, names: Collection[str]) -> int:
-    """Return the size of the recorded checkpoints of these trials."""
+    """Return the total size of the recorded checkpoints of these trials, in bytes."""
     c = checkpoints.c
     sizes = db.execute(select(c.trial, func.sum(c.size_bytes)).where(c.job == job).group_by(c.trial))
     return sum(int(size) for trial, size in sizes if trial in names)
 
 
 def order_removal(db: Connection, job: str, project: str, names: dict[str, int], at: Instant) -> None:
-    """Forget the checkpoints and artifacts of trials, and the files of exports, and order the removal of their files.
+    """Delete the records of the files of trials and exports, and order the removal of the files from the storage.
 
-    After this transaction nothing lists the files. They are removed from the storage afterwards.
+    After this transaction, nothing lists the files. A background loop removes them later.
+
+    Args:
+        names: The trials and exports, each with the number of the last attempt whose files are removed.
     """
     c, u = checkpoints.c, attempt_usage.c
     for trial, attempt in names.items():
@@ -231,7 +235,7 @@ def removal_of(db: Connection, job: str, trial: str) -> int | None:
 
 
 def removed(db: Connection, done: Removal) -> None:
-    """Record that a trial's files are gone, and that the size of the job's files has to be measured again."""
+    """Record that the files of a removal are gone, and that the size of the job's files has to be measured again."""
     r, s = removals.c, storage_spans.c
     mine = (r.job == done.job, r.trial == done.trial, r.up_to_attempt == done.up_to_attempt)
     db.execute(delete(removals).where(*mine))
@@ -242,10 +246,10 @@ def removed(db: Connection, done: Removal) -> None:
 
 
 def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> list[DueMeasurement]:
-    """Return up to `limit` jobs whose files must be measured, those with the oldest measurement first.
+    """Return up to `limit` jobs whose files must be measured, the oldest measurement first.
 
-    A job that has begun is measured every `every_ns` until it ends. It is measured once more after it has ended, and after each of
-    its exports. A measurement in the future was made before the clock was set back, so it does not count.
+    A job that has started is measured every `every_ns` until it ends, once more after it has ended, and once after each later export.
+    A measurement with a time in the future was made before the clock was set back, so it does not count.
     """
     j, s = jobs.c, storage_spans.c
     ended, e = j.state.in_(_FINAL), exports_table.c
@@ -284,9 +288,9 @@ def record_size(db: Connection, due: DueMeasurement, size_bytes: int, now: Insta
 def spans(
     db: Connection, project: str, since: Instant, until: Instant, job: str | None = None
 ) -> Iterator[StoredSpan]:
-    """Yield the sizes of the files of the project's jobs from `since` to `until`, ordered by job and time.
+    """Yield the spans that overlap the time from `since` to `until`, with the sizes of the jobs' files, ordered by job and time.
 
-    If `job` is given, yield only the sizes of this job's files.
+    Spans without files are left out. If `job` is given, yield only its spans.
     """
     s = storage_spans.c
     query = select(s.job, s.since, s.until, s.bytes).where(
@@ -303,9 +307,9 @@ def spans(
 
 
 def stored(project: str, job: str | None = None) -> Select[tuple[str]]:
-    """Select the ids of the project's jobs that have files in the storage.
+    """Return a query for the ids of the project's jobs that have files in the storage.
 
-    If `job` is given, select only this job, even if it has no files any more.
+    If `job` is given, the query selects only this job, even if it no longer has files.
     """
     s = storage_spans.c
     is_chosen = s.bytes > 0 if job is None else s.job == job

@@ -1,9 +1,9 @@
-"""Numbers and sums over all jobs and projects, for monitoring the service.
+"""Counts and sums over all jobs and projects, for monitoring the service.
 
-A caller that needs current numbers calls `of_all` once, and after that `of_jobs` for the jobs that have changed.
+A caller that needs current counts calls `of_all` once, and later `of_jobs` for the jobs that have changed.
 
-No query reads all reports. Numbers of jobs, trials and attempts are counted from indexes. Sums of ledger entries are
-added up from the last entry that was already counted.
+No query reads all reports. Jobs, trials and attempts are counted from indexes. Sums of ledger entries are kept by the caller, who
+adds the entries after the last one that was counted (`posted_between`).
 """
 
 from collections import Counter
@@ -34,12 +34,15 @@ from tuner.domain.time import Instant
 from tuner.ledger.readable import accounts, entries, holds
 
 Counts = Counter[tuple[str, ...]]
-"""Counts by `("trials", state)`, `("steps",)` and, for ended attempts, `("ends", end, cause, market)`. An unknown cause is ""."""
+"""Numbers of trials by `("trials", state)`, of steps by `("steps",)`, and of ended attempts by `("ends", outcome, cause, market)`.
+
+An unknown cause is the empty string.
+"""
 PAGE = 500
 
 
 def of_all(db: Connection) -> Counts:
-    """Return the counts over all jobs. It reads only indexes."""
+    """Return the counts over all jobs. The queries read only indexes."""
     t, a = trials.c, attempts.c
     counts: Counts = Counter()
     for state, count, steps in db.execute(select(t.state, func.count(), func.sum(t.steps)).group_by(t.state)):
@@ -52,7 +55,7 @@ def of_all(db: Connection) -> Counts:
 
 
 def of_jobs(db: Connection, names: Collection[str]) -> dict[str, tuple[Counts, dict[int, int]]]:
-    """Return each job's counts, and how many of its trials have each number of steps."""
+    """Return the counts of each of these jobs, and how many of its trials have reported each number of steps, by job."""
     t, a = trials.c, attempts.c
     by_job: dict[str, tuple[Counts, dict[int, int]]] = {name: (Counter(), {}) for name in names}
     left = iter(names)
@@ -82,7 +85,7 @@ def all_ended(db: Connection) -> set[str]:
 
 
 def ended_since(db: Connection, at: Instant) -> dict[str, Instant]:
-    """Return the jobs that ended at or after `at`, with the time."""
+    """Return the jobs that ended at or after `at`, each with the time of its end."""
     j = jobs.c
     return {job: ended for job, ended in db.execute(select(j.id, j.ended_at).where(j.ended_at >= at))}
 
@@ -91,7 +94,7 @@ OPEN = ("queued", "running", "paused")
 NEARLY = 9, 10  # a budget counts as nearly spent from nine tenths on
 
 Posted = dict[tuple[str, str, str], Cost]
-"""Sums of entries by type (`post`, `correct`), kind of cost, and market."""
+"""Sums of ledger entries by entry type (`post` or `correct`), cost kind and market."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +108,12 @@ class Totals:
     queue_wait_ns: int  #: Time from submission to the first driver, summed over the `started` jobs.
     #: Number of jobs that are due to be launched, without those whose driver died while they ran.
     waiting: int
-    #: Since when the first of the `waiting` jobs has been waiting. None if there is none.
+    #: Since when the longest waiting of the `waiting` jobs has waited. None if no job waits.
     waiting_since: Instant | None
-    #: The last heartbeat of the running driver whose last heartbeat is the oldest.
+    #: The oldest of the last heartbeats of all running drivers. None if no driver runs.
     silent_since: Instant | None
     deliveries: Mapping[str, int]  #: Number of webhook deliveries by state.
-    undelivered_since: Instant | None  #: Creation of the oldest pending delivery.
+    undelivered_since: Instant | None  #: Time at which the oldest pending delivery was created. None if none is pending.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +126,15 @@ class Running:
     reported_at: Instant | None  #: Time of the last report. None if there is none yet.
     #: Mean time per step of the trial that reported last. None if there is no report yet.
     step_ns: int | None
-    improved_spent: Money  #: What the job had spent when its best metric was reported.
-    #: Sums over the attempts under way: `cpu_ns` within `cpu_wall_ns`, and `gpu_percent` over `gpu_samples`.
+    improved_spent: Money  #: The job's spend when its best metric was reported.
+    #: Sums over the running attempts: `cpu_ns` in `cpu_wall_ns` of wall time, and `gpu_percent` over `gpu_samples` samples.
     used: Mapping[str, int]
 
 
 def totals(db: Connection, now: Instant) -> Totals:
     """Return the totals over all jobs and projects."""
     j, w = jobs.c, launches.c
-    # May be negative, because the two times come from the clocks of two machines.
+    # The wait may be negative, because the two times come from the clocks of two machines.
     wait = j.started_at - j.created_at
     started, waited = db.execute(
         select(func.count(), func.coalesce(func.sum(case((wait > 0, wait), else_=0)), 0)).where(
@@ -165,7 +168,8 @@ def totals(db: Connection, now: Instant) -> Totals:
 def _open(db: Connection) -> tuple[Account, int]:
     """Return the sum of the accounts of all jobs that have not ended, and the number of running jobs with a nearly spent budget.
 
-    If a job's budget does not limit a unit, the sum includes neither its limit nor its posted amount in that unit.
+    If a job's budget does not limit dollars, or does not limit GPU time, the sum includes neither the limit nor the posted amount of this
+    unit.
     """
     a = accounts.c
     part, whole = NEARLY
@@ -196,7 +200,7 @@ def _open(db: Connection) -> tuple[Account, int]:
 def running(db: Connection) -> list[Running]:
     """Return all running jobs, by id."""
     a, r, f, e = accounts.c, reports.c, front.c, events.c
-    # Both subqueries use indexes: the last report of a job, and the first of its best reports.
+    # The last report of a job, and the oldest of its best reports. An index answers each of these subqueries.
     last = select(func.max(r.seq)).where(r.job == a.job).correlate(accounts).scalar_subquery()
     best = (
         select(f.seq)
@@ -234,7 +238,7 @@ def _running(row: Mapping[str, Any], used: Mapping[str, Mapping[str, int]]) -> R
 
 
 def _used(db: Connection) -> dict[str, dict[str, int]]:
-    """Return the measured usage of running jobs, by job. It covers the attempts with an open hold, which are those under way."""
+    """Return the measured usage of running jobs, by job, summed over their running attempts (the attempts with an open hold)."""
     h, u = holds.c, attempt_usage.c
     same = and_(u.job == h.job, u.trial == h.trial, u.attempt == h.attempt)
     measured = u.cpu_ns.is_not(None)
@@ -250,13 +254,13 @@ def _used(db: Connection) -> dict[str, dict[str, int]]:
 
 
 def posted_between(db: Connection, after: int, last: int) -> Posted:
-    """Return the sums of the entries with sequence numbers after `after` and up to `last`.
+    """Return the sums of the ledger entries with sequence numbers above `after` and up to `last`.
 
-    The market is that of the attempt's machine, or `on_demand` if no attempt is recorded for the entry.
+    The market is that of the attempt's machine. If no attempt is recorded for an entry, it counts as `on_demand`.
     """
     e, a = entries.c, attempts.c
     same = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
-    # A literal instead of a parameter, so that PostgreSQL recognises the grouped column as the selected one.
+    # This is a literal, not a parameter, so that PostgreSQL recognises the grouped column as the selected one.
     market = func.coalesce(a.market, literal_column("'on_demand'"))
     query = (
         select(e.entry, e.kind, market, func.sum(e.usd), func.sum(e.gpu_ms))
@@ -271,7 +275,7 @@ def posted_between(db: Connection, after: int, last: int) -> Posted:
 
 
 def newest_entry(db: Connection) -> int:
-    """Return the sequence number of the newest entry, or 0 if there is none."""
+    """Return the sequence number of the newest ledger entry, or 0 if there is none."""
     return db.execute(select(func.max(entries.c.seq))).scalar() or 0
 
 

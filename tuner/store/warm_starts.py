@@ -1,7 +1,7 @@
-"""Trials of earlier jobs for a warm start: those that a job may learn from or continue, and which trial was continued.
+"""Warm starts: the trials of earlier jobs that a job may learn from or continue, and the trial that each new trial has continued.
 
-For each source job, a mark records the last event that the new job considers. The queries return only what was reported
-up to the mark.
+For each source job, a mark records the last event that the new job considers (the cut-off event). The queries return only reports up to
+this event.
 """
 
 import json
@@ -38,10 +38,10 @@ Curve = tuple[tuple[int, float, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The cut-off in the events of a source job: later ones are ignored in the warm start."""
+    """The cut-off event of a source job. The warm start ignores all later events."""
 
     source: str
-    until_seq: int  #: The last event of `source` that is considered.
+    until_seq: int  #: Number of the last event of `source` that is considered.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class _End:
     score: float
     step: int
     failed: bool
-    violation: float  #: Of the new job's constraints.
+    violation: float  #: The total violation of the new job's constraints by this report.
 
 
 def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None:
     """Record the current newest event of each source job as its cut-off.
 
-    Later events of a source are ignored. Otherwise a driver of the job that starts again could see other trials than the
-    first one, and decide differently.
+    Later events of the source are ignored. Otherwise a restarted driver of the job could see other trials than the first driver,
+    and decide differently.
     """
     e = events.c
     for number, source in enumerate(sources):
@@ -84,8 +84,8 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
     commit during a read. Reports up to the cut-off events do not change between the pages.
 
     Args:
-        limit: How many trials to return at most. If there are more, half of them are the best, feasible trials first, and the
-            rest those with the most steps.
+        limit: How many trials to return at most. If there are more, half of the result are the best trials, feasible trials first. The
+            other half are the remaining trials with the most steps.
     """
     with database.read() as db:
         counted = marks(db, job)
@@ -105,9 +105,9 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
 
 
 def _ends(database: Database, mark: Mark, spec: JobSpec) -> Iterator[_End]:
-    """Yield the last report of each trial whose configuration can be transferred to the job's space, by trial number.
+    """Yield the last report with a metric of each trial whose configuration fits the job's search space, ordered by trial number.
 
-    A report without a metric of the job's constraints is left out.
+    A trial is left out if this report lacks the metric of one of the job's constraints.
     """
     r, t = reports.c, trials.c
     counts = (r.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
@@ -138,7 +138,7 @@ def _curves(
     query = select(r.trial, r.step, r.value, r.duration_ns, r.seq).where(theirs).order_by(r.trial, r.step)
     with database.read() as db:
         rows = db.execute(query).all()
-    # Filtered here, because with a condition on `seq` SQLite reads all reports of the job for each page.
+    # The reports are filtered here, because with a condition on `seq` SQLite would read all reports of the job for each page.
     counted = (row for row in rows if row.seq <= mark.until_seq)
     for trial, group in groupby(counted, key=lambda row: str(row.trial)):
         yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in group)
@@ -147,13 +147,14 @@ def _curves(
 def find_warm_starts(
     db: Connection, job: str, spec: JobSpec, *, code: str, limit: int
 ) -> list[WarmStartTrial]:
-    """Return up to `limit` trials of earlier jobs that the job may continue, best score first.
+    """Return up to `limit` trials of earlier jobs that the job may continue, best first.
 
-    Feasible trials come before all others, which are ordered by how much they violate the job's constraints. Only source jobs whose
-    trainable's code has the digest `code` are considered. Each trial is returned with its newest
-    checkpoint whose step has a metric that was reported by the source's cut-off event (`Mark.until_seq`). Its score is
-    that metric. Failed trials, and trials outside the job's search space, are left out. If several trials have the same
-    configuration, only the best is kept. Equal scores are ordered by source, as the job lists them, and then by trial number.
+    Only source jobs whose trainable's code has the digest `code` are considered. Each trial is returned with its newest checkpoint whose
+    step has a metric that was reported up to the source's cut-off event (`Mark.until_seq`). This metric is the trial's score.
+
+    Feasible trials come first, by score. The others follow, ordered by how much they violate the job's constraints. Equal trials are
+    ordered by source, as the job lists them, and then by trial number. Failed trials, and trials outside the job's search space, are left
+    out. Of several trials with the same configuration, only the best is returned.
     """
     candidates: list[tuple[float, float, Mark, Row[Any]]] = []
     for mark in marks(db, job):
@@ -169,9 +170,9 @@ def find_warm_starts(
 
 
 def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
-    """Return a row for each trial of the source that the job may continue: its newest usable checkpoint, with the metric there.
+    """Return a row for each trial of the source that the job may continue: its newest usable checkpoint, with the metric of its step.
 
-    A checkpoint is usable if its step has a metric that was reported by the cut-off event `mark.until_seq`. Failed
+    A checkpoint is usable if its step has a metric that was reported up to the cut-off event `mark.until_seq`. Failed
     trials, and trials whose configuration is outside the job's search space, are left out.
     """
     r, c, t = reports.c, checkpoints.c, trials.c
@@ -206,7 +207,7 @@ def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> War
 
 
 def inherited(db: Connection, job: str, trial: str) -> Inherited | None:
-    """Return what the trial inherited when it began, or None if it inherited nothing."""
+    """Return the progress that the trial inherited from an earlier job's trial when it began, or None if it inherited none."""
     r, e = reports.c, events.c
     seq = select(r.seq).where(r.job == job, r.trial == trial, r.attempt == 0).limit(1).scalar_subquery()
     body = db.execute(select(e.body).where(e.job == job, e.seq == seq)).scalar()
