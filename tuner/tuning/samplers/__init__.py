@@ -1,4 +1,4 @@
-"""Samplers by name."""
+"""Samplers, which suggest configurations. `sampler_for` returns the sampler that a job names."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from tuner.tuning.samplers.encoding import UnitCube
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 __all__ = ["Sampler", "sampler_for"]
-MODEL_DIMENSIONS = 40  # in spaces with more dimensions, the trials of a job are too few for a model
+MODEL_DIMENSIONS = 40  # if a space has more dimensions, a job has too few trials for a model of it
 
 
 def prior_faults(spec: JobSpec) -> list[Fault]:
@@ -31,7 +31,7 @@ def prior_faults(spec: JobSpec) -> list[Fault]:
 
 
 def known_results(spec: JobSpec) -> list[PastTrial]:
-    """Return the results that the user gives, as trials that were trained to the last step."""
+    """Return the results that the user gave with the request, in the form of trials that were trained to the last step."""
     last = spec.fidelity.max or 1
     return [
         PastTrial(point.config, ((last, spec.objective.score(point.metric), 0),), is_given=True)

@@ -12,14 +12,14 @@ Forecast = tuple[float, float]
 
 
 class Sampler(Protocol):
-    """A sampler suggests configurations. It is used by one thread.
+    """Suggests the configurations of a job's trials. Use a sampler from one thread only.
 
     It is deterministic: the nth suggestion is a function of the seed, n and the earlier calls. After a restart, the same calls of
     `tell`, `finish` and `adopt` rebuild it. Trials are identified by number, from 0.
     """
 
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
-        """Return the configuration of `number`, the next trial, or None if there will never be another one.
+        """Return a configuration for the next trial, which has this number. Return None if the sampler will never have another one.
 
         Args:
             step_s: The longest step time, in seconds, with which the trial's last step is affordable. Samplers that cannot predict
@@ -47,8 +47,8 @@ class Sampler(Protocol):
 
         Args:
             score: A higher score is better.
-            trained_ns: Training time of all its steps so far.
-            at_rung: The step is a rung or the last step.
+            trained_ns: Training time of all steps of the trial so far, in nanoseconds.
+            at_rung: Whether the step is a rung or the last step.
             violation: The total violation of the job's constraints. It is 0 if the report is feasible.
         """
 

@@ -1,10 +1,12 @@
 """A Gaussian process over configurations and steps, for learning curves.
 
-k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')), plus c² if both points are of the same trial. x is a configuration, and
-t a step. m is the Matérn-5/2 kernel, with a length scale for each dimension of x. a models what all steps of a configuration have in common, b what changes along its curve,
-and c how much better or worse than its neighbours a trial is at all steps.
-Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky,
-Snoek & Adams, arXiv:1406.3896) and of FABOLAS (Klein et al., 2017).
+k((x, t), (x', t')) = m(x, x') · (a² + b² · m(log t, log t')), plus c² if both points are of the same trial.
+
+Here x is a configuration and t a step. m is the Matérn-5/2 kernel, with a length scale for each dimension of x. a models what all steps
+of a configuration have in common, and b what changes along its curve. c models how much better or worse a trial is than its neighbours
+at all steps. Such products are the kernels of freeze-thaw Bayesian optimisation (Swersky, Snoek & Adams, arXiv:1406.3896) and of FABOLAS
+(Klein et al., 2017).
+
 Hyperparameters maximise the marginal likelihood with log-normal priors (Rasmussen & Williams, 2006, chapter 5).
 
 SciPy takes 0.6 s of processor time to import. Therefore `model` imports this module only when it first needs a fit.
@@ -21,8 +23,8 @@ from tuner.tuning.samplers.curves import Data
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-# Means of the logarithms of a, b, the length scale along log t, c, and the noise. In the parameter vector they follow the
-# length scales of the dimensions.
+# Prior means of the logarithms of a, b, the length scale along log t, c, and the noise. In the parameter vector, these parameters
+# come after the length scales of the dimensions.
 PRIOR = np.log([0.7, 0.4, 1.0, 0.1, 0.03])
 PRIOR_LENGTH = float(np.log(0.6))
 BOUNDS = [(-3.0, 1.1), (-3.0, 1.1), (-2.3, 2.3), (-5.0, 0.5), (-5.8, -0.7)]
@@ -35,7 +37,7 @@ THREADS = ThreadpoolController()
 
 
 class CurveGP:
-    """The Gaussian process. Call `fit`, then `condition`, then `predict`. Predictions depend only on these calls."""
+    """The Gaussian process for learning curves. Call `fit`, then `condition`, then `predict`. Predictions depend only on these calls."""
 
     def __init__(self, dimensions: int) -> None:
         self._d = dimensions
@@ -60,7 +62,7 @@ class CurveGP:
         self._weights = cho_solve((self._chol, True), data.y - self._mean, check_finite=False)
 
     def predict(self, x: Floats, t: float, trial: Ints) -> tuple[Floats, Floats]:
-        """Return mean and standard deviation without noise, each (n,), at the step whose logarithm is `t`.
+        """Return the mean and the standard deviation (without noise) of the scores at the step whose logarithm is `t`, each of shape (n,).
 
         Args:
             trial: The trial of each row of `x`, or (1,) if it is the same for all.
@@ -118,7 +120,7 @@ class CurveGP:
 
 
 def log_expected_improvement(u: Floats) -> Floats:
-    """Return log(u·Φ(u) + φ(u)), also far below zero, where the terms cancel (Ament et al., NeurIPS 2023, arXiv:2310.20708)."""
+    """Return log(u·Φ(u) + φ(u)). It is accurate even for u far below zero, where the terms cancel (Ament et al., arXiv:2310.20708)."""
     log_density = -0.5 * u * u - 0.5 * np.log(2 * np.pi)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log(u * np.exp(log_ndtr(u)) + np.exp(log_density))

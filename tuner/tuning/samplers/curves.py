@@ -1,4 +1,4 @@
-"""Learning curves, prepared for a model: configurations, and scores at a few steps of each."""
+"""Prepare learning curves for a model: the configurations of trials, and the scores of each trial at a few steps."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Table = npt.NDArray[Any]  # one row for each trial, with named columns
 FIRST_ROWS = 64
-FLOOR = -1.0  # lowest score on a scale where the median is 0 and the best 1: how bad a bad trial is does not help the model
+FLOOR = -1.0  # lowest score, on a scale where the median is 0 and the best 1, because the model need not know how bad a bad trial is
 SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
 SLOPES = (0.3, 3.0)
 SHRINKS = 0.6  # an unknown gain of the mean curve, relative to the previous gain
@@ -48,7 +48,7 @@ class LevelScores:
         """Create the curves and add the trials of earlier jobs.
 
         Args:
-            steps: The rungs and the last step, ascending. Empty if trials have no maximum step; then only the last score counts.
+            steps: The rungs and the last step, ascending. Empty if trials have no maximum step. Then only the last score counts.
         """
         self._cube = cube
         self._levels = list(steps) or [1]
@@ -60,11 +60,11 @@ class LevelScores:
             ("point", np.float64, cube.parameters),
             ("features", np.float64, cube.dimensions),
             ("scores", np.float64, len(self._levels)),  # NaN at levels without a score
-            ("level", np.int64),  # the highest with a score, or -1
+            ("level", np.int64),  # the highest level with a score, or -1
             ("steps", np.int64),
             ("trained_ns", np.int64),
             ("failed", np.bool_),
-            ("violation", np.float64),  # of the job's constraints, at the newest score
+            ("violation", np.float64),  # the total violation of the job's constraints at the newest score
         ]
         self._table = np.zeros(
             FIRST_ROWS, [(name, kind, *((size,) for size in sizes)) for name, kind, *sizes in columns]
@@ -165,8 +165,8 @@ class LevelScores:
         A failed trial has one score, `FLOOR`.
 
         Args:
-            count: If there are more scores, those of better trials and the newest score of each trial are preferred.
-            everywhere: How many of the `count` scores are then chosen evenly from all others, without this preference.
+            count: The most scores to return. If there are more, the scores of better trials and the newest score of each trial are preferred.
+            everywhere: If there are more scores, how many of the `count` scores are chosen evenly from all others, without this preference.
         """
         lifts, trials, usable = self._present_lifts(), self._trials, self._usable
         number, failed, violation = trials["number"], trials["failed"], trials["violation"]
@@ -252,16 +252,16 @@ class _Lifts:
 
 @dataclass(frozen=True, slots=True)
 class _Penalty:
-    """How the scores of trials that violate constraints are lowered.
+    """Lowers the scores of trials that violate constraints.
 
-    Such a score is first limited to the median of the feasible trials (`ceiling`). Then it is lowered in proportion to the violation, by at
-    most the difference between the best score and the median of all (`span`). The model thus learns in which direction the violation
-    becomes smaller, even before the first feasible configuration is known.
+    The score of such a trial is first limited to the median of the feasible trials (`ceiling`). Then it is lowered in proportion to the
+    violation, by at most the difference between the best score and the median of all trials (`span`). Therefore the model learns in which
+    direction the violation becomes smaller, even before the first feasible configuration is known.
     """
 
     ceiling: float
     span: float
-    typical: float  #: The median of the violations. A trial with this one is lowered by the whole span.
+    typical: float  #: The median of the violations. The score of a trial with this violation is lowered by the whole span.
 
     @classmethod
     def of(cls, newest: Floats, violation: Floats) -> Self:
@@ -274,6 +274,6 @@ class _Penalty:
         return cls(ceiling, span, float(np.median(violation[violation > 0])))
 
     def lowered(self, scores: Floats, violation: Floats) -> Floats:
-        """Return the scores with those of trials that violate a constraint lowered. The model learns from the result."""
+        """Return the scores, from which the model learns, after lowering the scores of trials that violate a constraint."""
         lower = np.minimum(scores, self.ceiling) - self.span * np.minimum(1.0, violation / self.typical)
         return np.where(violation > 0, lower, scores)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, same, steps_of
 
 Floats = npt.NDArray[np.float64]
-# This width makes the distance of two choices, 0.7·√2 ≈ 1, equal to that of the ends of a numeric parameter.
+# With this width, the distance between two choices (0.7·√2 ≈ 1) equals the distance between the two ends of a numeric parameter.
 CHOICE_WIDTH = 0.7
 
 
@@ -119,7 +119,7 @@ def value_at(parameter: Parameter, u: float) -> Value:
 
 
 def _on_grid(parameter: Float | Int, u: Floats) -> Floats:
-    """Move each position to that of the parameter value which `value_at` returns for it.
+    """Move each position to the exact position of the parameter value that `value_at` returns for it.
 
     The positions of integers, and of values with a step, lie on a grid. Positions of other floats are not changed.
 

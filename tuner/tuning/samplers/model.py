@@ -1,4 +1,4 @@
-"""The sampler of `auto`: a Gaussian process over configurations and steps, learned from every rung of every trial.
+"""The sampler `auto`: a Gaussian process over configurations and steps, which learns from every rung of every trial.
 
 In addition to the Gaussian process (`curve_gp`):
 
@@ -6,8 +6,8 @@ In addition to the Gaussian process (`curve_gp`):
 - A suggestion is the point with the greatest expected improvement at the last step per cost, among those that the rest of the
   budget can train to the last step. A linear model of the logarithm of the step time predicts the cost.
 - A tenth of the suggestions is random, because the model may be wrong.
-- With priors (`priors`), a part of the suggestions is chosen among draws from them.
-- Scores of trials that violate a constraint are lowered by how much they violate it (`curves`).
+- If the space has priors (`priors`), a part of the suggestions is chosen among draws from the priors.
+- The scores of trials that violate constraints are lowered. The larger the violation, the more they are lowered (`curves`).
 
 The scheduler `auto` promotes trials by the forecasts of their final scores.
 """
@@ -35,11 +35,11 @@ RANDOM_SHARE = 0.1
 FIRST_RANDOM = 8
 CANDIDATES = 1000
 PAST_CANDIDATES = 10
-CHEAPEST = 0.02  # share of the candidates, the cheapest, that always count as affordable
+CHEAPEST = 0.02  # share of the candidates that always count as affordable: the cheapest ones
 SHORTEST_S = 1e-9
 POINTS = 200  # scores that the model is conditioned on
-# As many of them are chosen evenly from all trials. With the best ones only, the model forgot where bad trials were, expected the mean of
-# the best there, and kept proposing such configurations.
+# The number of these scores that are chosen evenly from all trials. If all were of the best trials, the model would forget where bad
+# trials are, expect the mean of the best trials there, and keep suggesting bad configurations.
 EVERYWHERE = POINTS // 2
 FIT_POINTS = 120
 REFIT_AT = 1.3  # fit again once there are 1.3 times as many reports of rungs as at the last fit
@@ -131,7 +131,7 @@ class ModelSampler:
         return self._curves.trials_seen >= FIRST_RANDOM
 
     def _note_fit(self) -> None:
-        """If a fit is due, store the data for it. The fit itself is made later, when a suggestion or a forecast needs it.
+        """Store the data for a new fit if a fit is due. The fit itself is made later, when a suggestion or a forecast needs it.
 
         The data is stored at once so that a sampler which is rebuilt after a restart makes the same fits, even if it has to suggest less often.
         """
@@ -180,8 +180,8 @@ class ModelSampler:
     def _candidate(self, number: int, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
         """Return the candidate with the best expected improvement per cost whose predicted step time is at most `step_s` seconds.
 
-        The cheapest candidates (`CHEAPEST`) are always allowed, in case hardly any other is. If `at_random` is set, return the
-        first allowed candidate instead of the best.
+        A share `CHEAPEST` of the candidates, the cheapest ones, is always allowed, in case the limit allows hardly any others. If
+        `at_random` is set, return the first allowed candidate instead of the best.
         """
         from tuner.tuning.samplers.curve_gp import log_expected_improvement
 
@@ -198,7 +198,7 @@ class ModelSampler:
         return self._cube.config(points[np.argmax(worth - cost)])
 
     def _candidates(self, number: int, rng: np.random.Generator) -> Floats:
-        """Return random points, or draws from the priors, and the configurations of the best trials of earlier jobs."""
+        """Return the candidates: random points or draws from the priors, and the configurations of the best trials of earlier jobs."""
         priors = self._random.priors
         if priors is not None and priors.draws(number):
             draw = number_rng(self._seed, -2 - number)

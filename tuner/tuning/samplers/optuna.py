@@ -31,21 +31,21 @@ from tuner.tuning.samplers.base import number_rng
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP_TRIALS = 10
-# TPE takes 25 ms for a suggestion with 2,000 trials, and more with each further one. Its model of good configurations has at most 25 trials,
-# and its model of the others gives older trials less weight. So of many trials it learns from these.
+# The most trials that TPE learns from: the best and the newest. A suggestion takes 25 ms with 2,000 trials, and more time with more trials.
+# The others would matter little: TPE's model of good configurations has at most 25 trials, and its other model gives old trials less weight.
 BEST_TRIALS, NEWEST_TRIALS = 100, 900
 # where `Trial.set_constraint` stores a constraint, and samplers look for it
 VIOLATION = "constraints:violation"
 
 
-# TPE separates good trials from others by these: (-violation, has ended, step, score). The largest is the best.
+# The key by which TPE separates good trials from others: (-violation, has ended, step, score). The largest rank is the best.
 Rank = tuple[float, bool, int, float]
 
 
 class RungStorage(InMemoryStorage):
     """A storage that presents unfinished trials with rung values as pruned.
 
-    Of more than `BEST_TRIALS + NEWEST_TRIALS` ranked trials it presents only the best and the newest ones.
+    If more than `BEST_TRIALS + NEWEST_TRIALS` trials are ranked, it presents only the best and the newest of them.
     """
 
     def __init__(self) -> None:
@@ -91,10 +91,11 @@ class RungStorage(InMemoryStorage):
 
 
 class OptunaSampler:
-    """One study in memory. Each suggestion has its own seed, so that suggestion n is the same after any restart.
+    """Suggests configurations with one of Optuna's samplers and a study in memory.
 
-    TPE and GP learn from `history`, whose trials count as complete from `max_step` on, and with `is_constrained` from violations of
-    constraints. CMA-ES and QMC ignore both. TPE learns from at most 1,000 trials: the best and the newest ones.
+    Each suggestion has its own seed, so that the nth suggestion is the same after any restart. TPE and GP learn from `history`, whose
+    trials count as complete if they reached `max_step`. If `is_constrained` is set, they also learn from violations of constraints. CMA-ES
+    and QMC ignore both. TPE learns from at most 1,000 trials: the best and the newest.
     """
 
     def __init__(
@@ -254,7 +255,7 @@ class OptunaSampler:
 
 
 def _to_optuna(parameter: Parameter, value: Value) -> Value:
-    """Return a value as the study has it. A value of a parameter with a step is its index, which is exact."""
+    """Convert a value to the form that the study uses. A value of a parameter with a step becomes its index, which is exact."""
     if isinstance(parameter, Categorical) or parameter.step is None:
         return value
     return parameter.index(float(str(value)))

@@ -1,8 +1,8 @@
 """Priors: draws around the values at which the user expects the best, and how often they are used.
 
-The share of draws from the priors follows from results, as in PriorBand (Mallik et al., NeurIPS 2023, arXiv:2306.12370): it is `SHARE`
-while the best trial is likely by the priors, and falls with each trial that is likely by them if another trial is the best. So a good
-prior is used to the end, and a wrong one costs a few trials.
+The share of draws from the priors depends on the results, as in PriorBand (Mallik et al., NeurIPS 2023, arXiv:2306.12370). It is `SHARE`
+while the best trial is likely under the priors. Otherwise it falls with each trial that is likely under them. Therefore a good prior is
+used to the end, and a wrong prior costs only a few trials.
 """
 
 import math
@@ -15,16 +15,16 @@ from tuner.tuning.samplers.encoding import place_of, value_at
 SHARE = 0.5
 #: Standard deviation of a number, on the parameter's own scale from 0 to 1. The values are those of PriorBand.
 WIDTHS = {"low": 0.5, "medium": 0.25, "high": 0.125}
-#: Weight of the expected choice, if that of each other choice is 1.
+#: Weight of the expected choice of a categorical parameter. Each other choice has the weight 1.
 WEIGHTS = {"low": 2, "medium": 4, "high": 6}
 NO_SCORE = (-math.inf, -1, -math.inf)
 TINY = 1e-12  # the inverse of the normal distribution is infinite at 0 and 1
 
 
 class Priors:
-    """The priors of a space, and the results that say how far to trust them.
+    """The priors of a space, and the results that show how good they are.
 
-    Its state follows from the calls of `adopt` and `tell` alone, so that a sampler can be rebuilt after a restart.
+    The state depends only on the calls of `adopt` and `tell`, so that a sampler can be rebuilt after a restart.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -56,7 +56,7 @@ class Priors:
 
     @property
     def share(self) -> float:
-        """Return the share of the next configurations that is drawn from the priors."""
+        """Return the share of the next configurations, from 0 to 1, that is drawn from the priors."""
         if not self._priors:
             return 0.0
         if self._best_trial < 0 or self._is_likely.get(self._best_trial, False):
@@ -64,7 +64,7 @@ class Priors:
         return SHARE / (1 + sum(self._is_likely.values())) ** 2
 
     def draws(self, number: int) -> bool:
-        """Return whether trial `number` is drawn from the priors."""
+        """Return whether the configuration of trial `number` is drawn from the priors."""
         return Random(f"{self._seed}/prior/{number}").random() < self.share
 
     def sample(self, rng: Random) -> Config:

@@ -11,7 +11,7 @@ from tuner.tuning.samplers.base import number_rng
 if TYPE_CHECKING:
     from tuner.tuning.samplers.priors import Priors
 
-PRIOR_TRIES = 100  # draws from the priors, until one is new
+PRIOR_TRIES = 100  # the most draws from the priors to find a configuration that is new
 GRID_POINTS = 5  # number of values of a numeric parameter on the grid
 
 
@@ -43,8 +43,8 @@ class Oblivious:
 class RandomSampler(Oblivious):
     """Random search by independent draws (Bergstra & Bengio, JMLR 13, 2012).
 
-    A small finite space is in effect drawn without replacement, and ends when every configuration was suggested. If the space has
-    priors, a part of the configurations is drawn from them.
+    In a small finite space, each configuration is suggested only once, and the search ends when all were suggested. If the space has
+    priors, a part of the configurations is drawn from the priors.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -121,10 +121,9 @@ class GridSampler(Oblivious):
     """Suggest every combination once, in a shuffled order, so that a small budget still covers the whole space sparsely.
 
     A numeric parameter takes at most five values, evenly spaced on its linear or logarithmic scale. A parameter with a step takes all
-    of its values, but at most 1000. If the grid has more than
-    `listed` points, its points are drawn at random instead.
+    of its values, but at most 1000. If the grid has more than `listed` points, its points are drawn at random instead.
 
-    A configuration that takes the place of a suggestion moves the suggested point to the end of the list.
+    If a trial runs with another configuration than the suggested point, this point moves to the end of the list.
     """
 
     def __init__(self, space: Space, seed: int, *, listed: int = 100_000) -> None:
