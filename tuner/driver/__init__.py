@@ -1,1 +1,1 @@
-"""One job under Ray Tune: Tune's hooks become events of the loop, and the loop's commands become calls of actors."""
+"""Run one job under Ray Tune: turn Tune's hooks into events of the loop, and the loop's commands into calls of Ray actors."""

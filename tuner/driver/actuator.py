@@ -1,6 +1,6 @@
 """Carry out the loop's commands: keep the attempts that wait for a worker, and send messages to the workers' actors.
 
-An actor's mailbox is processed in order. So a worker receives the command to begin an attempt before Tune calls `train()` on it.
+An actor processes its messages in order, so a worker receives the command to begin an attempt before Tune's next call of `train()`.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Actuator:
-    """Implements `World`. Used by one thread. `clock` is the loop's monotonic clock."""
+    """Carry out the loop's commands on real workers (the port `World`). Only one thread may use it. `clock` is the loop's monotonic clock."""
 
     def __init__(
         self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
@@ -61,9 +61,9 @@ class Actuator:
             self._call_off(trial, "stopped")
 
     def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:
-        """Cancel an attempt that still waits for a worker.
+        """Cancel the trial's attempt if it still waits for a worker. `how` is its outcome.
 
-        Do nothing if the attempt had one: its end is reported elsewhere.
+        Do nothing if no attempt waits: the end of an attempt that had a worker is reported by `WorkerPool`.
         """
         if trial in self._waiting:
             self._withdrawn[trial] = how
@@ -78,10 +78,7 @@ class Actuator:
     # Events of the workers
 
     def waiting(self) -> list[Assignment]:
-        """Return the attempts that wait for a worker and whose start time has come. The first has waited longest.
-
-        Attempts that were cancelled are left out.
-        """
+        """Return the attempts that wait for a worker and may start now, without cancelled ones. The first has waited longest."""
         now = self._clock()
         return [
             assignment
@@ -90,9 +87,12 @@ class Actuator:
         ]
 
     def started(self, trial: str, send: Send, lease_ns: int) -> None:
-        """Begin the trial's waiting attempt on a worker. `lease_ns` is its lease at the price of the worker's machine.
+        """Begin the trial's waiting attempt on a worker. Call this before the next `train()` of that worker.
 
-        Call this before the next `train()` of that worker.
+        Args:
+            trial: The trial.
+            send: Sends a message to the worker.
+            lease_ns: The length of the attempt's lease at the price of the worker's machine, in nanoseconds.
         """
         assignment = replace(self._waiting.pop(trial), lease_ns=lease_ns)
         self._actors[trial] = (assignment.attempt, send)
@@ -101,10 +101,7 @@ class Actuator:
             send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
 
     def ended(self, trial: str, attempt: int) -> None:
-        """Forget an attempt that has ended, or that never begins.
-
-        A later attempt of the trial may have started already.
-        """
+        """Forget an attempt that has ended or will never begin. A later attempt of the same trial is kept."""
         if self._actors.get(trial, (0,))[0] == attempt:
             del self._actors[trial]
         if trial in self._waiting and self._waiting[trial].attempt == attempt:
@@ -122,7 +119,7 @@ class Actuator:
 
 
 def actor_sender(actor: Any) -> Send:
-    """Return a function that puts messages into an actor's mailbox. A dead actor is noticed elsewhere."""
+    """Return a function that sends messages to an actor without waiting. It does not report if the actor is dead."""
 
     def send(message: Mapping[str, Any]) -> None:
         actor.order.options(name=task_name(message)).remote(dict(message))
@@ -131,10 +128,10 @@ def actor_sender(actor: Any) -> Send:
 
 
 def task_name(message: Mapping[str, Any]) -> str:
-    """Return the name of the Ray task that carries an order to a worker. Ray's dashboard shows the name.
+    """Return a name for the Ray task that carries `message` to a worker. Ray's dashboard shows the name.
 
-    For a new attempt the name contains the trial, the attempt and the step to train to. The name of the actor cannot show this, because a
-    reused actor keeps its first name.
+    For a new attempt the name contains the trial, the attempt and the step to train to. The actor's name cannot show these, because an
+    actor that is reused keeps its first name.
     """
     if message["order"] != "begin":
         return f"order {message['order']}"
@@ -150,7 +147,7 @@ READ_FRESH_S = 10.0
 
 @dataclass(frozen=True)
 class BeginMessages:
-    """The messages with which attempts of one job begin."""
+    """Make the message with which a worker begins an attempt, for all attempts of one job."""
 
     row: JobRow
     storage: str
@@ -225,9 +222,10 @@ def teacher_of(db: Connection, row: JobRow, storage: str) -> Message | None:
 
 
 class RecentRead(Generic[T]):
-    """A figure of the database by name, read again after `READ_FRESH_S`: losses of a market, or the artifacts of a job.
+    """Cache values that `read` reads from the database, by name, for `READ_FRESH_S` seconds.
 
-    Reading it for each attempt took 8 % of the driver's processor time in a job of short trials.
+    The values are the losses of a market and the bytes of a job's artifacts. Without a cache, reading them for each attempt took 8 % of the
+    driver's processor time in a job of short trials.
     """
 
     def __init__(self, read: Callable[[str], T], clock: Callable[[], float] = time.monotonic) -> None:
@@ -242,10 +240,10 @@ class RecentRead(Generic[T]):
 
 
 class MemoryLimit:
-    """The memory limit of a trial of this size on the nodes that exist now.
+    """Compute the memory limit of a trial that requests the resources `size`, from the nodes that exist now.
 
-    There may be no nodes when a driver starts, and larger ones may come later. `nodes` is called at most once per
-    second. If it raises, the last known limit is returned.
+    The limit can change: there may be no nodes when a driver starts, and larger ones may join later. `nodes` is called at
+    most once per second. If it raises, the last known limit is returned.
     """
 
     def __init__(
@@ -259,7 +257,7 @@ class MemoryLimit:
         self._known: int | None = None
 
     def __call__(self) -> int | None:
-        """Return the trial's share of the memory of the largest node that it fits on, in bytes, or None if none is known."""
+        """Return the largest share of a node's memory that the trial gets on any node, in bytes, or None if it fits on no known node."""
         now = self._clock()
         if self._asked_at is None or now - self._asked_at >= FRESH_S:
             self._asked_at = now
@@ -269,9 +267,9 @@ class MemoryLimit:
         return self._known
 
     def _share(self, has: Mapping[str, float]) -> int:
-        """Return the trial's part of the node's memory, or 0 if the trial does not fit on the node.
+        """Return the trial's share of a node's memory in bytes, or 0 if the trial does not fit on the node.
 
-        The part is the larger one of the trial's shares of the CPUs and of the GPUs.
+        The share is that of the node's CPUs or GPUs that the trial requests, the larger of the two. `has` is the node's resources.
         """
         cpus, gpus = self._size.cpus, self._size.gpus
         if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:

@@ -1,4 +1,4 @@
-"""How long a job may still work: until its wall clock ends or its window closes."""
+"""The times at which a job must stop: when its wall-clock limit is reached, and when its time window closes."""
 
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
@@ -10,7 +10,7 @@ Over = ev.WallClockEnded | ev.WindowClosed
 
 
 class Deadlines:
-    """The time limits of one job. `ran_ns` is how long the job was running before now."""
+    """The time limits of one job. `ran_ns` is how long, in nanoseconds, the job was running before this object is created."""
 
     def __init__(self, clock: Clock, ran_ns: int, window: Window | None) -> None:
         self._clock, self._born_ns, self._window = clock, clock.elapsed_ns() - ran_ns, window
@@ -25,35 +25,30 @@ class Deadlines:
         return None if self._ends_ns is None else self._ends_ns - self._clock.elapsed_ns()
 
     def left_ns(self) -> int | None:
-        """Return the time until the wall-clock limit or the end of the window, in nanoseconds, or None if the
-        job has neither.
-        """
+        """Return the nanoseconds until the wall-clock limit or the end of the window, the earlier of them. Return None without either."""
         left = [ns for ns in (self.wall_clock_ns(), self._window_ns()) if ns is not None]
         return min(left, default=None)
 
     def over(self, at: Instant) -> Over | None:
-        """Return the event that the wall-clock limit has passed or the window has closed, or None if neither
-        is the case.
-        """
+        """Return `WallClockEnded` if the wall-clock limit has passed, `WindowClosed` if the window has closed, otherwise None."""
         wall_clock_ns = self.wall_clock_ns()
         if wall_clock_ns is not None and wall_clock_ns <= 0:
             return ev.WallClockEnded(at)
         return ev.WindowClosed(at) if self._window_ns() == 0 else None
 
     def binding_limit(self, limit: ev.Limit) -> ev.Limit:
-        """Return the limit to name for a refused hold.
+        """Return the limit that an event about a refused hold must name.
 
-        `limit` is the one that the ledger found. If it is the wall clock but the window closes sooner, return
-        "window".
+        `limit` is the one that refused the hold. Return "window" instead of "wall_clock" if the window closes sooner.
         """
         window_ns, wall_clock_ns = self._window_ns(), self.wall_clock_ns()
         sooner = window_ns is not None and (wall_clock_ns is None or window_ns < wall_clock_ns)
         return "window" if limit == "wall_clock" and sooner else limit
 
     def next_opening(self, at: Instant) -> Instant | None:
-        """Return when the window opens after its current opening, or None if the job has no window.
+        """Return the next time at which the window opens, or None if the job has no window.
 
-        The current opening is skipped, because it may be almost over.
+        If the window is open now, this is the opening after that, because the current one may be almost over.
         """
         return None if self._window is None else self._window.opening(self._window.closing(at))
 

@@ -1,7 +1,8 @@
 """The process of one export: `python -m tuner.driver.export_run --job JOB --export EXPORT`, run as a Ray Job.
 
-It waits for a machine, which costs nothing. Then it places a hold for what the export may cost, runs the export in an actor of the
-size of a trial, and posts the time that was used, as `export`. The lease of the actor is what the hold pays for.
+The process first waits for a machine, which costs nothing. Then it places a hold for what the export may cost, and runs the export in an
+actor with the resources of a trial. The hold pays for the actor's lease. At the end, the time that was used is posted with the cost kind
+`export`.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from tuner.store.jobs import JobRow
 from tuner.worker.export import ExportResult
 from tuner.worker.self_test import SelfTestActorLost
 
-if TYPE_CHECKING:  # it imports Ray, which takes a second
+if TYPE_CHECKING:  # this module imports Ray, which takes a second
     from tuner.driver.self_test_actor import ExportActor
 
 ENDS_WITHIN_NS = 10 * NS  # the export ends by itself this long before its limit
@@ -46,7 +47,7 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass
 class ExportRun:
-    """One export, from waiting for a machine to its settlement."""
+    """Run one export: wait for a machine, place the hold, run the export in an actor, and settle the hold."""
 
     database: Database
     row: JobRow
@@ -74,7 +75,7 @@ class ExportRun:
                 return
 
     def _kinds(self) -> list[Offer]:
-        """Return the offers of the job, those on demand first, then the cheapest."""
+        """Return the offers of the job: on-demand offers before spot offers, and the cheapest first within each market."""
         size = self.row.spec.resources
         return sorted(
             self.row.offers,
@@ -166,7 +167,10 @@ class ExportRun:
         log.info("%s: %s %s %s", self.export.submission_id, state, code or "", detail)
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Return whether `done` became true in time, and record heartbeats meanwhile."""
+        """Wait up to `within_s` seconds until `done` returns True, and record heartbeats meanwhile. Return whether it did.
+
+        Return False at once if another process has ended the export. The argument of `done` is how long one call may wait, in seconds.
+        """
         deadline = time.monotonic() + within_s
         while not self._over:
             if done(LOOK_S):
@@ -188,7 +192,7 @@ class ExportRun:
 
 
 def threads_of(size: Resources) -> int:
-    """Return how many threads an export measures with: the whole CPUs of a trial, at least one."""
+    """Return the number of threads with which an export measures latency: the trial's CPUs, rounded down, at least one."""
     return max(1, int(size.cpus))
 
 
@@ -197,7 +201,7 @@ def _now() -> Instant:
 
 
 def main() -> int:
-    """Run one export, and return the exit status: 0, also if the export failed for a reason that it recorded."""
+    """Run one export, and return the exit status 0. A failed export also returns 0, because its failure is in the database."""
     import ray
 
     from tuner.driver.self_test_actor import ExportActor

@@ -43,22 +43,23 @@ UNKNOWN_NS = 1
 class FallbackState:
     """The state that `SpotWithFallback` keeps about one trial."""
 
-    target: int | None = None  #: The step that the trial may train to.
-    #: The placement rules' input (offers, deadline, limit on waiting for spot) until `target`.
+    target: int | None = None  #: The step for which `request` was made: the trial may train up to it.
+    #: The input of the placement rules (offers, deadline, limit on waiting for spot) for training up to `target`.
     request: PlacementRequest | None = None
     memory: PlacementMemory | None = None  #: The progress of the trial so far.
     #: The offer on which the trial was placed last. None once the trial runs there.
     waits_for: Offer | None = None
-    #: How often a waiting attempt was moved to another offer because it had waited too long. Reset once an attempt runs.
+    #: How many times the waiting attempt was moved to another offer because it had waited too long. 0 once an attempt runs.
     turns: int = 0
     preemption_series: int = 0  #: How many series of preemptions the trial had.
     in_preemption_series: bool = False  #: Whether the trial is in a series of preemptions now.
     backoff_until: Instant = EPOCH  #: The trial avoids spot until this time.
 
     def note_preemptions(self, preemptions_without_progress: int, now: Instant) -> None:
-        """Count a new series of preemptions. From the second series on, avoid spot for a while.
+        """Count a series of preemptions if one begins now: `SERIES_LENGTH` preemptions without a newer checkpoint.
 
-        The first series may be bad luck. Each further one doubles the time on demand, up to `HALF_LIFE_NS`.
+        The first series has no further effect, because it may be bad luck. After the second one, avoid spot for `BACKOFF_NS`. Each further
+        series doubles this time, up to `HALF_LIFE_NS`.
         """
         begins, self.in_preemption_series = (
             preemptions_without_progress >= SERIES_LENGTH and not self.in_preemption_series,
@@ -79,12 +80,12 @@ def placement_of(places: AllowedPlaces, *, spot_wait_ns: int) -> Placement:
 class SpotWithFallback:
     """Place attempts on spot offers, with fallback to on-demand ones.
 
-    It knows only what this driver has seen, not what earlier drivers of the job saw.
+    A new driver starts without the experience of the job's earlier drivers, such as which offers were full.
     """
 
     def __init__(self, places: AllowedPlaces, *, spot_wait_ns: int) -> None:
         self._places, self._spot_wait_ns = places, spot_wait_ns
-        # The offers to choose from have the price of one trial, because machines differ in size.
+        # In these offers, the price is that of one trial instead of one machine: a trial uses a different share of each machine type.
         self._priced = {
             place.offer: replace(place.offer, price=place.rate.price) for place in places.all if place.offer
         }
@@ -124,10 +125,11 @@ class SpotWithFallback:
             self._shared = self._shared.after(offer, now=now, paid_ns=paid_ns, gained_ns=gained_ns)
 
     def _another(self, at: Offer, trial: TrialSnapshot) -> Offer | None:
-        """Return the cheapest other offer that the job has not filled, for an attempt that has waited too long. Otherwise return None.
+        """Return the cheapest other offer on which the job has room, if the trial's attempt has waited too long for `at`.
 
-        An offer that counts as full is tried too, because it may no longer be full. After each move the attempt waits twice as long,
-        because the autoscaler may need longer than `spot_wait_ns` to start a machine.
+        Return None if it has not waited too long, or if no other offer has room. An offer that counts as full is tried too, because it may
+        no longer be full. The attempt waits twice as long after each move, because the autoscaler may need longer than `spot_wait_ns` to
+        start a machine.
         """
         state = self._states[trial.trial]
         if trial.waited_ns is None or trial.waited_ns < self._spot_wait_ns << min(state.turns, 10):
@@ -141,8 +143,8 @@ class SpotWithFallback:
     def _note_wait(self, at: Offer, trial: TrialSnapshot) -> None:
         """Record whether the offer `at`, which the trial waits for or runs on, counts as full.
 
-        The offer counts as full if the trial waited for a machine of it and got none, although the job left room there: other jobs
-        may use that room. The offer no longer counts as full once an attempt that waited for it runs there.
+        The offer counts as full if the trial has waited for `spot_wait_ns` without getting a machine, although the job itself left room
+        there. Other jobs probably use that room. The offer no longer counts as full once an attempt that waited for it runs there.
         """
         state = self._states[trial.trial]
         if trial.waited_ns is None:
@@ -161,7 +163,7 @@ class SpotWithFallback:
     def _wanted(self, trial: TrialSnapshot) -> Offer:
         """Return the offer that the trial should run on or wait for.
 
-        If on-demand is preferred but has no room for another trial, return a spot offer that has room, if
+        If the best offer is on demand and has no room for another trial, return the cheapest spot offer with room instead, if
         there is one.
         """
         best = self._best(trial)
@@ -182,14 +184,14 @@ class SpotWithFallback:
         # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
         if offer := choice.offer or self._runs_at(trial):
             return offer
-        # If one trial has waited for spot and got none, the next one does not wait.
+        # If a trial has recently waited for spot in vain, other trials do not wait for it.
         late = trial.now < self._last_failed_wait + FULL_NS
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
     def _choice(self, state: FallbackState, trial: TrialSnapshot) -> PlacementChoice:
         """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
         request = self._request_of(state, trial)
-        # An unknown length must not count as zero.
+        # If the remaining training time is not known, it must not count as zero.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
         observation = Observation(
             now=trial.now,
@@ -207,9 +209,9 @@ class SpotWithFallback:
         """Return the input of the placement rules (offers, deadline, limit on waiting for spot) for training up to the trial's
         target step.
 
-        The request is computed again when the target changes, and once the duration of the training is known.
-        There is a deadline only if training on demand can meet it; otherwise on-demand machines are not worth
-        their price.
+        The request is made again when the target changes, and when it becomes known that the trial can meet the deadline (the end of
+        the wall clock). A deadline that even uninterrupted training cannot meet is left out, because on-demand machines would then not
+        be worth their price.
         """
         request = state.request
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns
@@ -239,7 +241,10 @@ class SpotWithFallback:
         return None if trial.runs_at is None else self._priced[trial.runs_at]
 
     def _room(self, offer: Offer, trial: TrialSnapshot, *, now: bool = False) -> int:
-        """Return how many more trials of the job fit on the machines of this offer. Return 0 while the offer counts as full."""
+        """Return how many more trials of the job fit on the machines of this offer. Return 0 while the offer counts as full.
+
+        With `now`, machines that the autoscaler has yet to start are not counted.
+        """
         if offer in self._full and self._full[offer][0] > trial.now:
             return 0
         return self._places.room(self._place[offer], trial.occupied, now=now)

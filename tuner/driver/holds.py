@@ -23,7 +23,7 @@ from tuner.driver.placement import Place
 from tuner.driver.ports import JournalTx
 from tuner.tuning.guard import fits_deadline, lease_ns
 
-ANSWER_NS = 200_000_000  # what a worker may use of its lease while it waits for a longer one, in addition to an eighth
+ANSWER_NS = 200_000_000  # a new lease is longer than requested by an eighth and by this, for the time that the worker waits for the answer
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class AttemptLease:
     held: Cost  #: The current hold.
     last_message_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
     until: int | None  #: The attempt may train up to this step. None if it may train to the end.
-    from_step: int  #: The step of the checkpoint that it continued from. 0 if there was none.
+    from_step: int  #: The step of the checkpoint that the attempt continued from. 0 if there was none.
     base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
     carried_ns: int = 0  #: Training time of earlier attempts in the step after `from_step`.
     meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
@@ -54,14 +54,14 @@ class AttemptLease:
     reported_outage_ns: int = 0  #: `outage_ns` of the worker at the last report.
     node: str = ""  #: Ray's id of the node; empty: unknown.
     has_notice: bool = False  #: The machine is about to be taken away.
-    #: Since when it has a machine. None while it waits for one and costs nothing.
+    #: When the attempt was given a machine. None while it waits for one, which costs nothing.
     assigned_at: Instant | None = None
     #: The place to which the trial moves once this attempt has saved and paused. None if it stays.
     moving: Place | None = None
-    again_until: int = 0  #: Up to this step the attempt repeats training that was done before.
-    again_ns: int = 0  #: Training time of that repetition.
+    again_until: int = 0  #: The attempt repeats earlier training up to this step. 0 if it repeats none.
+    again_ns: int = 0  #: Training time spent on repeating earlier training.
     usage: Usage | None = None
-    #: The place of the machine that it was given and pays for. None if the machine was not checked.
+    #: The place of the machine that the attempt was given and pays for. None if the machine was not checked.
     assigned_place: Place | None = None
     wrong_machine: str = ""  #: Why the attempt may not stay on its machine.
     failure: AttemptFailure | None = None  #: The last failure that the worker reported.
@@ -85,15 +85,18 @@ class AttemptLease:
         return self.until is None or self.last_step < self.until
 
     def since_report_ns(self, *kinds: CostKind) -> int:
-        """Return the time spent on these kinds of work since the last report, or since the attempt began."""
+        """Return the nanoseconds billed as any of these cost kinds since the last report, or since the beginning if there was no report."""
         return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
 
     def read(self, meter: Meter, *, last_message_ns: int) -> None:
-        """Take a new reading of the meter. Time beyond the lease is cut off, so that no more is billed than was held."""
+        """Store a new reading of the worker's meter. Time beyond the lease is cut off, so that the bill does not exceed the hold.
+
+        `last_message_ns` is when the worker's message came, on the loop's monotonic clock.
+        """
         self.meter, self.last_message_ns = self._within(meter, self.lease_ns), last_message_ns
 
     def cut(self, to_ns: int) -> None:
-        """Shorten the lease to `to_ns`, and cut the meter reading to it."""
+        """Shorten the lease to `to_ns` nanoseconds, and cut the meter reading to the new lease. A shorter lease is not changed."""
         self.lease_ns = min(self.lease_ns, to_ns)
         self.meter = self._within(self.meter, self.lease_ns)
 
@@ -119,8 +122,8 @@ class AttemptLease:
     ) -> bool:
         """Record the attempt's node, environment and starting checkpoint, as far as its worker has reported them.
 
-        Return True if the attempt started from another checkpoint than the driver ordered. If it is an older one, the newer
-        checkpoints are damaged, and their records are removed. A newer one is from the middle of a step.
+        Return True if the attempt started from another checkpoint than the driver ordered. If that checkpoint is older, the newer
+        ones are damaged, so their records are removed. If it is newer, it was saved in the middle of a step.
         """
         differs = from_step is not None and from_step != self.from_step
         if from_step is not None and differs:
@@ -143,8 +146,8 @@ class AttemptLease:
     def row_of(self, report: StepReport, spec: JobSpec) -> ReportRow:
         """Return the record of a report.
 
-        Its cost and duration are those of reaching the step without interruptions. They include all training,
-        and the setup only if the attempt did not continue from a checkpoint.
+        The record's cost and duration are what reaching this step would take without interruptions: all training, but the setup
+        only once, in the attempt that began without a checkpoint.
         """
         is_new = not self.from_step and not self.carried_ns
         ns = report.meter.ns.get("train", 0) + (
@@ -184,13 +187,13 @@ class AttemptLease:
         return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
 
     def unposted(self) -> Money:
-        """Return the cost of the time that is not posted yet."""
+        """Return the cost, in money, of the time on the meter that is not posted yet."""
         return self.rate.price.of(self.meter.total_ns) - self.rate.price.of(self.settled.total_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """A request for a lease."""
+    """What `HoldService` needs to know to choose the length of a lease."""
 
     need_ns: int  #: The shortest useful lease, in nanoseconds.
     active: int  #: How many attempts share the remaining budget.
@@ -210,7 +213,7 @@ class HoldService:
     def open(
         self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], request: LeaseRequest
     ) -> tuple[Place, int, Cost] | None:
-        """Place the first hold of an attempt. Its place is the first one in `places` that the budget allows.
+        """Place the first hold of an attempt, at the first of `places` that the budget can pay for.
 
         Returns:
             The place, the length of the lease in nanoseconds and the hold, or None if the budget allows none of the
@@ -226,8 +229,8 @@ class HoldService:
     def extend(self, tx: JournalTx, lease: AttemptLease, request: LeaseRequest) -> bool:
         """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
 
-        The lease is longer than what the worker asks for, if the budget allows it. The worker uses some of its lease while it waits for
-        the answer. If it got exactly what it needs, it would ask again without end, and the job would pay for the waiting.
+        If the budget allows it, the lease is longer than the worker requests, because the worker uses some of it while it waits for the
+        answer. A worker that got exactly what it needs would ask again and again, and the job would pay for the waiting.
 
         Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
         """
@@ -247,8 +250,8 @@ class HoldService:
     def reprice(self, tx: JournalTx, lease: AttemptLease, place: Place, at: Instant) -> bool:
         """Have the attempt pay the price of the machine that it was given.
 
-        The attempt has been on this machine since its last post. The cost of the time since then is posted at
-        the new price, and a hold at that price is placed for the rest of the lease.
+        The cost of the time since the attempt's last post is posted at the new price, because the attempt has been on this
+        machine since then. A hold at the new price is placed for the rest of the lease.
 
         Return False if the budget has no room for that hold. The lease then ends when the current hold is used up.
         """
@@ -264,7 +267,10 @@ class HoldService:
         return True
 
     def _renew(self, tx: JournalTx, lease: AttemptLease, lease_ns: int, at: Instant) -> None:
-        """Post the cost of what the attempt has used, and place the hold for the rest of a lease of this length."""
+        """Post the cost of what the attempt has used, and place a hold for the rest of its new lease.
+
+        `lease_ns` is the length of the new lease, counted from the attempt's beginning.
+        """
         self._settle(tx, lease, lease.meter.minus(lease.settled), at)
         lease.slice, lease.lease_ns = lease.slice + 1, lease_ns
         lease.held = lease.rate.cost(lease_ns) - lease.rate.cost(lease.meter.total_ns)
@@ -273,9 +279,9 @@ class HoldService:
             raise AssertionError("the account was read in this transaction")
 
     def charge_assigned_machine(self, lease: AttemptLease, place: Place) -> None:
-        """Charge the attempt for the machine that it was given.
+        """Set the attempt's place to that of the machine that it was given, so that its time is billed at that machine's price.
 
-        Its lease ends when its current hold is used up at that machine's price.
+        The lease is shortened to the time that the current hold pays for at this price.
         """
         lease.assigned_place = place
         lease.cut(lease.settled.total_ns + place.rate.affords_ns(lease.held))
@@ -320,10 +326,9 @@ class HoldService:
         return sum((lease.unposted() for lease in leases), start=tx.account().posted.usd)
 
     def limit(self, tx: JournalTx, rate: Rate, request: LeaseRequest, *, gpus: bool) -> tuple[Limit, str]:
-        """Return the limit for which a lease was refused, and the name of the shared budget that it belongs
-        to.
+        """Return the limit that refused a lease, and the name of the shared budget to which the limit belongs.
 
-        The name is "" if the limit is one of the job's own.
+        The name is "" if the limit is the job's own.
 
         Args:
             tx: The transaction.
@@ -342,9 +347,7 @@ class HoldService:
         return "budget_gpu_hours" if gpu_binds else "budget_usd", refused_by if left != own else ""
 
     def affords(self, tx: JournalTx, rate: Rate, request: LeaseRequest, *, instead_of: AttemptLease) -> bool:
-        """Return whether the budget would allow an attempt at this rate if the waiting attempt `instead_of`
-        released its hold.
-        """
+        """Return whether the budget could pay for an attempt at `rate` after the waiting attempt `instead_of` has released its hold."""
         left = self._left(tx, instead_of, instead_of.held, request.at)
         return self._affordable(left, rate, request) > 0
 

@@ -1,4 +1,4 @@
-"""Pass a job's events to its sampler, while the job runs and when it is rebuilt."""
+"""Let a job's sampler learn from the job's events and answer commands, both while the job runs and when it is rebuilt from its record."""
 
 import math
 
@@ -16,9 +16,9 @@ from tuner.tuning.state import State, TrialRecord
 
 
 class Learner:
-    """Pass each report and each end of a trial to the sampler.
+    """Pass each report and each end of a trial to the sampler, and choose work with the sampler's help.
 
-    It also learns from paused trials, because reports at rungs are passed on.
+    The sampler also learns from trials that pause at a rung and never continue, because it gets their reports at rungs.
     """
 
     def __init__(self, spec: JobSpec, sampler: Sampler, warm_starts: WarmStarts = NO_WARM_STARTS) -> None:
@@ -40,7 +40,7 @@ class Learner:
     ) -> ev.Suggested | ev.Predicted:
         """Carry out a command of `decide` that needs the sampler, and return the resulting event.
 
-        Also measure how long a suggestion takes.
+        The duration of a suggestion is stored in `suggestion_ns`.
         """
         if isinstance(order, do.Predict):
             return self.advise(state, order.trial, clock.now())
@@ -50,12 +50,12 @@ class Learner:
         return answer
 
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
-        """Choose the work for a free worker.
+        """Choose the work for a free worker: a new trial with the name `trial`, or a paused trial to promote.
 
-        The first choice is a configuration of the user, then a paused trial that has earned more steps, then a new
-        configuration of the sampler. If `trial` continues a trial of an earlier job (warm start), that comes before new
-        configurations. If the remaining money is reserved to finish the best trials, the sampler is not asked. If the
-        remaining money cannot finish any trial, it is spent on new trials.
+        The order is: a configuration that a user enqueued, a paused trial that has earned more steps, a new configuration of the
+        sampler. If `trial` continues a trial of an earlier job (warm start), it takes neither an enqueued nor a new configuration,
+        and only a paused trial comes before it. If the remaining money is reserved to finish the best trials, no new trial begins. If
+        the remaining money cannot finish any trial, it is spent on new trials.
         """
         continued = self.warm_starts.proposal(trial, at)
         if continued is None and state.queue:
@@ -74,7 +74,7 @@ class Learner:
         return ev.Suggested(at, trial, self._sampler.suggest(number, step_s))
 
     def advise(self, state: State, trial: str, at: Instant) -> ev.Predicted:
-        """Decide whether a trial that waits at a rung continues."""
+        """Return the event that says whether a trial that waits at a rung continues."""
         waits = state.trial(trial)
         return ev.Predicted(at, trial, go=self._to_promote(state, waits) is waits)
 
@@ -84,7 +84,10 @@ class Learner:
         return earned(state, self._sampler.forecast(), also)
 
     def learn(self, state: State, event: ev.Event) -> None:
-        """Learn from an event, after the decision on it. A suggestion that this sampler did not make is adopted."""
+        """Learn from an event. Call this after `decide` has handled the event; `state` is the resulting state.
+
+        The sampler adopts configurations that it did not suggest itself, such as those of users and of the record during a rebuild.
+        """
         match event:
             case ev.Suggested(_, trial, config):
                 if trial_number(trial) >= self._known:
@@ -104,7 +107,7 @@ class Learner:
                 | ev.Preempted(_, trial)
             ):
                 self._on_end(state, trial_number(trial))
-            case ev.Launched():  # trials that were about to end when the previous driver died have ended now
+            case ev.Launched():  # this event ends the trials that were about to end when the previous driver died
                 for number in range(len(state.trials)):
                     self._on_end(state, number)
             case _:
@@ -135,15 +138,15 @@ class Learner:
         self._finished.add(number)
         if record.value is not None and not self._reported_rung.get(number):
             self._report_score(record, record.steps, at_rung=True)
-        # at its rung, or by a user or a limit: it is as informative as a paused trial
+        # A trial that was stopped (at a rung, by a user or by a limit) says as much as a paused one, so its end is not passed on.
         if record.status == "stopped":
             return
         self._sampler.finish(number, failed=record.status == "failed")
 
     def _report_score(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
-        """Pass a report to the sampler.
+        """Pass the trial's newest score to the sampler, as the score of `step`.
 
-        If the report is of a step beyond the rung that it crossed, pass only the share of its training time up to the rung.
+        `step` is below the reported step if a report skipped a rung. Only the share of the training time up to `step` is passed then.
         """
         assert record.value is not None
         score = self._spec.objective.score(record.value)

@@ -78,12 +78,12 @@ class Loop:
     # Events of the job
 
     def start(self, event: ev.ControlRequested) -> None:
-        """Carry out the user's request: resume, pause or cancel. Call `recover` first, which records `Launched`."""
+        """Start the job with the user's control request: resume, pause or cancel. Call `recover` first, which records `Launched`."""
         self._deadlines.limit(self.state.budget)
         self.handle_event(event)
 
     def handle_event(self, event: ev.Event) -> None:
-        """Record an event, decide about it in one transaction, and carry the decisions out."""
+        """Record an event and the decisions on it in one transaction, then send the resulting commands to the workers."""
         with self._turn() as turn:
             self._record_and_decide(turn, event)
 
@@ -94,7 +94,7 @@ class Loop:
         self._deadlines.limit(self.state.budget)
 
     def tick(self) -> None:
-        """End a job whose wall clock ran out, and pause one whose window closed. Called about once per second."""
+        """End the job if its wall-clock limit has passed, and pause it if its window has closed. Call this a few times per second."""
         over = self._deadlines.over(self._clock.now())
         if over is not None and self.end is None and self.state.ending is None:
             self.handle_event(over)
@@ -137,9 +137,9 @@ class Loop:
     def node_assigned(self, trial: str, attempt: int, machine: WorkerMachine | None = None) -> int:
         """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
 
-        If the attempt waited for a machine, its start is recorded: it costs money from now on, and a later driver bills from it if
-        this one dies. A machine at the expected price is recorded with the worker's first message, and any other one at once.
-        Call this again when more is known about the machine.
+        If the attempt waited for a machine, its start is recorded, because it costs money from now on. If this driver dies, the next one
+        bills the attempt from this time. A machine with another price than expected is recorded at once, and one with the expected
+        price with the worker's first message. Call this again when more is known about the machine.
 
         Args:
             trial: The trial.
@@ -172,10 +172,10 @@ class Loop:
         return lease.lease_ns
 
     def relocate(self, trial: str, attempt: int) -> bool:
-        """Move an attempt that waits for a machine to another offer.
+        """Move an attempt that waits for a machine to another offer, if the placement prefers one and the budget allows it.
 
-        This is done if the placement prefers another offer and the budget allows it. The waiting attempt ends without
-        cost, and the trial's next attempt waits for the other offer. Return False if the attempt should keep waiting.
+        The waiting attempt ends without cost, and the trial's next attempt waits for the other offer. Return whether the
+        attempt was moved.
         """
         lease = self._lease(trial, attempt)
         if lease is None or not lease.waits:
@@ -202,7 +202,7 @@ class Loop:
             trial: The trial.
             attempt: The number of its attempt.
             reason: Why the worker died.
-            preempted: Its machine was taken away. This is assumed in any case if the machine had a notice.
+            preempted: Whether its machine was taken away. If the machine had a notice, the attempt counts as preempted in any case.
             node: The worker's node, if the worker itself has not reported it.
         """
         lease = self._lease(trial, attempt)
@@ -218,11 +218,11 @@ class Loop:
             self._end(turn, lease, "preempted" if preempted or lease.has_notice else "lost", reason)
 
     def overdue(self) -> list[tuple[str, int]]:
-        """Return the attempts, by trial and number, whose worker must have ended by now or have sent something.
+        """Return the attempts (trial and number) whose worker has been silent for too long.
 
-        A worker sends a heartbeat every second, but none while it stores its last checkpoint, which its lease
-        pays for. So a worker is overdue if it sends nothing until `SILENT_NS` after the end of its lease. If
-        it was ordered to stop, it is overdue after `SILENT_NS` of silence.
+        A worker sends a heartbeat every second, except while it stores its last checkpoint within its lease. So it is
+        overdue if it sends nothing until `SILENT_NS` after the end of its lease. A worker that was ordered to stop, or that
+        is on a wrong machine, is overdue after `SILENT_NS` of silence.
         """
         now, overdue = self._clock.elapsed_ns(), []
         for lease in self.leases.values():
@@ -241,7 +241,7 @@ class Loop:
         return self._lease(trial, attempt) is not None
 
     def _lease(self, trial: str, attempt: int) -> AttemptLease | None:
-        """Return the money of this attempt, or None if it no longer runs."""
+        """Return the attempt's lease, or None if the attempt no longer runs or waits."""
         lease = self.leases.get(trial)
         return lease if lease is not None and lease.attempt == attempt else None
 
@@ -267,10 +267,7 @@ class Loop:
         self.state.changed.clear()
 
     def _record_and_decide(self, turn: LoopTurn, event: ev.Event) -> None:
-        """Record an event, decide on it, and carry out the resulting commands.
-
-        Each event that a command produces is treated in the same way.
-        """
+        """Record an event, decide on it, and carry out the resulting commands. Do the same with each event that a command produces."""
         waiting: deque[ev.Event | do.Suggest | do.Predict] = deque([event])
         while waiting:
             next_event = waiting.popleft()
@@ -286,7 +283,10 @@ class Loop:
                 waiting.extend(self._carry_out(turn, command))
 
     def _carry_out(self, turn: LoopTurn, command: do.Command) -> Sequence[ev.Event | do.Suggest | do.Predict]:
-        """Carry out one command of `decide`. Return what follows: an event, or the command if an answer is due."""
+        """Carry out one command of `decide`. Return what to handle next in this turn.
+
+        That is the event that the command produced, or the command itself if the sampler must answer it, or nothing.
+        """
         match command:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
                 turn.suggest = command  # a slow sampler must not hold the transaction open
@@ -302,7 +302,7 @@ class Loop:
             case do.Finish(trial):
                 turn.commands.append(lambda: self._world.finish(trial))
             case do.Stop(trial):
-                keep_best = self.state.ending is None  # a job that is cancelled ends at once
+                keep_best = self.state.ending is None  # a job that is ending does not wait for saves
                 turn.commands.append(lambda: self._world.stop(trial, keep_best=keep_best))
             case do.EndJob():
                 self._end_job(turn, command)
@@ -324,7 +324,7 @@ class Loop:
         self.end = command
 
     def _spending_detail(self, tx: JournalTx) -> str:
-        """Describe what a job without reports paid for, and suggest a larger budget. Return "" if it spent nothing."""
+        """Describe the main cost of a job that ended without a report, and suggest a larger budget. Return "" if the job spent nothing."""
         spent: Counter[CostKind] = Counter()
         for trial, attempts in self.attempts.items():
             for attempt in range(1, attempts + 1):
@@ -341,7 +341,10 @@ class Loop:
         )
 
     def _begin(self, turn: LoopTurn, command: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
-        """Begin an attempt at the first place that the budget allows. Return an event if it allows none of them."""
+        """Begin an attempt at the first place that the budget allows. If it allows none, return the event `Refused` in a list.
+
+        Without `places`, the placement chooses them.
+        """
         trial, attempt = command.trial, self.attempts.get(command.trial, 0) + 1
         request = self._lease_request(turn, self.pace.begin_need_ns(trial))
         places = places or self._placement.choose(self._snapshot(trial))
@@ -388,8 +391,8 @@ class Loop:
         spec = self.state.spec
         row = lease.row_of(report, spec)
         turn.tx.put_report(row)
-        # A report carries the job's spend so far and, if the machine has another price than the job's usual one, that
-        # price.
+        # The event has the job's spend so far, and the machine's price if it differs from the job's usual one, because `decide` must not
+        # read the ledger.
         spent = self.hold_service.spent(turn.tx, self.leases.values())
         price = lease.rate.price if lease.rate.price != self.state.rate.price else None
         lacks = spec.lacks(report.metrics)
@@ -427,10 +430,10 @@ class Loop:
         self._end(turn, lease, end, reason, detail)
 
     def _keep_going(self, turn: LoopTurn, lease: AttemptLease, progress: WorkerMessage) -> None:
-        """Renew the lease of a trial if it asks for that, was promoted, or has used half of its lease.
+        """Renew the attempt's lease if the worker asks for it, the trial was promoted, or half of the lease is used.
 
-        A trial that is about to pause or finish gets its lease renewed too, because it may still be saving. A trial
-        that hangs is stopped.
+        The lease is also renewed while the trial is about to pause or finish, because its worker may still be saving. A
+        trial that hangs is stopped instead.
         """
         trial = lease.trial
         status = self.state.trial(trial).status
@@ -488,10 +491,10 @@ class Loop:
     def _close(
         self, turn: LoopTurn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = ""
     ) -> None:
-        """Settle the attempt's money and record its end.
+        """Settle the attempt's hold and record the attempt's end.
 
-        Training counts as lost if it repeated earlier training, or if the trial has to repeat it because it
-        was not saved.
+        Two parts of the training count as lost: training that repeated earlier training, and training that the trial has
+        to repeat because it was not saved.
         """
         lost = lost_ns(lease, self.saved.get(lease.trial, 0), done_again=end in DONE_AGAIN)
         self.hold_service.close(turn.tx, lease, lost_ns=lost, at=turn.at)
@@ -509,20 +512,23 @@ class Loop:
     def _refused(
         self, turn: LoopTurn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool
     ) -> ev.Event:
-        """Return the event that a hold was refused, with the limit that has no room for it."""
+        """Return the event `Refused`, which names the limit that has no room for the hold. `running` says whether the attempt has begun."""
         limit, refused_by = self.hold_service.limit(
             turn.tx, rate, request, gpus=self.state.budget.gpu_ms is not None
         )
         return ev.Refused(turn.at, trial, self._deadlines.binding_limit(limit), running, refused_by)
 
     def _job_best(self) -> float | None:
-        """Return the best score of all feasible reports, or None before the first."""
+        """Return the best score among all reports that satisfy the constraints, or None if there is none.
+
+        Also return None if the job's fidelity has proxies.
+        """
         state = self.state
-        if state.leader is None or state.spec.fidelity.proxies:  # scores of other rungs are not comparable
+        if state.leader is None or state.spec.fidelity.proxies:  # with proxies, scores of different rungs are not comparable
             return None
         return None if state.leader_violation else state.leader_score
 
     def _snapshot(self, trial: str) -> TrialSnapshot:
-        """Return the trial's snapshot for the placement."""
+        """Return the trial's snapshot, from which the placement decides."""
         now, left_ns = Instant(self._clock.elapsed_ns()), self._deadlines.wall_clock_ns()
         return snapshot(self.state, trial, self.leases, self.saved, self.pace, now=now, time_ns=left_ns)

@@ -28,16 +28,17 @@ Verdict = Literal["stays", "refused", "wrong_machine"]
 
 @dataclass(frozen=True, slots=True)
 class MachineCheck:
-    """Check the machine that an attempt was given, or its machines on several nodes, against the job's request."""
+    """Check the machine that an attempt was given against the job's request. If a trial has several nodes, check all their machines."""
 
     wanted: Resources = field(default_factory=Resources)  #: What the job requested.
-    #: Returns a machine's offer. None if machines are not checked, so that each counts as the requested one.
+    #: Returns a machine's offer, or None if its price is not known. The field is None if machines are not checked: each then counts as
+    #: the requested one.
     find: Find | None = None
 
     def expected_place(self, lease: AttemptLease, machine: WorkerMachine) -> Place | None:
-        """Return the machine's place if the job allows it at the price that the attempt's hold pays for. Otherwise return None.
+        """Return the machine's place if the job allows the machine and its rate is the one that the attempt's hold pays for.
 
-        Return None for several machines, too: their price depends on all of them.
+        Otherwise return None. For several machines also return None, because the rate depends on all of them.
         """
         offer = self.find(machine) if self.find is not None and not machine.others else None
         if offer is None or forbidden(offer, self.wanted) is not None:
@@ -53,12 +54,12 @@ class MachineCheck:
         machine: WorkerMachine | None,
         at: Instant,
     ) -> Verdict:
-        """Have the attempt pay for the machine that it was given.
+        """Check the machine that the attempt was given, and have the attempt pay its price.
 
         Returns:
-            "refused" if the budget does not allow the machine. "wrong_machine" if the job does not allow it or its price
-            is not known; then `lease.wrong_machine` says why. In both cases the attempt may use no more than its current
-            hold. "stays" otherwise.
+            "stays" if the attempt may stay on the machine. "refused" if the budget cannot pay for the machine. "wrong_machine" if
+            the job does not allow the machine or its price is not known; `lease.wrong_machine` then says why. Unless the
+            attempt stays, it may use no more than its current hold.
         """
         if machine is None or self.find is None:
             return "stays"
@@ -78,11 +79,12 @@ class MachineCheck:
         return "stays" if hold_service.reprice(tx, lease, place, at) else "refused"
 
     def _rate(self, offers: Sequence[Offer]) -> Rate:
-        """Return the rate of a trial with one node on a machine of each of these offers."""
+        """Return the rate of a trial whose nodes are on machines of these offers, one offer for each node that is known."""
         rates = [offer.rate(self.wanted.on_one_node) for offer in offers]
         if len(set(rates)) == 1:
             return offers[0].rate(self.wanted)
-        # A node that is not known yet counts as the most expensive of the known ones.
+        # The worker learns of its other nodes one by one. Until then each counts as the most expensive known node, so that the hold is
+        # not too small.
         rates += [max(rates, key=lambda rate: rate.price)] * (self.wanted.nodes - len(rates))
         price = Price(sum(rate.price.micro_usd_per_hour for rate in rates))
         return Rate(price, sum(rate.milli_gpus for rate in rates))
@@ -91,7 +93,7 @@ class MachineCheck:
 def forbidden(offer: Offer, wanted: Resources) -> str | None:
     """Return why a trial that requested `wanted` may not run on this offer, or None if it may.
 
-    A spot machine is allowed if the trial requested on demand, because it is cheaper.
+    The market does not matter: a spot machine may be used for a trial that requested on demand, because it is cheaper.
     """
     machine = f"a {offer.instance_type} {_MARKETS[offer.market]} at ${offer.price.usd_per_hour:g} an hour"
     if wanted.market == "spot" and offer.market != "spot":

@@ -1,7 +1,7 @@
 """The driver of one launch of one job: `python -m tuner.service.driver --job JOB --epoch N`, run as a Ray Job.
 
 The driver rebuilds the job from the database and runs it under Ray Tune until the job ends or pauses. Everything that
-the driver knows is recorded, so if it is killed, the next driver continues. `Heartbeat` tells
+the driver needs to continue is recorded, so if it is killed, the next driver continues from the record. `Heartbeat` shows
 the service that the driver makes progress, and `ControlPoller` reads the users' control requests.
 
 Exit status 0: the job's state says how it ended. 1: the job did not end, or a later driver owns it.
@@ -49,9 +49,9 @@ from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
 
-HEARTBEAT_S = 0.5  # between heartbeats
-LOOK_S = 0.25  # between looks for control requests
-HANGS_AFTER_S = 60.0  # no heartbeat is recorded once the loop has made no progress for so long
+HEARTBEAT_S = 0.5  # time between two heartbeats
+LOOK_S = 0.25  # time between two checks for control requests
+HANGS_AFTER_S = 60.0  # if the loop has made no progress for this long, no heartbeat is recorded
 # How long to wait for a database that restarts. Trials continue within their leases during the wait.
 DATABASE_AWAY_S = 20.0
 # How long a worker can outlive its driver's last heartbeat: one more heartbeat, and the time until Ray notices.
@@ -70,36 +70,36 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """This process's launch of its job (job and epoch), and the launch's access to the database."""
+    """Identify this driver's launch of its job (job and epoch), and read and write the database on its behalf."""
 
     database: Database
     job: str
     epoch: int
 
     def control(self) -> Control:
-        """Return the requested state and the budget of the job.
+        """Return the job's control request, budget and concurrency.
 
-        If the connection breaks during the query, repeat the query once. Raise Unavailable if the database
-        cannot be reached within `DATABASE_AWAY_S`.
+        The query is repeated once, because the connection may break if the database restarts. Raise Unavailable if the
+        database cannot be reached within `DATABASE_AWAY_S`.
         """
         for is_repeated in (False, True):
             try:
                 with self.database.read() as db:
                     return jobs.control(db, self.job)
             except Unavailable as error:
-                # the connection broke during the query; the next one waits for the server
+                # The connection broke during the query. The next query waits until the server is back.
                 if is_repeated:
                     raise
                 log.warning("a query of the database failed and is repeated: %s", error.detail)
         raise AssertionError
 
     def width(self, concurrency: int) -> int:
-        """Return how many trials the project's quota lets this job run at once, of `concurrency`."""
+        """Return how many trials this job may run at once: `concurrency`, or fewer if the project's quota allows fewer."""
         with self.database.read() as db:
             return queue.get(db, jobs.get(db, self.job).project).width(concurrency)
 
     def trial_requests(self, *, after: int) -> list[TrialRequest]:
-        """Return the requests about single trials whose number is above `after`."""
+        """Return the users' requests about single trials that came after the request with the number `after`."""
         with self.database.read() as db:
             return jobs.trial_requests_of(db, self.job, after=after)
 
@@ -131,7 +131,10 @@ class LaunchContext:
             return artifact_bytes(db, job)
 
     def record_versions(self) -> None:
-        """Record the versions of this driver's software, for users who upgrade the service while the driver runs."""
+        """Record the versions of the tuner, Ray and Python that this driver runs with.
+
+        After an upgrade of the service, users can see which drivers still run with the old versions.
+        """
         versions = {"tuner": release(), "ray": ray.__version__, "python": platform.python_version()}
         with self.database.write("driver.versions") as db:
             launches.record_versions(db, self.job, self.epoch, **versions)
@@ -149,9 +152,9 @@ class LaunchContext:
 
 
 class Heartbeat(threading.Thread):
-    """The thread that records a heartbeat regularly while the loop makes progress.
+    """Record a heartbeat every `HEARTBEAT_S`, in a thread, while the loop makes progress.
 
-    If a later driver of the job has started, the thread ends this process at once, and its workers with it.
+    If a later driver of the job has started, the thread exits this process at once, so that Ray ends its workers too.
     """
 
     def __init__(self, context: LaunchContext) -> None:
@@ -187,9 +190,9 @@ class Heartbeat(threading.Thread):
 
 
 class ControlPoller:
-    """Check for control requests and changes of the job a few times per second, and call the loop's `tick`.
+    """Check for control requests and changes of the job every `LOOK_S`, and call the loop's `tick`.
 
-    `concurrency` is that of the job's row, which the project's quota may lower.
+    `concurrency` is how many trials the job itself allows at once. The project's quota may allow fewer.
     """
 
     def __init__(
@@ -207,9 +210,9 @@ class ControlPoller:
         self._next = 0.0
 
     def turn(self) -> None:
-        """Note that the loop makes progress.
+        """Note that the loop makes progress. Call this on every turn of Tune's loop.
 
-        Every `LOOK_S` also update the display, check for requests, and call the loop's tick.
+        Every `LOOK_S`, also update the dashboard, pass new requests to the loop, and call the loop's `tick`.
         """
         now = self._heartbeat.turned_at = time.monotonic()
         if now < self._next or self._loop.end is not None:
@@ -234,7 +237,7 @@ class ControlPoller:
 
 
 def handle_trial_requests(loop: Loop, context: LaunchContext) -> None:
-    """Pass the requests about single trials that were not handled yet to the loop, unless the job has ended."""
+    """Pass the users' new requests about single trials to the loop, until the job has ended."""
     for request in context.trial_requests(after=loop.state.requests):
         if loop.end is None:
             loop.handle_event(replace(request, at=Instant(time.time_ns())))
@@ -250,7 +253,7 @@ def rebuild(
     find: Find | None = None,
     places: AllowedPlaces | None = None,
 ) -> tuple[Loop, SqlJournal, Actuator]:
-    """Rebuild the job from its record, and carry out the state that the user requested.
+    """Rebuild the job from its record, and carry out the user's newest control request. Return its loop, journal and actuator.
 
     Args:
         context: The launch and its database.
@@ -258,7 +261,7 @@ def rebuild(
         row: The job.
         heartbeat: The heartbeat thread.
         died_at: When the previous driver's workers are known to have stopped. None if that is not known.
-        find: Returns the priced offer that matches a machine.
+        find: Returns the priced offer that matches a machine, for the machine check. None if machines are not checked.
         places: The offers to choose from, with their rates. None if all machines are equally good.
     """
     now = Instant(time.time_ns())
@@ -303,10 +306,9 @@ def rebuild(
 def _warm_starts(
     context: LaunchContext, settings: Settings, row: JobRow, sampler: Sampler, heartbeat: Heartbeat
 ) -> WarmStarts:
-    """Return the earlier trials that the job continues (warm start).
+    """Return the trials of earlier jobs that this job continues (warm start), after copying their checkpoints.
 
-    The digest of the job's code is recorded, because a later job may only continue trials that ran with the same
-    code.
+    Also record the digest of the job's code, because a later job may only continue trials that ran with the same code.
     """
     code = code_of(row.spec, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     with context.database.write("driver.code") as db:
@@ -325,8 +327,8 @@ def _warm_starts(
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     """Run the driver of one launch of a job, and return its exit status.
 
-    `finder(settings, row)` returns a function. That function describes a machine as a priced offer, or returns None if the
-    machine's price is not known.
+    `finder` returns a function for the job. That function returns the priced offer that matches a machine, or None if the machine's
+    price is not known.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)

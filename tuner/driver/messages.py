@@ -16,8 +16,8 @@ from tuner.domain.usage import Usage
 T = TypeVar("T")
 WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
 ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
-# After how many lost attempts in a row, without a new step or a newer checkpoint, a trial fails. Without this limit, a trial that is lost at
-# another step each time would use up the budget. It is high, because crashes of machines are not the trial's fault. Each `Lost` event
+# A trial fails after this many lost attempts in a row without a new step or a newer checkpoint. Without this limit, a trial that is lost at
+# another step each time would use up the budget. The limit is high, because crashes of machines are not the trial's fault. Each `Lost` event
 # records the limit, so that recorded jobs replay unchanged after it is changed.
 MOST_LOST = 100
 # Limits for listing the metrics that were reported instead of the objective.
@@ -36,11 +36,11 @@ class StepReport:
     at: Instant
 
     def value(self, metric: str) -> float | None:
-        """Return the metric as a number, or None if it is missing or is not a number."""
+        """Return the value of `metric` as a number, or None if the report lacks it or it is not a number."""
         return number(self.metrics.get(metric))
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the first metrics, cut to a length that fits an error message."""
+        """Return the names of the first `NAMES_KEPT` metrics, each cut to `NAME_CHARS`, for an error message about a missing objective."""
         return tuple(name[:NAME_CHARS] for name in sorted(self.metrics)[:NAMES_KEPT])
 
 
@@ -56,7 +56,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class SavedPart:
-    """A checkpoint from the middle of a step that became durable."""
+    """A checkpoint that was saved in the middle of a step and has become durable."""
 
     step: int  #: The last finished step.
     train_ns: int  #: The attempt's training time up to the checkpoint.
@@ -64,7 +64,7 @@ class SavedPart:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """Why an attempt ended although the driver did not order it."""
+    """The reason why an attempt ended that the driver did not stop."""
 
     kind: str
     type: str
@@ -78,14 +78,16 @@ class AttemptFailure:
 
     @property
     def is_of_the_machines(self) -> bool:
-        """Whether a machine caused the failure, and not the trial: another process took the port on which the ranks of the attempt meet, or
-        a node was lost. Another attempt gets another port, or other nodes.
+        """Whether a machine caused the failure, and not the trial.
+
+        Either another process took the port on which the ranks of the attempt meet, or a node was lost. The next attempt gets
+        another port, or other nodes.
         """
         return self.kind in ("port", "worker")
 
     @property
     def summary(self) -> str:
-        """One line of text. Equal failures have equal lines."""
+        """The failure in one line of at most 500 characters: its type and the first line of its message."""
         first = self.message.strip().splitlines()[0] if self.message.strip() else ""
         return f"{self.type}: {first}"[:500] if self.type else first[:500]
 
@@ -103,14 +105,14 @@ class WorkerMessage:
     need_ns: int = 0  #: By how many nanoseconds the worker asks to extend its lease.
     saved_step: int | None = None  #: The step of the newest durable checkpoint.
     failure: AttemptFailure | None = None
-    #: The part of the setup time that prepared the worker itself. The worker's next attempt does not need it.
+    #: The part of the setup time, in nanoseconds, that prepared the worker itself. The worker's next attempt does not need it.
     warming_ns: int = 0
     node: str = ""  #: Ray's id of the worker's node. Empty if it is not known.
     has_notice: bool = False  #: Whether the worker's machine is about to be taken away.
-    #: The checkpoint that the attempt continued from. 0 if there was none, None if it is not known yet.
+    #: The step of the checkpoint that the attempt continued from. 0 if there was none, None if it is not known yet.
     from_step: int | None = None
-    #: The part of the restore and of the last save that was spent on retries because the storage failed, and the part of the setup in
-    #: which a dataset arrived.
+    #: Time, in nanoseconds, that is not the trial's overhead: retries of the restore and of the last save because the storage failed, and
+    #: the part of the setup in which a dataset was downloaded.
     outage_ns: int = 0
     #: Facts about the machine from its cloud, such as its type and region. Empty if they are not known yet.
     machine: Mapping[str, str] = field(default_factory=dict)
@@ -118,8 +120,8 @@ class WorkerMessage:
     environment: Environment | None = None  #: The attempt's environment, sent in one of its messages.
     #: The newest checkpoint from the middle of a step, if it became durable since the last message.
     part: SavedPart | None = None
-    carried_ns: int = 0  #: Training time of earlier attempts in the step in which the attempt began.
-    #: The other nodes of the attempt that are known to the worker, each with its cloud's facts.
+    carried_ns: int = 0  #: Training time of earlier attempts in the step in the middle of which this attempt began.
+    #: The other nodes of the attempt that the worker knows of: Ray's id of each, and the facts that its cloud reports.
     others: tuple[tuple[str, Mapping[str, str]], ...] = ()
     #: Whether the worker can run no more attempts, because another node of its trials was lost.
     retires: bool = False
@@ -166,7 +168,7 @@ class WorkerMessage:
 
 
 def _text(value: T) -> T:
-    """Return a value of user code as a database accepts it."""
+    """Return a value that comes from user code. In strings, replace characters that the database does not accept."""
     return storable(value) if isinstance(value, str) else value  # type: ignore[return-value]
 
 
@@ -179,18 +181,18 @@ _ENDS: dict[str, AttemptEnd] = {
     "failed": "failed",
     "preempted": "preempted",
 }
-# Training after the newest checkpoint counts as lost for these outcomes, because the trial has to repeat it.
+# After these outcomes the trial continues, so training after its newest checkpoint has to be repeated and counts as lost.
 DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
-# Failures that a machine's shutdown also causes: a signal to all processes, or a disk too full for the last save. If
-# the trial itself was the cause, it fails again on another machine.
+# Failures that a machine's shutdown can cause too: a signal to all processes, or a failed save. On a machine with a notice they count as a
+# preemption. If the trial itself was the cause, it fails again on another machine.
 _BY_ITS_MACHINE = {"killed", "saving"}
 
 
 def end_of(progress: WorkerMessage) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
-    Three failures do not count as the trial's: of the storage, of a port that was taken, and of a node that was lost.
-    On a machine that is about to be taken away, a failure that its shutdown also causes counts as a preemption.
+    A failure of the storage, a port that was taken and a lost node count as a lost attempt, because they are not the trial's fault.
+    On a machine that is about to be taken away, a failure that the shutdown can cause too counts as a preemption.
     """
     if progress.state == "failed" and progress.failure is not None:
         if progress.has_notice and (
@@ -203,7 +205,7 @@ def end_of(progress: WorkerMessage) -> AttemptEnd:
 
 
 def cause_of(failure: AttemptFailure | None) -> AttemptCause:
-    """Return why an attempt was lost or failed. `failure` is None if the worker vanished."""
+    """Return the cause to record for an attempt that was lost or failed. `failure` is None if the worker sent no last message."""
     if failure is None:
         return "worker"
     return next((cause for cause in CAUSES if cause == failure.kind), "other")

@@ -1,6 +1,6 @@
-"""Step, start and save durations, learned from workers' reports.
+"""Learn how long steps, starts and saves take, from the workers' reports.
 
-They determine the shortest useful lease, and when a trial counts as hanging.
+The durations determine the shortest useful lease and when a trial counts as hanging.
 """
 
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from tuner.domain.cost import CostKind, Meter
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-# A trial hangs if it trains without a report for HANG_TIMES the slowest step seen. If no step was seen, the limit
-# is the time that the budget buys, divided by HANG_BUDGET_PART. It is never below the floor. The same rule applies to
-# setup, loading and saving.
+# A trial counts as hanging if it trains for HANG_TIMES the job's slowest step without a report. Before the first step, the limit
+# is the time that the budget buys, divided by HANG_BUDGET_PART. The limit is never below STEP_FLOOR_NS. The same rule applies to
+# setup, loading and saving, with OVERHEAD_FLOOR_NS.
 HANG_TIMES = 20
 HANG_BUDGET_PART = 8
 STEP_FLOOR_NS = 30_000_000_000
@@ -23,8 +23,9 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 class JobPace:
     """Durations of steps and of the overhead of attempts.
 
-    When the money runs out, a new trial requests a lease for the smallest overhead and the fastest step that were seen. If that lease turns
-    out too short, nothing is lost, because the money could not have paid for anything else.
+    The first lease of a new trial must be at least as long as the smallest overhead and the fastest step seen so far. So the trial may
+    begin even if little money is left. If this lease turns out too short, nothing is lost, because the money could not have paid for
+    anything else.
     """
 
     step_ns: dict[str, int] = field(default_factory=dict)  #: The slowest of the last few steps, by trial.
@@ -38,7 +39,7 @@ class JobPace:
     def stepped(self, trial: str, train_ns: int) -> None:
         """Note the duration of a trial's step.
 
-        The trial's remembered slowest step loses a quarter of its value with each further step, so that one
+        The remembered duration is that of the trial's slowest step. It shrinks by a quarter with each further step, so that a single
         slow step is forgotten.
         """
         self.step_ns[trial] = max(train_ns, self.step_ns.get(trial, 0) * 3 // 4)
@@ -52,22 +53,22 @@ class JobPace:
         Args:
             trial: The trial.
             meter: The last reading of the worker's meter.
-            warming_ns: The time in which a cold worker prepared itself. It is not counted for the next attempt: it is
-                a hundred times what a warm worker needs, and the worker is warm now.
-            outage_ns: The time spent waiting for a storage that failed. It is not counted either.
-            starved: The lease ended before a step did, so the next attempt needs more time.
+            warming_ns: The time in which a new worker prepared itself. It does not count towards the least overhead, because the
+                worker's next attempt needs a hundredth of it.
+            outage_ns: The time spent waiting for a storage that failed. It does not count as overhead.
+            starved: Whether the lease ended before the attempt's first step, so that the next attempt needs a longer one.
         """
         overhead = max(0, sum(meter.ns.get(kind, 0) for kind in OVERHEAD) - outage_ns)
         self.longest_overhead_ns = max(overhead, self.longest_overhead_ns)
         overhead -= warming_ns
         trained = meter.ns.get("train", 0)
-        if overhead > 0 and trained:  # otherwise it may have ended during its setup
+        if overhead > 0 and trained:  # an attempt that did not train may have ended during its setup
             self.least_overhead_ns = min(overhead, self.least_overhead_ns) or overhead
         if starved:
             self.wanted_ns[trial] = self.least_overhead_ns + 2 * trained
 
     def begin_need_ns(self, trial: str) -> int:
-        """Return the shortest useful lease of a new attempt."""
+        """Return the length, in nanoseconds, of the shortest useful lease of the trial's next attempt."""
         step = self.step_ns.get(trial, self.fastest_ns)
         known = self.least_overhead_ns + step * 5 // 4 if step else UNKNOWN_NEED_NS
         return max(known, self.wanted_ns.get(trial, 0))
@@ -76,9 +77,9 @@ class JobPace:
         """Return why a trial is considered hanging, or "" if it is not.
 
         Args:
-            trained_ns: Training time since its last report.
-            overhead_ns: Time of setup, restore and checkpoints since its last report, without the time of waiting for a storage that failed.
-            buys_ns: How long the whole budget pays for one trial. It sets the limit while no duration has been measured.
+            trained_ns: Training time since the trial's last report.
+            overhead_ns: Time of setup, restore and checkpoints since the trial's last report, without waiting for a storage that failed.
+            buys_ns: How long the job's whole budget would pay for one trial. It sets the limit until a duration has been measured.
         """
         for ns, seen, floor, where in (
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),
@@ -90,5 +91,5 @@ class JobPace:
         return ""
 
     def step_need_ns(self, trial: str) -> int:
-        """Return the time that the trial's next step needs, with a margin."""
+        """Return the time, in nanoseconds, that the trial's next step needs, with a margin of a quarter. Return 0 before its first step."""
         return self.step_ns.get(trial, 0) * 5 // 4

@@ -41,13 +41,13 @@ class TrialSnapshot:
     at: Place | None = None  #: Where its attempt runs or waits. None if it has no attempt.
     waited_ns: int | None = None  #: How long its attempt has waited for a machine. None if it runs.
     target: int | None = None  #: The step up to which the trial may train now.
-    #: The longest training time that may be left from the newest checkpoint to `target`. None if it is not known.
+    #: Upper bound for the training time from the newest checkpoint to `target`, in nanoseconds. None if it is not known.
     left_ns: int | None = None
-    least_ns: int = 0  #: The shortest training time that may be left from the current step.
+    least_ns: int = 0  #: Lower bound for the training time from the current step to `target`, in nanoseconds.
     unsaved_ns: int = 0  #: The part of `left_ns` that the current attempt has trained but not saved.
     changeover_ns: int = 0  #: How long a move to another machine takes.
     time_ns: int | None = None  #: Time left of the wall clock. None if there is no limit.
-    preemptions_without_progress: int = 0  #: How many preemptions in a row brought no newer checkpoint.
+    preemptions_without_progress: int = 0  #: How many preemptions in a row the trial had without saving a newer checkpoint.
 
     @property
     def runs_at(self) -> Offer | None:
@@ -63,21 +63,18 @@ class Placement(Protocol):
     """
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
-        """Return the places at which a new attempt may run, best first and never empty.
-
-        The loop takes the first that the budget allows.
-        """
+        """Return at least one place at which the trial's next attempt may run, best first. The loop takes the first that the budget allows."""
 
     def relocation(self, trial: TrialSnapshot) -> Place | None:
         """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
-        """Learn what progress costs at a place, from an attempt that ended there.
+        """Learn what progress costs at a place, from an attempt that has ended there.
 
         Args:
             place: Where the attempt ran.
-            paid_ns: The time that was paid for.
-            gained_ns: The part of it that was training and need not be done again.
+            paid_ns: The time that the attempt is billed for.
+            gained_ns: The part of `paid_ns` that was training and need not be repeated.
             now: The time, on the same monotonic clock as `TrialSnapshot.now`.
         """
 
@@ -121,8 +118,13 @@ class AllowedPlaces:
     def room(self, place: Place, occupied: OccupiedOffers, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on the machines of this offer.
 
-        Trials of other jobs on these machines are not known, so they are not subtracted. An attempt then waits although this method
-        returned room for it. With `now`, machines that the autoscaler has yet to start are not counted.
+        Trials of other jobs on these machines are not known and therefore not subtracted, so an attempt may have to wait although this
+        method returned room. With `now`, machines that the autoscaler has yet to start are not counted.
+
+        Args:
+            place: The offer.
+            occupied: How many trials of this job use each offer.
+            now: Whether to count existing machines only.
         """
         assert place.offer is not None
         machines = [
@@ -137,7 +139,8 @@ class CheapestFree:
     """Placement on the cheapest offer that has room for another trial of the job.
 
     Machines that the autoscaler may start count as room. If no offer has room, the cheapest offer is chosen, and the attempt waits.
-    For a machine that the autoscaler has yet to start, an attempt waits up to `coming_ns`, if that is longer than `KIND_WAIT_NS`.
+    An attempt waits up to `KIND_WAIT_NS` before it may move to another offer. If the autoscaler has yet to start the machine, it
+    waits up to `coming_ns`, if that is longer.
     """
 
     def __init__(self, places: AllowedPlaces, *, coming_ns: int = KIND_WAIT_NS) -> None:
@@ -157,10 +160,10 @@ class CheapestFree:
         return self._another(at, trial.occupied)
 
     def _another(self, at: Place, occupied: OccupiedOffers) -> Place | None:
-        """Return the cheapest other offer that has room for a trial on existing machines.
+        """Return the cheapest offer other than `at` that has room for a trial on existing machines.
 
-        If there is none, return the next offer with a machine that the autoscaler may start, or None if there is none of these either.
-        The offers are tried in turn, from cheap to expensive, so that an attempt that waits in vain tries them all.
+        If there is none, return the next more expensive offer for which the autoscaler may start a machine, and after the most expensive
+        one begin again with the cheapest, so that an attempt that waits in vain tries all offers. Return None if no other offer has room.
         """
         others = [place for place in self._places.all if place != at]
         free = next((place for place in others if self._places.room(place, occupied, now=True) > 0), None)
@@ -176,23 +179,23 @@ class CheapestFree:
         pass
 
 
-# The shortest notice of any cloud, that of a pod on GKE. Azure and Google give 30 s, AWS two minutes. A worker does
-# not know which applies.
+# The shortest notice period of any cloud: a pod on GKE gets 15 s, a machine 30 s on Azure and Google and two minutes on AWS. The shortest
+# one is assumed, because a worker does not know which applies.
 NOTICE_NS = 15 * NS
 
 
 def interruption_risk(market: str, seen: Losses, nodes: int = 1) -> InterruptionRisk:
-    """Return the risks of an attempt on machines of this market.
+    """Return the estimated risks that an attempt on this market is preempted or lost.
 
     Args:
         market: The market.
         seen: How the job's attempts on this market ended. On spot, a lost worker counts as a preemption without notice.
-        nodes: The nodes of an attempt. The interruption of one of them ends it.
+        nodes: The number of nodes of an attempt. It raises the risks, because the interruption of any node ends the attempt.
     """
     preempted, lost = seen.outcomes.get("preempted", 0), seen.outcomes.get("lost", 0)
     if market == "on_demand":
-        # Before the first loss, the prior is a month per machine, with the weight of a month. From the first loss on, it is
-        # that of spot machines, which has less weight.
+        # Until the first loss, the prior is one crash per machine and month, with the weight of a month of observations. A loss shows
+        # that this may be too low, so the prior of spot machines is used from then on, which has less weight.
         prior = Hazard.of_spot(nodes) if preempted + lost else Hazard.of_crashes(nodes)
         return InterruptionRisk(crash=prior.after(seen.machine_ns, preempted + lost))
     notices = Notices()

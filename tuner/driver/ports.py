@@ -42,7 +42,7 @@ class Assignment:
     #: The job's best score so far. A worker always saves a step that is better.
     job_best: float | None = None
 
-    seed: int = 0  #: What is added to the job's seed: not 0 if the trial repeats another one.
+    seed: int = 0  #: A number to add to the job's seed. It is not 0 if the trial repeats the configuration of another trial.
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
@@ -52,7 +52,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
-    """What a loop needs to know about its job beyond the spec. It is fixed when the driver starts."""
+    """The facts about a job, in addition to its spec, with which the loop is created. They do not change while the driver runs."""
 
     job: str
     #: The rate of the most expensive machine that the job's trials may be given. Decisions estimate costs
@@ -71,10 +71,10 @@ class World(Protocol):
     def begin(self, assignment: Assignment) -> None: ...
 
     def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
-        """Let an attempt train up to the step `until`.
+        """Let the trial's running attempt train up to the step `until`, or to the trial's last step if it is None.
 
         `lease_ns` is the length of the attempt's whole lease, counted from its beginning. `job_best` is the
-        job's best score so far.
+        job's best score so far, or None if there is none.
         """
 
     def pause(self, trial: str) -> None: ...
@@ -82,7 +82,7 @@ class World(Protocol):
     def finish(self, trial: str) -> None: ...
 
     def stop(self, trial: str, *, keep_best: bool) -> None:
-        """Stop an attempt at once. With `keep_best` its worker may first save a step that is the job's best."""
+        """Stop the trial's attempt at once. With `keep_best`, its worker first saves the attempt's best step if it is the job's best."""
 
 
 class Clock(Protocol):
@@ -90,7 +90,7 @@ class Clock(Protocol):
         """Return the wall clock's time. It may jump, so it is used for dates only, never to measure durations."""
 
     def elapsed_ns(self) -> int:
-        """Return the time of a monotonic clock."""
+        """Return the time of a monotonic clock, in nanoseconds, to measure durations. Its zero has no meaning."""
 
 
 class JournalTx(Protocol):
@@ -103,15 +103,13 @@ class JournalTx(Protocol):
         """Record an event and return its sequence number. The numbers of a job start at 1 and have no gaps."""
 
     def hold(self, hold: OpenHold) -> bool:
-        """Place a hold (reserve money). Return False, and change nothing, if posted + held + cost would
-        exceed the budget.
+        """Place a hold (reserve money) and return True. Also return True if the same hold exists already.
 
-        Return True if the same hold exists already.
+        Return False, and change nothing, if posted + held + cost would exceed the budget.
         """
 
     def settle(self, hold_id: str, used: Mapping[CostKind, Cost], *, at: Instant) -> None:
-        """Settle a hold: post the used part, by kind, and release the rest. Settling a settled hold again
-        changes nothing.
+        """Settle a hold: post the used part, by cost kind, and release the rest. A second call changes nothing.
 
         Raises:
             ValueError: The used part exceeds the hold.
@@ -120,19 +118,19 @@ class JournalTx(Protocol):
     def correct(
         self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
     ) -> None:
-        """Move posted cost between kinds, such as from train to lost.
+        """Move posted cost between cost kinds, such as from `train` to `lost`.
 
-        The amounts add up to zero. A repeat changes nothing.
+        The amounts in `costs` add up to zero. A second call with the same `correction_id` changes nothing.
         """
 
     def account(self) -> Account:
         """Return the account as this transaction sees it."""
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        """Return the largest hold that the budgets have room for at this time.
+        """Return the largest hold that the job's budget and its shared budgets have room for at this time.
 
-        With `freeing`, assume that the hold with this id has been settled and has released `freed`. A hold
-        that fits into the result is not refused in the same transaction.
+        A hold that fits into the result is not refused in the same transaction. With `freeing`, the result assumes that the hold with
+        this id has already been settled and has released `freed`.
         """
 
     def put_trial(
@@ -147,10 +145,10 @@ class JournalTx(Protocol):
         """Create or replace the record of what the attempt has used of its machine so far."""
 
     def put_report(self, report: ReportRow) -> bool:
-        """Record a report. Return False if the trial has reported this step before. The first report is kept then."""
+        """Record a report. If the trial has reported this step before, keep the first report and return False."""
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
-        """Return cost and duration (ns) of the trial's report of this step, or None if it has no such report."""
+        """Return the cost and the duration (in nanoseconds) that the trial's report of this step has, or None without such a report."""
 
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
         """Return the cost that was posted for the attempt so far, by kind, including corrections."""
@@ -159,9 +157,9 @@ class JournalTx(Protocol):
         """Create or replace the checkpoint."""
 
     def keep_checkpoints(self, trial: str, *, keep: int) -> None:
-        """Forget the trial's checkpoints except the newest `keep` and the one of the best reported step.
+        """Remove the records of the trial's checkpoints, except the newest `keep` and that of the best reported step.
 
-        The worker removes the files of the same checkpoints.
+        The worker applies the same rule to the files.
         """
 
     def forget_checkpoints(self, trial: str, *, after_step: int) -> None:
@@ -179,8 +177,8 @@ class JournalTx(Protocol):
     ) -> None:
         """Change the job's state.
 
-        A job that pauses resumes by itself at `again_at`, or once the shared budget `waits_for` allows more, unless a
-        user has requested something else.
+        The service resumes a paused job at `again_at`, or once the shared budget `waits_for` has room, unless a user has
+        requested something else.
 
         Raises:
             Conflict: `tuner.domain.job.MOVES` does not allow this change.
@@ -201,9 +199,9 @@ class LoopTurn:
     tx: JournalTx
     at: Instant
     commands: list[Callable[[], None]] = field(default_factory=list)
-    #: The trials that were promoted or allowed to continue in this turn.
+    #: The trials that were allowed to continue in this turn. Their workers must be notified, even if the lease is not renewed.
     go: set[str] = field(default_factory=set)
-    #: The suggestion to request from the sampler after the commit, because the sampler is slow.
+    #: The suggestion to request after the commit, because a slow sampler would hold the transaction open. None if there is none.
     suggest: Suggest | None = None
 
 
@@ -227,6 +225,6 @@ class Journal(Protocol):
         """Return the step of the newest durable checkpoint for each trial that has one."""
 
     def running_ns(self) -> int:
-        """Return for how long the job was `running` before the current launch, in nanoseconds."""
+        """Return how long the job was in the state `running` before the current launch, in nanoseconds."""
 
     def account(self) -> Account: ...

@@ -58,7 +58,7 @@ class WorkerActivity:
 class JobSpend:
     """The job's money according to the ledger."""
 
-    metadata: Mapping[str, str]  #: JobSpend and budget of the job.
+    metadata: Mapping[str, str]  #: The job's spend and budget, as texts for the metadata of the Ray Job.
     posted: Mapping[str, Money]  #: The posted spend of each requested trial.
 
 
@@ -69,7 +69,7 @@ class RayDisplay:
         job: The job's name.
         submission_id: The id of the Ray Job.
         loop: The loop of the job. Only the thread that calls `turn` reads it.
-        spend: Reads the ledger for the trials with these ids. Called by the writing thread.
+        spend: Returns the spend of the job and of the trials with the given ids. Called by the writing thread.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class RayDisplay:
             self._thread.join(TIMEOUT_S)
 
     def _work_of(self, trial: str, attempt: int) -> WorkerActivity | None:
-        """Return what the worker of this attempt does, or None if the attempt is over and the worker idle."""
+        """Return the current state of an attempt for the dashboard, or None if the attempt has ended and its worker is idle."""
         lease = self._loop.leases.get(trial)
         if lease is None or lease.attempt != attempt:
             return None
@@ -156,7 +156,7 @@ class RayDisplay:
 
 
 def change_metadata(submission_id: str, changes: Mapping[str, str]) -> None:
-    """Change the metadata of a Ray Job. Does nothing if the job is not running."""
+    """Add `changes` to the metadata of a Ray Job. Do nothing if the Ray Job is not running, because Ray itself then writes its record."""
     gcs = _worker().gcs_client
     key = JobInfoStorageClient.JOB_DATA_KEY.format(job_id=submission_id).encode()
     stored = gcs.internal_kv_get(key, ray_constants.KV_NAMESPACE_JOB, timeout=TIMEOUT_S)
@@ -170,7 +170,7 @@ def change_metadata(submission_id: str, changes: Mapping[str, str]) -> None:
 
 
 def publish_reprs(reprs: Mapping[bytes, str]) -> None:
-    """Have the dashboard show other texts for those of this driver's actors that are alive."""
+    """Have the dashboard show new texts for this driver's actors, by actor id. Actors that are not alive are skipped."""
     channel = gcs_utils.create_gcs_channel(ray.get_runtime_context().gcs_address)
     try:
         alive = messages.GetAllActorInfoRequest.Filters(

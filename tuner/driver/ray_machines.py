@@ -1,4 +1,4 @@
-"""The machines of the cluster: those on which Ray would place work, the one that an attempt was given, and those that were taken away."""
+"""Look up machines of the cluster: those that can get work, the one that an attempt was given, and whether one was taken away."""
 
 import atexit
 import contextlib
@@ -23,15 +23,15 @@ log = logging.getLogger("tuner.driver")
 
 
 class AssignedMachines:
-    """Look up the machines of attempts. Used by the driver's thread only.
+    """Look up the machines that attempts were given. Only the driver's thread may use it.
 
-    If Ray does not answer, return None. The machine is looked up again with the worker's next message.
+    If Ray does not answer, the methods return None. `note_message` then looks the machine up again.
     """
 
     def __init__(self) -> None:
         # The nodes as Ray describes them, by Ray's node id. While a node lives, neither its labels nor its resources change.
         self._nodes: dict[str, WorkerMachine] = {}
-        # The facts that the cloud reports about each node, by Ray's node id.
+        # The facts that the cloud reports about each node (machine type, market, region, zone), by Ray's node id.
         self._facts: dict[str, Mapping[str, str]] = {}
         # The nodes of each attempt, and the facts about each node that were used when its machine was last returned.
         self._known: dict[tuple[str, int], tuple[list[str], list[Mapping[str, str]]]] = {}
@@ -44,7 +44,7 @@ class AssignedMachines:
         Args:
             trial: The trial.
             attempt: The number of its attempt.
-            nodes: The nodes of its worker. Empty: Ray did not answer.
+            nodes: Ray's ids of its worker's nodes. Empty if Ray did not answer.
         """
         with contextlib.suppress(Exception):
             if (machine := self._machine_of(trial, attempt, nodes)) is not None:
@@ -60,7 +60,7 @@ class AssignedMachines:
         machines = [(progress.node, progress.machine), *progress.others]
         self._facts |= {node: facts for node, facts in machines if facts}
         known, used = self._known.get((progress.trial, progress.attempt), ([], []))
-        # Nodes that have not answered the worker yet are known from the assignment.
+        # Keep the nodes known from the assignment: the worker does not report a node that has not answered it yet.
         nodes = list(dict.fromkeys([*known, *(node for node, _ in machines)]))
         if not progress.node or (nodes == known and used == self._facts_of(nodes)):
             return None
@@ -95,12 +95,13 @@ HEAD = "node:__internal_head__"
 
 
 class ClusterMachines:
-    """A callable that returns the machines as of about a second ago. Call `ray.init` before creating it.
+    """List the cluster's machines as of about a second ago, when called. Call `ray.init` before creating it.
 
-    A call returns at once, because callers are within a transaction. A thread asks Ray, which can take a
-    minute if the head does not answer. Meanwhile the last known machines are returned.
+    A call returns at once, because callers are within a transaction. A thread refreshes the list. While Ray's head does not
+    answer, which can take a minute, calls return the last known machines.
 
-    Nodes that drain, or are known to be dead, are not included. `types` are the machines that may still be started.
+    The list has no nodes that drain or are known to be dead. It includes machines that the autoscaler may still start: `types` are the
+    node types that it may start.
     """
 
     def __init__(self, types: NodeTypes) -> None:
@@ -109,7 +110,7 @@ class ClusterMachines:
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="machines", daemon=True)
         self._watcher.start()
-        # runs before Ray's own exit handler, which closes the connection that the thread uses
+        # Stop the thread before Ray's own exit handler closes the connection that it uses. Handlers run in reverse order of registration.
         atexit.register(self.close)
 
     def __call__(self) -> list[WorkerMachine]:
@@ -144,14 +145,13 @@ REACH_S = 1.0
 def was_preempted(error: Exception | None, node_id: str) -> bool:
     """Return whether a worker's death counts as a preemption.
 
-    Takes up to a second if nothing answers at its node's address.
-
-    It counts if the node was drained for a preemption, even if Ray does not know of the node's death yet. It
-    also counts if the node is a spot machine that disappeared without notice.
+    It does if the worker's node drains or was drained for a preemption, even if Ray does not know of the node's death yet. It
+    also does if the node is a spot machine that disappeared without notice. To find out, this connects to the node, which takes up to a
+    second if nothing answers.
 
     Args:
         error: The error that Ray reported for the worker.
-        node_id: The worker's node. Empty: unknown.
+        node_id: Ray's id of the worker's node. Empty if it is not known.
     """
     if getattr(error, "preempted", False):
         return True
@@ -167,13 +167,14 @@ def was_preempted(error: Exception | None, node_id: str) -> bool:
 
 
 def nodes_of(error: Exception | None, actor: Any = None, *, several: bool = False) -> list[str]:
-    """Return the nodes of a worker, which may have died before its first message. Return none if Ray does not know them.
+    """Return Ray's ids of a worker's nodes, the node of its actor first. Return an empty list if Ray does not know them.
 
-    The first one is that of its actor. On several nodes, the others are those of its placement group's other bundles.
+    This also works for a worker that died before its first message. With `several`, the other nodes are those of the actor's placement
+    group.
 
     Args:
         error: The error that Ray reported. If it names an actor, that actor is used.
-        actor: The trial's actor. It is used if the error names none, as an error from the actor's own code does.
+        actor: The worker's actor, which is used if the error names none. An error that the actor's own code raised names none.
         several: Whether the worker has several nodes.
     """
     actor_id = getattr(error, "actor_id", None)
@@ -191,7 +192,7 @@ def nodes_of(error: Exception | None, actor: Any = None, *, several: bool = Fals
 
 
 def _nodes_of_group(actor_id: str) -> list[str]:
-    """Return the nodes of the placement group that an actor is in. The bundle of a node that was lost has none."""
+    """Return the nodes of an actor's placement group, in the order of its bundles. A bundle whose node was lost is skipped."""
     data = cluster_state._connect_and_get_accessor().get_actor_info(ray.ActorID(bytes.fromhex(actor_id)))
     group_id = ActorTableData.FromString(data).placement_group_id
     group = cluster_state.placement_group_table(ray.PlacementGroupID(group_id))
@@ -205,10 +206,10 @@ def kill_worker(actor: Any) -> None:
 
 
 def _answers(node: Mapping[str, Any]) -> bool:
-    """Return whether the node still accepts connections.
+    """Return whether the node still accepts connections, which shows that only the worker died and not its node.
 
-    Ray takes seconds to notice that a node is gone, and a driver learns of its worker's end before that. If only the
-    worker died, its node still accepts connections.
+    Ray's own list of nodes does not show this in time: Ray takes seconds to notice that a node is gone, and the driver learns
+    of its worker's end before that.
     """
     with contextlib.suppress(OSError):
         address = (node["NodeManagerAddress"], node["NodeManagerPort"])

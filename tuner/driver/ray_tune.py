@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-# By module, the class that Ray Tune's type annotations name. The driver does not need these modules.
+# The modules that are not imported, each with the class of it that Ray Tune's type annotations name.
 _NOT_IMPORTED = {"ray.data": "Dataset", "pandas": "DataFrame"}
 
 
@@ -26,7 +26,7 @@ class _Placeholder(ModuleType):
         setattr(self, annotated, type(annotated, (), {}))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system looks for __path__, __spec__ and others
+        if name.startswith("__"):  # the import system looks up __path__, __spec__ and others, which must not import the module
             raise AttributeError(name)
         self.withdraw()
         return getattr(importlib.import_module(self.__name__), name)

@@ -1,7 +1,7 @@
 """Rebuild a job from its record after its driver ended for any reason.
 
-The recorded events are replayed to the core and to the sampler, which restores the job's state. The replay
-uses neither the ledger nor any worker. Afterwards the holds that the dead driver left open are settled, and
+The recorded events are passed to `decide` and to the sampler again, which restores the job's state. This replay
+uses neither the ledger nor any worker. Then the holds that the previous driver left open are settled, and
 its open attempts end as lost.
 """
 
@@ -22,8 +22,8 @@ from tuner.tuning.decide import decide
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     """Bring a new loop to the recorded state of its job, and record `Launched`.
 
-    `died_at` is when the workers of the previous driver are known to have stopped; None means now. An earlier
-    time reduces the bill. The leases limit the bill in any case.
+    `died_at` is when the workers of the previous driver are known to have stopped. Time after it is not billed. None means
+    `now`. In any case, no attempt is billed beyond its lease.
     """
     for event in loop.journal.events():
         loop.state, _ = decide(loop.state, event)
@@ -50,9 +50,9 @@ def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
 
 
 def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> None:
-    """Record the end of an attempt.
+    """Record that an attempt of the previous driver was lost.
 
-    Training after the newest checkpoint has to be done again, so its cost moves from train to lost.
+    Training after the newest checkpoint has to be repeated, so its cost is moved from `train` to `lost`.
     """
     trial = loop.state.trial(row.trial)
     kept = max(loop.saved.get(row.trial, 0), row.from_step)

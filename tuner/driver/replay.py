@@ -1,12 +1,12 @@
 """Replay a job's recorded events through `decide` and its sampler, as recovery does, and compare with the record.
 
-`check` answers whether the record is what the code decides: the sampler gives the recorded answers, a command permits each
-event, and the trials and the job ended as recorded. `compare` answers where another scheduler or sampler would have
-decided differently on the same events.
+`check` verifies that the code decides what was recorded: the sampler gives the recorded answers, a command permits each
+event, and the trials and the job end as recorded. `compare` finds the first event at which another scheduler or sampler
+would have decided differently.
 
-Both are pure: they read no clock and no database, and they work on the journal of a simulated job, too. `decide`
-changes the state in place, so a replay always starts from the first event. The loop computes each answer of the sampler
-from the state just before it records the answer, and so does a replay.
+Both are pure functions: they read no clock and no database. They also work on the journal of a simulated job. `decide`
+changes the state in place, so a replay always starts from the first event. Like the loop, a replay computes each answer of the
+sampler from the state just before the answer.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ Source = Callable[[ev.Inherited], tuple[Config, ev.Inherited] | None]
 """Return an earlier job's trial as its own record shows it up to the inherited step. None if there is no such record."""
 
 DifferenceCode = Literal[
-    "answer",  # The sampler gives another answer than the recorded one.
+    "answer",  # The sampler's answer differs from the recorded one, or from that of the other policy.
     "commands",  # Two policies return different commands for the same event. Only from `compare`.
     "not_permitted",  # No command permits the event.
     "answer_missing",  # A command that is always answered in the same transaction has no answer.
@@ -59,9 +59,9 @@ TURN_BEGINS = (
     | ev.WallClockEnded
     | ev.WindowClosed
 )
-# `decide` and samplers check their own invariants with these errors. A record that breaks one was not made by them.
+# The errors that `decide` and samplers raise if an event breaks their invariants. They never made such a record themselves.
 NOT_POSSIBLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
-# What the service does with a job without a driver, by the job's new state. The events do not show it.
+# Changes of state that the service makes to jobs without a driver, by new state: the stop reason, and an explanation. No event records them.
 BY_SERVICE: Mapping[JobState, tuple[StopReason | None, str]] = {
     "running": (None, "the job was resumed, and its next driver has not begun"),
     "paused": (None, "the service paused the job, which had no driver"),
@@ -72,7 +72,7 @@ BY_SERVICE: Mapping[JobState, tuple[StopReason | None, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What is recorded of one job, up to its last event."""
+    """The events of one job, and the recorded states of its trials and of the job after the last event."""
 
     #: The events with their numbers, which begin at 1 and have no gaps.
     events: Sequence[tuple[int, ev.Event]]
@@ -84,7 +84,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Something that was decided or recorded, in plain words and as fields."""
+    """A decision or a recorded event, described in words and as fields."""
 
     summary: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Difference:
     code: DifferenceCode
     number: int  #: Number of the event at which they differ.
     at: Instant  #: Time of that event.
-    trial: str | None  #: The trial that it is about, if any.
+    trial: str | None  #: The trial that the event is about. None if it is about the job.
     decided: Decision  #: What the job's own policy decides.
     other: Decision  #: What the record shows, or what the other policy decides.
 
@@ -115,7 +115,7 @@ class Replayed:
     """The result of a replay."""
 
     events: int  #: Events that were replayed.
-    decisions: int  #: Commands that were decided because of these events.
+    decisions: int  #: Commands that `decide` returned for these events.
     answers: int  #: Answers of the sampler that were computed again and compared.
     concurrency: int  #: How many trials may run at once after the last event.
     difference: Difference | None  #: The first difference. None if the decisions are the same.
@@ -124,9 +124,9 @@ class Replayed:
 
 @dataclass(frozen=True)
 class _RecordedWarmStarts(WarmStarts):
-    """Proposes the warm starts that were recorded.
+    """Propose the warm starts that were recorded, instead of choosing them again.
 
-    Which trials an earlier job had to offer depended on its checkpoints at that time, so it cannot be decided again.
+    The choice depended on the checkpoints that the earlier jobs had at that time, so it cannot be repeated.
     """
 
     recorded: Mapping[str, ev.Suggested] = field(default_factory=dict)
@@ -136,14 +136,14 @@ class _RecordedWarmStarts(WarmStarts):
 
 
 class Fold:
-    """One policy's state of a job while the recorded events are replayed.
+    """Apply recorded events to a job one by one, and hold the state that results under one policy (scheduler and sampler).
 
     Args:
-        spec: The job, with the policy's scheduler and sampler.
-        sampler: A new sampler, or None to take the recorded answers because the sampler's cannot be computed.
+        spec: The job's spec, with the policy's scheduler and sampler.
+        sampler: A new sampler. None if its answers cannot be computed; the recorded answers are then used.
         events: All recorded events.
         rate: The rate with which the job's decisions estimate costs.
-        concurrency: How many trials may run at once until an event sets it. Launches of older releases do not.
+        concurrency: How many trials may run at once until an event changes it. `Launched` events of older releases do not have it.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Fold:
         }
         warm_starts = _RecordedWarmStarts(recorded=inherited)
         self._learner = None if sampler is None else Learner(spec, sampler, warm_starts)
-        # The commands that wait for their answer to be recorded. A slow sampler answers `Suggest` after its turn.
+        # The commands whose answer has not been replayed yet. `Suggest` is kept separately, because a slow sampler answers it after the turn.
         self.predictions: deque[do.Predict] = deque()
         self.suggestion: do.Suggest | None = None
         self.attempts_open: set[str] = set()  #: Trials with an attempt that has begun and has not ended.
@@ -171,7 +171,7 @@ class Fold:
         self.end: do.EndJob | None = None
 
     def question(self, event: Answer) -> Question | None:
-        """Return the command that this event answers, or None if there is none."""
+        """Return the pending command (`Suggest` or `Predict`) that this event answers, or None if it answers none."""
         if isinstance(event, ev.Suggested):
             return self.suggestion if self.suggestion and self.suggestion.trial == event.trial else None
         if self.predictions and self.predictions[0].trial == event.trial:
@@ -180,7 +180,10 @@ class Fold:
         return None if is_running else self.suggestion
 
     def answer(self, question: Question, at: Instant) -> Answer | None:
-        """Return the sampler's answer, or None without a sampler. Ask once: a sampler suggests each trial once."""
+        """Return the sampler's answer to the command, or None without a sampler.
+
+        Call this once for each command, because a sampler can suggest each trial only once.
+        """
         if self._learner is None:
             return None
         if isinstance(question, do.Predict):
@@ -188,7 +191,7 @@ class Fold:
         return self._learner.next(self.state, question.trial, at)
 
     def apply(self, event: ev.Event) -> list[do.Command]:
-        """Decide on an event, and return the commands."""
+        """Apply the next event with `decide`, and return the resulting commands."""
         self._close(event)
         self.state, commands = decide(self.state, event)
         if self._learner is not None:
@@ -208,7 +211,7 @@ class Fold:
         return commands
 
     def _close(self, event: ev.Event) -> None:
-        """Note which commands and attempts the event ends."""
+        """Remove the pending commands that the event answers and the open attempts that it ends."""
         match event:
             case ev.Suggested() | ev.Predicted():
                 question = self.question(event)
@@ -245,11 +248,12 @@ def check(
 
     Args:
         record: The record of the job.
-        spec: The job.
-        sampler: Return a new sampler of the job. None if its history is gone. Its answers are then not checked.
+        spec: The job's spec.
+        sampler: Returns a new sampler of the job. None if the trials of earlier jobs from which it learned are gone. Its answers are then
+            not checked.
         rate: The rate with which the job's decisions estimate costs.
-        concurrency: How many trials may run at once until an event sets it. Launches of older releases do not.
-        source: Looks up the trials of earlier jobs that this job continued.
+        concurrency: How many trials may run at once until an event changes it. `Launched` events of older releases do not have it.
+        source: Looks up a trial of an earlier job that this job continued (warm start).
         may_continue: Called before each event. The replay ends early if it returns False.
     """
     fold = Fold(spec, sampler and sampler(), record.events, rate=rate, concurrency=concurrency)
@@ -257,7 +261,7 @@ def check(
 
 
 class _Check:
-    """One replay of a record. It keeps what has been compared so far."""
+    """Replay one record, compare it with what is decided, and count what has been compared so far."""
 
     def __init__(
         self, record: JobRecord, fold: Fold, source: Source, may_continue: Callable[[], bool]
@@ -296,9 +300,10 @@ class _Check:
         return None
 
     def _event_differs(self, number: int, event: ev.Event) -> Difference | None:
-        """Compare an event with what was decided before it, and decide on it."""
+        """Check that an earlier decision permits the event, then apply the event. Return the difference, or None."""
         here = number, event.at, getattr(event, "trial", None)
-        # The loop answers `Predict` at once. Only a refused hold and other answers may have been in its queue before.
+        # The loop answers `Predict` in the same turn. Only events that were in its queue already can come first: other answers, and
+        # refused holds of attempts that had not begun.
         queued = isinstance(event, Answer) or (isinstance(event, ev.Refused) and not event.running)
         try:
             if self._fold.predictions and not queued:
@@ -347,7 +352,7 @@ class _Check:
         return None
 
     def _trials_differ(self) -> Iterator[Difference]:
-        """Compare the trials' rows. Each difference is at the event that caused the trial's state."""
+        """Compare the recorded rows of the trials with the replayed trials. A difference names the event that caused the trial's state."""
         rows, times = self._record.trials, dict(self._record.events)
         if rows is None:
             self._skip("the states of the trials and of the job", "the job changed while its record was read")
@@ -367,10 +372,10 @@ class _Check:
                 yield Difference("trial_config", *difference)
 
     def _job_differs(self) -> Difference | None:
-        """Compare how the job ended.
+        """Compare the recorded state of the job with the replayed one. Return the difference, or None.
 
-        The service also changes the state of jobs that have no driver. Those changes are not decided from events, so that
-        they are named in `unchecked` instead.
+        The service also changes the state of jobs that have no driver. No event records those changes, so they are listed as
+        unchecked instead.
         """
         if self._record.job is None:
             return None
@@ -403,7 +408,7 @@ def _unanswered(number: int, event: ev.Event, question: Question, recorded: Deci
 
 
 def _objection(fold: Fold, event: ev.Event) -> Decision | None:
-    """Return what was decided instead, if no command permits the event. Return None if the event is permitted."""
+    """Return None if a command permits the event. Otherwise return what was decided instead of it."""
     if fold.end is not None and not isinstance(event, ev.Launched | ev.BudgetChanged):
         return Decision(f"{in_words(fold.end).summary}, so that only a new launch may follow")
     if fold.suggestion is not None and isinstance(event, TURN_BEGINS):
@@ -461,7 +466,7 @@ def _exists(state: State, trial: str) -> bool:
 
 
 def _same(decided: Answer, recorded: Answer) -> bool:
-    """Return whether two answers are equal in everything but their time and the progress of a warm start."""
+    """Return whether two answers are equal, except for their time and the recorded progress of a warm start."""
     if isinstance(decided, ev.Suggested) and isinstance(recorded, ev.Suggested):
         same_kind = (decided.inherited is None) == (recorded.inherited is None)
         return same_kind and (decided.trial, decided.config) == (recorded.trial, recorded.config)
@@ -480,8 +485,8 @@ def compare(
 ) -> Replayed:
     """Replay the same events under two policies, and return the first event at which they decide differently.
 
-    Up to that event, both are in the same situation. After it, the recorded events are not those that the other policy would
-    have led to, so the replay ends there. The record is not compared with either.
+    Up to that event, both policies see the same events. The events after it would have been different under the other policy, so
+    the replay ends there. This does not check the record itself; see `check`.
     """
     events = decisions = answers = 0
     difference, unchecked = None, list[Unchecked]()
@@ -512,7 +517,7 @@ def compare(
 
 
 def _answers_differ(ours: Fold, theirs: Fold, number: int, event: Answer) -> Difference | None:
-    """Compare the answers of two samplers to the same command. Return None if the event answers no command."""
+    """Compare the two samplers' answers to the command that the event answers. Return None if they agree or if there is no command."""
     mine, yours = ours.question(event), theirs.question(event)
     if mine is None or yours is None:
         return None

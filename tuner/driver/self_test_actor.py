@@ -1,4 +1,4 @@
-"""Run the restore self-test, or an export, on the cluster: in an actor of the size of a trial, on a machine of one market."""
+"""Run the restore self-test, or an export, in a Ray actor with the resources of a trial, on a machine of a given offer."""
 
 import contextlib
 import time
@@ -18,10 +18,10 @@ class Tester:
     """The actor that runs the self-test."""
 
     def ready(self) -> None:
-        """Return once the actor has a machine."""
+        """Do nothing. Ray completes the call once the actor has a machine."""
 
     def run(self, order: dict[str, Any]) -> tuple[Verdict, int]:
-        """Return the verdict, and the age of this process in nanoseconds."""
+        """Run the self-test. Return the verdict, and the age of this process in nanoseconds, for the bill."""
         hide_unrequested_gpus()
         return self_test(**order), time.monotonic_ns() - STARTED_NS
 
@@ -30,20 +30,18 @@ class Exporting:
     """The actor that runs an export."""
 
     def ready(self) -> None:
-        """Return once the actor has a machine."""
+        """Do nothing. Ray completes the call once the actor has a machine."""
 
     def run(self, order: dict[str, Any]) -> tuple[ExportResult, int]:
-        """Return the result, and the age of this process in nanoseconds."""
+        """Run the export. Return the result, and the age of this process in nanoseconds, for the bill."""
         hide_unrequested_gpus()
         return export(**order), time.monotonic_ns() - STARTED_NS
 
 
 class PaidActor:
-    """An actor for work that the job pays for. It waits for a machine from its creation on.
+    """An actor for work that the job pays for. Ray begins to look for a machine when the actor is created.
 
-    The actor is killed at the end of the `with` block.
-
-    Methods raise SelfTestActorLost if the actor dies.
+    The actor is killed at the end of the `with` block. `has_machine` and `answered` raise SelfTestActorLost if it dies before.
     """
 
     work: type  #: The class of the actor.
@@ -63,12 +61,12 @@ class PaidActor:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the actor, so that it uses its machine no longer."""
+        """Kill the actor, so that it no longer uses its machine."""
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self._actor)
 
     def has_machine(self, within_s: float) -> bool:
-        """Return whether the actor has a machine, after waiting up to `within_s`."""
+        """Wait up to `within_s` seconds until the actor has a machine, and return whether it has one."""
         if self._began_ns is None and _has(self._ready, within_s):
             self._began_ns = time.monotonic_ns()
         return self._began_ns is not None
@@ -77,19 +75,19 @@ class PaidActor:
         self._answer = self._actor.run.remote(order)
 
     def answered(self, within_s: float) -> bool:
-        """Return whether the work has ended, after waiting up to `within_s`."""
+        """Wait up to `within_s` seconds until the work has ended, and return whether it has ended."""
         return _has(self._answer, within_s)
 
     def answer(self) -> Any:
-        """Return the result of work that has ended."""
+        """Return the result of the work. Call this only after `answered` has returned True."""
         answer, self._told_ns = ray.get(self._answer)
         return answer
 
     def used_ns(self) -> int:
-        """Return for how long the work has used the machine, in nanoseconds.
+        """Return how long the actor has used its machine, in nanoseconds. Return 0 if it has not been given one.
 
-        If the process has reported its age, return that. Otherwise count from the time when the actor was
-        first seen to have a machine.
+        This is the age of its process if `answer` has returned it. Otherwise it is the time since the actor was first seen to have
+        a machine.
         """
         if self._began_ns is None:
             return 0

@@ -1,7 +1,7 @@
-"""Before a job may use spot machines, its trainable must pass the restore self-test.
+"""Require that a job's trainable passes the restore self-test before the job may use spot machines.
 
 The test runs on the cluster with the resources of one trial, on an on-demand machine if one is available. The
-job pays for it as `setup`, from a hold like any other. The result is stored by the digest of the trainable's
+job pays for the test from a hold, with the cost kind `setup`. The result is stored with the digest of the trainable's
 code, so later jobs with the same code are not tested again.
 """
 
@@ -33,10 +33,10 @@ from tuner.store.self_tests import SelfTestRow, refusal
 from tuner.worker.environment import code_of
 from tuner.worker.self_test import SelfTestActorLost, Verdict
 
-if TYPE_CHECKING:  # it imports Ray, which takes a second
+if TYPE_CHECKING:  # this module imports Ray, which takes a second
     from tuner.driver.self_test_actor import SelfTestActor
 
-# The test may use this fraction of the remaining money, but always at least ten minutes and at most a day.
+# The test may use 1/SHARE of the remaining money. Its time limit is still at least LEAST_NS (if the money lasts so long) and at most MOST_NS.
 SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
@@ -51,34 +51,34 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class SpotEligibility:
-    """The self-test check of one job before it uses spot machines."""
+    """Decide whether one job may use spot machines, with a self-test if the result is not known yet."""
 
     database: Database
     row: JobRow
     epoch: int
     #: Called several times per second. The test is abandoned once it returns False.
     may_continue: Callable[[], bool]
-    #: After this long without a machine, the next kind is tried. In later rounds the wait grows, so that a slow start
-    #: of a process can succeed.
+    #: How many seconds to wait for a machine of one offer before the next offer is tried. The wait doubles in each round over all
+    #: offers, so that a process that starts slowly can succeed.
     wait_s: float
-    seen: str | None = None  #: The digest of the code as the service computed it.
+    seen: str | None = None  #: The digest of the trainable's code that the service computed when the job was submitted.
     storage: str = ""
     start_actor: Callable[[Offer, Resources], "SelfTestActor"] = field(kw_only=True)
-    #: Whether a machine of this kind exists. If none exists, the cheapest kind is requested, because trials
-    #: can use that machine too.
+    #: Returns whether a machine of this offer exists. If no machine of any offer exists, the cheapest offer is requested first, because
+    #: trials can then use that machine too.
     is_available: Callable[[Offer], bool] = lambda offer: True
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
-        """Return why this job may not run, or None if it may.
+        """Return None if this job may run. If its trainable fails the self-test, return why the job may not run.
 
-        Also return None if the job is not to continue. A job that has had an attempt passed the test before.
-        It may continue even if its code has changed since.
+        Also return None if `may_continue` has returned False. A job that has had an attempt has passed the test before, so it is
+        not tested again, even if its code has changed since.
 
         Args:
-            died_at: When the previous driver is known to have stopped.
+            died_at: When the previous driver is known to have stopped. None means that the current time is used.
 
         Raises:
-            Unavailable: The test itself was lost repeatedly.
+            Unavailable: The machine of the test was lost `LOST_MAX` times.
         """
         with self.database.read() as db:
             begun = jobs.has_attempts(db, self.row.id)
@@ -102,7 +102,10 @@ class SpotEligibility:
         return refusal(verdict.reason)
 
     def _note(self, result: SelfTestRow) -> None:
-        """Store a result for later jobs, and for the check when a job is submitted."""
+        """Store a result by the digest of the code, for later jobs.
+
+        Also store it by the digest `seen`, which the service looks up when a job is submitted.
+        """
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, result)
             if self.seen is not None:
@@ -137,7 +140,7 @@ class SpotEligibility:
     # The test
 
     def _tested(self, died_at: Instant | None) -> Verdict | None:
-        """Run the test until it has a result. Return None if the job is not to continue."""
+        """Run the test, and repeat it if its machine is lost. Return None if `may_continue` has returned False."""
         with self.database.write("gate.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             now = _now()
@@ -157,9 +160,12 @@ class SpotEligibility:
         return None
 
     def _test(self, number: int) -> Verdict | None:
-        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""
+        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing.
+
+        Return None if `may_continue` has returned False. `number` counts the tries of this driver, from 1.
+        """
         size = self.row.spec.resources
-        # Existing machines first, on-demand ones before spot, then the cheapest.
+        # Offers with an existing machine come first, and on-demand ones before spot ones. Otherwise the cheapest offer comes first.
         kinds = sorted(
             self.row.offers,
             key=lambda offer: (
@@ -169,8 +175,8 @@ class SpotEligibility:
             ),
         )
         for turn, offer in enumerate(cycle(kinds)):
-            # Whether the actor has a machine is known only once its process runs there, so allow for the
-            # start of a process.
+            # An actor is known to have a machine only once its process runs there, so the wait must be able to grow to the time that the
+            # start of a process may take.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.start_actor(offer, size) as actor:
                 if self._awaited(actor.has_machine, wait_s):
@@ -183,7 +189,7 @@ class SpotEligibility:
         """Place a hold (reserve money) for the test, run the test on a `SelfTestActor` that has a machine, and settle
         the hold.
 
-        Return None if the job is not to continue.
+        Return None if `may_continue` has returned False.
         """
         name = hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(self.row.spec.resources.on_one_node)
@@ -211,7 +217,7 @@ class SpotEligibility:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
-        """Return the arguments of the self-test."""
+        """Return the arguments of the self-test, which must end within `limit_ns` nanoseconds."""
         spec, size = self.row.spec, self.row.spec.resources
         with self.database.read() as db:
             teacher = teacher_of(db, self.row, self.storage)
@@ -232,7 +238,10 @@ class SpotEligibility:
         }
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Return whether `done` became true in time. Return False too if the job is not to continue."""
+        """Wait up to `within_s` seconds until `done` returns True. Return False if it does not, or if `may_continue` returns False.
+
+        The argument of `done` is how long one call may wait, in seconds.
+        """
         deadline = time.monotonic() + within_s
         while self.may_continue():
             if done(LOOK_S):

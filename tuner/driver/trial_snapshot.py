@@ -13,7 +13,7 @@ from tuner.driver.placement import TrialSnapshot
 from tuner.tuning.state import State, TrialRecord
 
 STARTS: tuple[CostKind, ...] = ("setup", "restore")
-# The start of a worker on another, new machine: a process that imports Ray and torch.
+# How long a worker takes to start on another machine, where its process must first import Ray and torch.
 WORKER_NS = 10 * NS
 DOUBT = 0.5  # relative error of a duration estimated from a single step
 
@@ -37,7 +37,7 @@ def snapshot(
         saved: The step of the newest checkpoint, by trial.
         pace: The durations seen so far.
         now: The time on a monotonic clock.
-        time_ns: Time left of the wall clock. None if it has no limit.
+        time_ns: Time until the wall-clock limit, in nanoseconds. None if there is no limit.
     """
     trial, lease, kept = state.trial(name), leases.get(name), saved.get(name, 0)
     target = trial.until if trial.until is not None else state.max_step
@@ -46,7 +46,7 @@ def snapshot(
         left_ns = _left_ns(trial, target - kept, pace)
         least_ns = _least_ns(state, trial, target - max(kept, lease.last_step if lease else 0))
     waits = lease is not None and lease.waits
-    # Until the first attempt ends, nothing else is known about starts than how long the current attempts take.
+    # Until the first attempt ends, the only known start durations are those of the current attempts.
     starts = (sum(lease.meter.ns.get(kind, 0) for kind in STARTS) for lease in leases.values())
     longest_start_ns = max(pace.longest_overhead_ns, *starts, 0)
     return TrialSnapshot(
@@ -66,10 +66,10 @@ def snapshot(
 
 
 def _left_ns(trial: TrialRecord, steps: int, pace: JobPace) -> int | None:
-    """Return the longest time, in nanoseconds, that the next `steps` steps of the trial may take, or None if nothing is known.
+    """Return an upper bound for the time that the trial's next `steps` steps take, in nanoseconds. Return None if no step was measured.
 
-    It uses the trial's own steps if there are any, else the slowest step of all trials. The result is an
-    upper bound, because an estimate that is too low could make the trial miss its deadline.
+    The bound is estimated from the trial's own steps if there are any, else from the slowest step of all trials. An
+    estimate that is too low could make the trial miss its deadline.
     """
     if not trial.steps:
         return pace.slowest_ns * max(0, steps) or None
@@ -77,10 +77,10 @@ def _left_ns(trial: TrialRecord, steps: int, pace: JobPace) -> int | None:
 
 
 def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
-    """Return the shortest time, in nanoseconds, that the next `steps` steps of the trial may take. Return 0 if no step was trained yet.
+    """Return a lower bound for the time that the trial's next `steps` steps take, in nanoseconds. Return 0 if no step was measured.
 
-    It uses the trial's own steps if there are any, else the steps of all trials. The result is a lower bound: if it exceeds the time
-    left, the trial cannot meet the deadline.
+    The bound is estimated from the trial's own steps if there are any, else from the steps of all trials. If it exceeds the time left, the
+    trial cannot meet the deadline.
     """
     trained_ns, done = (trial.trained_ns, trial.steps) if trial.steps else (state.trained_ns, state.steps)
     return round(trained_ns * max(0, steps) * (1 - _doubt(trial.steps))) // max(1, done)
@@ -98,24 +98,24 @@ def may_move(trial: TrialRecord, lease: AttemptLease) -> bool:
 
 
 def unsaved_ns(lease: AttemptLease, kept: int) -> int:
-    """Return the training time after the trial's newest checkpoint."""
+    """Return the attempt's training time, in nanoseconds, since the trial's newest checkpoint, which was saved at the step `kept`."""
     return max(0, lease.meter.ns.get("train", 0) - lease.trained_ns.get(kept, 0))
 
 
 def lost_ns(lease: AttemptLease, kept: int, *, done_again: bool) -> int:
-    """Return the training time of an ended attempt that counts as lost.
+    """Return how much of an ended attempt's training time counts as lost, in nanoseconds.
 
-    It is the training that repeated earlier training. With `done_again`, training that was not saved is lost
-    too, because the trial has to repeat it.
+    Training that repeated earlier training is lost. With `done_again`, training since the newest checkpoint (at step `kept`) is
+    lost too, because the trial has to repeat it.
     """
     lost = lease.again_ns + (unsaved_ns(lease, kept) if done_again else 0)
     return min(lost, lease.meter.ns.get("train", 0))
 
 
 def _occupied(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
-    """Count, for each offer, the other trials whose attempts run on it, wait for it or move to it.
+    """Count, for each offer, the trials other than `name` whose attempts run on it, wait for it or are about to move to it.
 
-    An attempt on a machine that is about to be taken away does not count, unless it moves to another machine.
+    An attempt on a machine that is about to be taken away does not count there.
     """
     occupied: Counter[Offer] = Counter()
     for lease in leases.values():
