@@ -31,7 +31,7 @@ from tuner.store.jobs import JobRow
 from tuner.worker.export import ExportResult
 from tuner.worker.self_test import SelfTestActorLost
 
-if TYPE_CHECKING:  # this module imports Ray, which takes a second
+if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
     from tuner.driver.self_test_actor import ExportActor
 
 ENDS_WITHIN_NS = 10 * NS  # the export ends by itself this long before its limit

@@ -33,7 +33,7 @@ from tuner.store.self_tests import SelfTestRow, refusal
 from tuner.worker.environment import code_of
 from tuner.worker.self_test import SelfTestActorLost, Verdict
 
-if TYPE_CHECKING:  # this module imports Ray, which takes a second
+if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
     from tuner.driver.self_test_actor import SelfTestActor
 
 # The test may use 1/SHARE of the remaining money. Its time limit is still at least LEAST_NS (if the money lasts so long) and at most MOST_NS.

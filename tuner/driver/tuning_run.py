@@ -1,4 +1,4 @@
-"""Run Ray Tune once. It carries out the loop's commands until the loop has ended."""
+"""Run Ray Tune for one launch of a job: start workers, pass their messages to the loop, and return when the loop has ended."""
 
 import functools
 import os
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def exit_on_error(hook: Callable[P, R]) -> Callable[P, R]:
-    """End the process at once if `hook` raises. The next driver continues from the record."""
+    """Wrap a hook of Tune so that an exception in it ends the process at once. The next driver then continues from the record."""
 
     @functools.wraps(hook)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -60,7 +60,7 @@ class Unrecorded:
 
 
 class WorkerSearcher(Unrecorded, Searcher):
-    """The searcher, which requests workers from Tune.
+    """Request workers from Tune, as its searcher.
 
     Args:
         pool: The workers.
@@ -83,7 +83,8 @@ class WorkerSearcher(Unrecorded, Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the config of a new worker, None if there are enough, or FINISHED if the job has ended.
 
-        While this returns None and nothing runs, Tune calls no other hook for up to ten minutes.
+        While this returns None and no worker runs, Tune calls no other hook for up to ten minutes, so the periodic work is
+        done here too.
         """
         self._each_turn()
         self._pool.withdraw()
@@ -105,7 +106,7 @@ class WorkerSearcher(Unrecorded, Searcher):
 
 
 class WorkerScheduler(Unrecorded, TrialScheduler):
-    """The scheduler, which passes each message of a worker, and each worker's death, to the pool."""
+    """Pass the messages of workers, and their deaths, to the pool, as Tune's scheduler."""
 
     _supports_buffered_results = False
 
@@ -126,9 +127,9 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
 
     @exit_on_error
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Tell the pool about a dead worker. Tune does not start it again (`max_failures=0`).
+        """Report a dead worker to the pool. Tune does not start it again (`max_failures=0`).
 
-        A worker that died idle is noticed when Tune reuses it.
+        The death of an idle worker is noticed only when Tune reuses the worker.
         """
         self._pool.died(tune_controller, trial)
 
@@ -140,9 +141,9 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
 
     @exit_on_error
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Do the driver's periodic work, and return the worker that gets the next free place.
+        """Do the driver's periodic work, and return the requested worker that Tune should start next.
 
-        Tune calls this on every turn of its loop, at least ten times per second. Other workers start by themselves.
+        Tune calls this on every turn of its loop, at least ten times per second. It also starts other requested workers by itself.
         """
         self._each_turn()
         return self._pool.turn(tune_controller._tune_controller)
@@ -152,7 +153,7 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
 
 
 class StartCallback(Unrecorded, tune.Callback):
-    """The callback, which gives a new worker its first attempt before Tune calls the worker's `train`."""
+    """Give a new worker its first attempt before Tune calls the worker's `train`, as Tune's callback."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -179,7 +180,7 @@ def run_tune(
     Args:
         spec: The job's spec.
         loop: The loop of the job.
-        actuator: The loop's world.
+        actuator: The port to which the loop sends its commands.
         package: What workers need to load the job's package. None if it has none.
         display: Shows the job in Ray's dashboard.
         each_turn: Called on every turn of Tune's loop.
@@ -225,9 +226,10 @@ def run_tune(
 
 
 def worker_class(spec: JobSpec) -> type[tune.Trainable]:
-    """Make the trainable that represents a worker in Tune. It asks for the resources of a trial.
+    """Return the class that represents a worker in Tune. It requests the resources of a trial.
 
-    Its `actor` is the class of the actors, which is named for the job in Ray's dashboard.
+    Its attribute `actor` is the class of the Ray actors that are started. The name of that class, with the job's name, is shown in
+    Ray's dashboard.
     """
 
     class JobWorker(tune.Trainable):
@@ -251,7 +253,7 @@ def start_actors_without_tune() -> None:
 
 
 def send_without_tune() -> None:
-    """Leave out what Tune adds to the arguments of each worker: it is not used, and loading it would import Tune there."""
+    """Have Ray leave out two objects that Tune adds to each worker's arguments. Workers do not use them and would import Tune to load them."""
     register_serializer(_TrialInfo, serializer=lambda _: (), deserializer=dict)
     register_serializer(StorageContext, serializer=lambda _: (), deserializer=tuple)
 
@@ -259,8 +261,8 @@ def send_without_tune() -> None:
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
     """Return the resources of a worker, with one bundle for each node of a trial. Ray reserves all of them at once.
 
-    Tune keeps idle actors by the resources that were requested, so an actor is reused only for workers of the same
-    size and labels.
+    An idle actor is reused only for a worker of the same size and labels, because Tune looks idle actors up by the resources
+    with which they were requested.
     """
     bundle: dict[str, float] = {"CPU": size.cpus}
     if size.gpus:

@@ -25,7 +25,7 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class Copier:
-    """Copy checkpoints of earlier jobs to one job."""
+    """Copy checkpoints of earlier jobs to the job `job`."""
 
     storage: str
     project: str
@@ -33,9 +33,9 @@ class Copier:
     turned: Callable[[], None] = lambda: None  #: Called before each copy, to show that the driver is alive.
 
     def copy(self, number: int, warm_start: WarmStartTrial) -> WarmStartTrial | None:
-        """Copy the checkpoint for trial `number`.
+        """Copy the checkpoint of an earlier trial for this job's trial `number`.
 
-        Return the earlier trial with the copy, or None if its checkpoint is missing or damaged.
+        Return `warm_start` with the copy as its checkpoint, or None if the earlier checkpoint cannot be copied.
         """
         self.turned()
         kept, trial = warm_start.checkpoint, trial_id(number)
@@ -45,7 +45,7 @@ class Copier:
             with tempfile.TemporaryDirectory(prefix="tuner-heir-") as folder:
                 into = Path(folder) / "checkpoint"
                 files = theirs.fetch(warm_start.trial, CheckpointId(kept.step, kept.attempt), into)
-                # copied by an earlier driver, which has died
+                # An earlier driver of this job has made the copy already. Fetching it shows whether it is complete.
                 if CheckpointId(kept.step, BEFORE) in mine.ids(trial):
                     mine.fetch(trial, CheckpointId(kept.step, BEFORE), Path(folder) / "there")
                     return replace(warm_start, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
@@ -73,8 +73,9 @@ def warm_starts_of(
 ) -> WarmStarts:
     """Choose the earlier trials to continue, and copy their checkpoints.
 
-    The earlier trials are continued in their order, the best first, as trial 0 and so on. With the sampler `grid`, each is continued as the
-    trial of the grid point with the same configuration. The first `begun` trials of the job are skipped, because they have begun already.
+    `earlier` is in order, the best trial first. Trial 0 of this job continues the first of them, trial 1 the second, and so on. With the
+    sampler `grid`, an earlier trial is continued by the trial of the grid point with the same configuration. The first `begun` trials of
+    this job are skipped, because they have begun already.
     """
     earlier = list(earlier)
     numbers = _places(sampler, earlier) if spec.algorithm.sampler == "grid" else dict(enumerate(earlier))
@@ -83,7 +84,7 @@ def warm_starts_of(
 
 
 def _places(sampler: Sampler, warm_starts: list[WarmStartTrial]) -> dict[int, WarmStartTrial]:
-    """Return the earlier trials by the number of the grid point with the same configuration."""
+    """Return the earlier trials, each by the number of the trial that has the same configuration in the grid."""
     places: dict[int, WarmStartTrial] = {}
     for number in range(GRID_MAX):
         config = sampler.suggest(number)

@@ -14,15 +14,15 @@ BEFORE = 0  # the attempt number of reports that were copied from an earlier job
 
 @dataclass(frozen=True)
 class WarmStarts:
-    """The trials of earlier jobs that this job continues, by the number of the new trial.
+    """The trials of earlier jobs that this job continues, by the number of this job's trial.
 
-    Copy their checkpoints to this job first.
+    Their checkpoints must have been copied to this job.
     """
 
     by_number: Mapping[int, WarmStartTrial] = field(default_factory=dict)
 
     def proposal(self, trial: str, at: Instant) -> Suggested | None:
-        """Return the suggestion to continue an earlier trial, or None if this trial continues none."""
+        """Return the suggestion that `trial` continues an earlier trial, or None if it continues none."""
         warm_start = self.by_number.get(trial_number(trial))
         if warm_start is None:
             return None
@@ -32,12 +32,10 @@ class WarmStarts:
         return Suggested(at, trial, dict(warm_start.config), inherited)
 
     def record(self, tx: JournalTx, suggested: Suggested) -> int:
-        """Record the reports and the checkpoint of the earlier trial as if this job had made them.
+        """Record the reports and the checkpoint of the earlier trial as those of this job's trial. Return the step of the checkpoint.
 
-        Return the step to continue from.
-
-        This job pays only for the steps after that one. Call this in the turn of the suggestion, before the
-        suggestion is recorded.
+        This job pays only for the steps after the checkpoint. Call this in the turn of the suggestion, before the suggestion is
+        recorded.
         """
         warm_start = self.by_number[trial_number(suggested.trial)]
         tx.put_trial(suggested.trial, "pending", at=suggested.at, config=warm_start.config)

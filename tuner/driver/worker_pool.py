@@ -1,8 +1,8 @@
-"""The workers of a job, each of which is one of Ray Tune's trials, and the attempts that they run.
+"""The workers of a job, and which attempt each of them runs.
 
-A worker runs attempts one after the other. Tune looks for its machine, starts it, calls it, and reports its death. Which
-attempt a worker runs is decided only when it is free: it gets the one that has waited longest for such a machine. Tune
-learns nothing about attempts, because it takes 30 to 50 ms of processor time for each of its trials.
+In Ray Tune, each worker is one trial, so `Trial` in this module means a worker. Tune finds a machine for the worker, starts it, calls it,
+and reports its death. A worker runs attempts one after the other. When it is free, it gets the attempt that has waited longest for a
+machine like the worker's. Attempts are not trials of Tune, because Tune uses 30 to 50 ms of processor time for each of its trials.
 """
 
 import contextlib
@@ -24,8 +24,9 @@ from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_machines import AssignedMachines, kill_worker, nodes_of, was_preempted
 from tuner.driver.ray_tune import Trial
 
-# How long a worker may take to start on the machine that was found for it. Ray gives up on a process after 60 s and
-# starts another one. If the machine is taken away meanwhile, Ray silently looks for the next one.
+# A requested worker that has a machine is expected to start there within this time. After it, an attempt may move to another offer instead
+# of waiting for this worker. Ray gives up on a process after 60 s and starts another one. If the machine is taken away meanwhile, Ray
+# silently looks for the next one.
 STARTS_WITHIN_S = 120.0
 # How many waiting attempts are checked for a better place per call. Each check looks at all trials and
 # machines of the job.
@@ -43,7 +44,7 @@ log = logging.getLogger("tuner.driver")
 
 
 class WorkerPool:
-    """Request workers from Tune, and give each free worker the next attempt. Used by the driver's thread only.
+    """Request workers from Tune, and give each free worker the next attempt. Only the driver's thread may use it.
 
     Args:
         loop: The loop of the job.
@@ -65,12 +66,12 @@ class WorkerPool:
         self._running: dict[tuple[str, int], Trial] = {}
         self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; its actor's node is first
         self._killed: dict[str, float] = {}  # when each silent worker was killed
-        # When Tune last called the scheduler, and since when no such call was late.
+        # When Tune last called `turn`, and since when these calls have come without a gap longer than UNRESPONSIVE_S.
         self._turned_at = self._responsive_since = clock()
         self._next = 0  # the waiting attempt to check next for a better place
 
     def to_request(self) -> Labels | None:
-        """Return the node labels of a worker to request from Tune, or None if enough workers were requested."""
+        """Return the node labels for a worker to request from Tune, or None if there is a requested worker for each waiting attempt."""
         requested = Counter(_labels(worker) for worker in self._requested.values())
         for assignment in self._actuator.waiting():
             if not requested[assignment.labels]:
@@ -79,7 +80,7 @@ class WorkerPool:
         return None
 
     def requested(self, worker: Trial) -> None:
-        """Note that Tune looks for a machine for this worker."""
+        """Note that this worker was requested: Tune now looks for a machine for it."""
         self._requested[worker.trial_id] = worker
 
     def started(self, worker: Trial) -> None:
@@ -88,14 +89,14 @@ class WorkerPool:
         self._assign(worker)
 
     def receive(self, worker: Trial, message: dict[str, Any] | None) -> bool:
-        """Pass a worker's message to the loop, and give it its next attempt if it is free.
+        """Pass a worker's message to the loop. If the worker is free, give it its next attempt.
 
         Args:
             worker: The worker.
             message: The message. None if the worker is idle.
 
         Returns:
-            False if the worker is idle and no attempt waits for it. Tune may then stop it or keep it.
+            False if the worker is free and no attempt waits for it. Tune may then stop the worker or keep it for reuse.
         """
         if message is None:
             return self._continues(worker)
@@ -105,7 +106,7 @@ class WorkerPool:
             known = self._nodes.get(worker.trial_id, [])
             self._nodes[worker.trial_id] = list(dict.fromkeys([progress.node, *known, *others]))
         machine = self._machines.note_message(progress)
-        # Before the attempt's time is counted, so that all of it is billed at this machine's price.
+        # This comes before `progress` counts the attempt's time, so that all of the time is billed at this machine's price.
         if machine is not None:
             self._loop.node_assigned(progress.trial, progress.attempt, machine)
         over = progress.state in ENDED
@@ -117,14 +118,14 @@ class WorkerPool:
             if self._loop.is_on_wrong_machine(progress.trial, progress.attempt):
                 self._kill(worker)  # otherwise it would take the other waiting attempts to this machine
         self._loop.progress(progress)
-        # A worker whose machine is about to be taken away gets no attempt. It refuses the next call, so Tune removes
-        # it. Tune would keep a worker that is stopped, for reuse.
+        # A worker whose machine is about to be taken away gets no further attempt, but this returns True: the worker refuses the next call,
+        # so Tune removes it. If this returned False, Tune would keep the worker for reuse.
         return not over or progress.has_notice or progress.retires or self._continues(worker)
 
     def _continues(self, worker: Trial) -> bool:
         """Give a free worker its next attempt. Return False if none waits for it.
 
-        For a worker that was killed, return True without an attempt: if Tune stopped it, Tune would keep its dead actor for reuse.
+        For a worker that was killed, return True without giving it an attempt. Otherwise Tune would keep its dead actor for reuse.
         """
         if worker.trial_id in self._killed or self._assign(worker):
             return True
@@ -132,7 +133,7 @@ class WorkerPool:
         return False
 
     def _assign(self, worker: Trial) -> bool:
-        """Give a worker the attempt that has waited longest for such a machine. Return False if none waits."""
+        """Give a worker the attempt that has waited longest for a machine with its labels. Return False if none waits."""
         waiting = self._longest_waiting(worker)
         if waiting is None:
             return False
@@ -159,10 +160,14 @@ class WorkerPool:
         return next((waiting for waiting in self._actuator.waiting() if waiting.labels == labels), None)
 
     def died(self, tune: Any, worker: Trial) -> None:
-        """Report the death of a worker to the loop, which decides about its trial.
+        """Report the death of a worker to the loop, which decides about the trial whose attempt it ran.
 
-        If the worker died before it had an attempt, end the attempt that has waited longest for such a worker. Otherwise an
-        attempt that kills each worker at its start would be retried indefinitely.
+        If a requested worker died before it got an attempt, the attempt that it would have got is lost instead: the one that has
+        waited longest for a worker with its labels. Otherwise workers that always die at their start would be requested indefinitely.
+
+        Args:
+            tune: Tune's controller.
+            worker: The worker.
         """
         error = _error(worker)
         nodes = self._nodes.pop(worker.trial_id, [])
@@ -192,7 +197,7 @@ class WorkerPool:
     # Every turn of Tune's loop
 
     def turn(self, tune: Any) -> Trial | None:
-        """Do the periodic work, and return the requested worker that has waited longest.
+        """Do the periodic work: kill silent workers, move waiting attempts and cancel requests. Return the oldest requested worker.
 
         Args:
             tune: Tune's controller.
@@ -212,7 +217,7 @@ class WorkerPool:
             self._loop.progress(progress)
 
     def _starting(self, tune: Any) -> Counter[Labels]:
-        """Count the requested workers that were given a machine and are starting there."""
+        """Count, by labels, the requested workers that were given a machine less than `STARTS_WITHIN_S` ago and are starting there."""
         now, starting = self._clock(), Counter[Labels]()
         for name, worker in self._requested.items():
             actor = tune._trial_to_actor.get(worker)
@@ -224,10 +229,10 @@ class WorkerPool:
         return starting
 
     def _next_to_check(self, starting: Counter[Labels]) -> list[Assignment]:
-        """Return the next few waiting attempts to check for a better place, round robin.
+        """Return the next `ASKED_AT_ONCE` waiting attempts to check for a better place, round robin.
 
-        The attempts that starting workers will get are not moved. A thousand attempts may wait while machines start,
-        too many to check on each call.
+        Not all are checked on each call, because a thousand attempts may wait while machines start. Attempts that starting workers
+        will get are left out, because they no longer need a better place.
         """
         served, unserved = Counter[Labels](), list[Assignment]()
         for waiting in self._actuator.waiting():
@@ -241,7 +246,7 @@ class WorkerPool:
         return batch
 
     def _cancel_requests(self, tune: Any) -> None:
-        """Have Tune stop looking for workers that no attempt waits for any more."""
+        """Have Tune cancel the requested workers that no attempt waits for any more."""
         if not self._requested:
             return
         wanted = Counter(waiting.labels for waiting in self._actuator.waiting())
@@ -259,8 +264,9 @@ class WorkerPool:
     def _kill_silent_workers(self, tune: Any) -> None:
         """Kill workers that are overdue: user code can stop its worker's process, and storage can block it.
 
-        A driver that was busy or stopped has messages that it has not read yet. So it kills no worker until
-        Tune has called it regularly for some seconds, and no worker whose next message has arrived.
+        After the driver itself was busy or stopped, messages of workers may be waiting for it. So it kills no worker until
+        Tune has called `turn` regularly for `SILENT_NS`, and no worker whose next message has arrived. If Ray does not report the death
+        of a killed worker within `GONE_AFTER_S`, its attempt is ended as lost.
         """
         now = self._clock()
         if now - self._turned_at > UNRESPONSIVE_S:
@@ -295,7 +301,7 @@ class WorkerPool:
 
 
 def _is_any_preempted(error: Exception | None, nodes: list[str]) -> bool:
-    """Return whether the death of a worker on these nodes counts as a preemption. It ends if any of its nodes is taken away."""
+    """Return whether the death of a worker counts as a preemption. It does if any of its nodes was preempted, because one ends the worker."""
     return any(was_preempted(error, node) for node in nodes or [""])
 
 
@@ -307,7 +313,7 @@ def _labels(worker: Trial) -> Labels:
 def _has_message(tune: Any, worker: Trial) -> bool:
     """Return True if the worker has sent a message that Tune has not delivered yet."""
     manager, actor = tune._actor_manager, tune._trial_to_actor.get(worker)
-    # Tune keeps futures that it has delivered together with the others. Only those with an event are still pending.
+    # Tune's list of an actor's futures also has those that it has delivered. Only pending ones still have an event.
     futures = list(
         manager._tracked_actors_to_task_futures.get(actor, set()) & manager._actor_task_events.get_futures()
     )
@@ -315,18 +321,19 @@ def _has_message(tune: Any, worker: Trial) -> bool:
 
 
 def _unstage(tune: Any, trial: Trial) -> None:
-    """Make Tune stop reserving a worker for a trial that never starts.
+    """Make Tune stop reserving resources for a worker that will never start.
 
-    Tune counts a trial as one that needs a worker until its worker has started. For a trial that never
-    starts, Tune would keep an idle worker and its node's CPUs indefinitely.
+    Tune counts a requested worker (in Tune, a trial) as pending until it has started. For one that never starts, Tune would keep
+    an idle actor and its node's CPUs indefinitely.
     """
     if trial in tune._staged_trials:
         tune._unstage_trial_with_resources(trial)
 
 
 def _error(trial: Trial) -> Exception | None:
-    """Return a trial's error, read from the local file. Tune's own accessor reads the copy in storage, which may not
-    exist yet.
+    """Return the error with which a worker died, or None if it cannot be read.
+
+    It is read from Tune's local file, because Tune's own accessor reads the copy in storage, which may not exist yet.
     """
     try:
         with open(trial.pickled_error_file, "rb") as file:
