@@ -1,4 +1,4 @@
-"""The file that lists the nodes of a running local cluster, for other processes of the same home directory."""
+"""Write and read the file that lists the nodes of a running local cluster, so that other processes with the same home directory find them."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ class KeptNode:
 
     name: str
     node_id: str  #: Ray's id. Empty while the node starts.
-    #: The value of the variable `TUNER_RAY_SESSION` in the node's processes. It identifies them.
+    #: The value of the environment variable `TUNER_RAY_SESSION` in the node's processes. It identifies the processes.
     session: str
     market: str
     instance_type: str
@@ -40,10 +40,10 @@ class KeptCluster:
 
 
 class ClusterFile:
-    """The cluster file of a home.
+    """The cluster file in a home directory.
 
-    The process that runs the cluster holds the file's lock and alone writes the file. The system releases the lock
-    however the process ends.
+    Only the process that runs the cluster writes the file. It holds the file's lock, which the system releases even if the
+    process is killed. So a held lock means that the cluster runs.
     """
 
     def __init__(self, home: Path) -> None:
@@ -51,15 +51,15 @@ class ClusterFile:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the file's lock, and remove the file at the end of the `with` block.
+        """Hold the file's lock during the `with` block, and then remove the file.
 
-        Raise Conflict if another process runs a cluster of this home.
+        Raise Conflict if another process runs a cluster of this home directory.
         """
         self._lock_path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock_path.open("a") as file:
             deadline = time.monotonic() + LOCK_TIMEOUT_S
             while not _locked(file.fileno()):
-                # A process that checks for a cluster holds the lock for a moment.
+                # Retry, because `read` in another process also holds the lock for a moment.
                 if time.monotonic() > deadline:
                     raise Conflict("a `tuner cluster` of this TUNER_HOME is already running: stop it first")
                 time.sleep(0.05)
@@ -94,7 +94,7 @@ class ClusterFile:
 
 
 def _locked(descriptor: int) -> bool:
-    """Try to take the lock, and return whether this process has it now."""
+    """Try to take the lock of an open file without waiting, and return whether this process has it now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""HTTP client of a cluster's dashboard, with a token, a timeout on every request, and one class of error."""
+"""HTTP client of a Ray dashboard: each request has the cluster's token and a timeout, and every failure is a `RayUnavailable`."""
 
 import os
 from collections.abc import Mapping
@@ -22,17 +22,16 @@ class ClusterStarting(RayUnavailable):
 
 
 class Dashboard:
-    """A connection to a dashboard.
+    """A connection to a dashboard. It may be shared between threads and starts none itself. Call `close()` when done.
 
     It uses plain HTTP instead of Ray's own client, which has no timeouts, prefers `RAY_ADDRESS` over its arguments,
-    and imports Ray into the caller (a second, 100 MB). It may be shared between threads, and starts none. Call
-    `close()` when done.
+    and imports Ray into the caller, which takes a second and 100 MB.
     """
 
     def __init__(self, url: str, token: str | None, *, timeout_s: float = 10.0) -> None:
         self.url, self.token = url.rstrip("/"), token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # The environment's proxies are for the internet; a cluster is reached directly. Without TLS there is nothing
+        # A cluster is reached directly, so the environment's proxies, which are for the internet, are not used. Without TLS there is nothing
         # to verify, and loading the system's certificates would take longer than a request.
         verify = self.url.startswith("https:")
         self._http = httpx2.Client(
@@ -40,7 +39,7 @@ class Dashboard:
         )
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx2.Response:
-        """Send a request and return the answer, even if it is an error status.
+        """Send a request and return the answer, even if its status is an error.
 
         Raises:
             RayUnavailable: There is no answer, or the dashboard refuses the token.
@@ -56,11 +55,11 @@ class Dashboard:
         return answer
 
     def get(self, path: str) -> Any:
-        """Return the JSON at this path. Raise RayUnavailable for any other answer."""
+        """Return the JSON at this path. Raise RayUnavailable if there is no answer, or if it has an error status or is not JSON."""
         return self.json(self.call("GET", path))
 
     def json(self, answer: httpx2.Response) -> Any:
-        """Return the JSON of an answer. Raise RayUnavailable for an error status or another content."""
+        """Return the JSON of an answer. Raise RayUnavailable if the answer has an error status or is not JSON."""
         if not answer.is_success:
             raise RayUnavailable(
                 f"{answer.request.url}: status {answer.status_code}: {last_line(answer.text)}"
@@ -84,7 +83,7 @@ class Dashboard:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of an error text. Ray returns whole tracebacks, whose last line is the error itself."""
+    """Return the last line of an error text. Ray's error texts are whole tracebacks, whose last line is the error itself."""
     return (text.rstrip(" .\n").splitlines() or [""])[-1][:500]
 
 
@@ -105,9 +104,9 @@ def dashboard_url(address: str) -> str:
 
 
 def cluster_token(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the token of an external cluster, or None if there is none.
+    """Return the token of an external cluster, or None if none is set.
 
-    It is read from the same places as by Ray itself: `RAY_AUTH_TOKEN`, `RAY_AUTH_TOKEN_PATH`, `~/.ray/auth_token`.
+    Like Ray itself, look in this order at `RAY_AUTH_TOKEN`, the file named by `RAY_AUTH_TOKEN_PATH`, and `~/.ray/auth_token`.
     """
     if token := environment.get("RAY_AUTH_TOKEN"):
         return token

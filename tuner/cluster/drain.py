@@ -1,6 +1,6 @@
-"""Find the Ray nodes of this machine, and drain a node.
+"""Find the Ray nodes of this machine, and give a node a preemption notice.
 
-Both use Ray's control service (GCS) directly, without joining the cluster.
+`Gcs` uses Ray's control service (GCS) directly, without joining the cluster.
 """
 
 from collections.abc import Iterable
@@ -34,32 +34,33 @@ class RayNode:
 
     @property
     def boards(self) -> NodeBoard:
-        """The board of preemption notices that the node's workers read. Use it on the node itself."""
+        """The board (a directory of files) from which the node's workers read preemption notices. Use it on the node's own machine."""
         return NodeBoard(self.session_dir / BOARDS)
 
 
 def own_board() -> NodeBoard:
-    """Return the board of preemption notices of this process's node.
+    """Return the board of preemption notices of the node on which this process runs.
 
-    The process must be started by Ray or have joined its cluster.
+    The process must have been started by Ray or have joined a Ray cluster.
     """
     context = ray.get_runtime_context()
     return NodeBoard(Path(context.get_temp_dir()) / context.get_session_name() / BOARDS)
 
 
 def own_addresses() -> frozenset[str]:
-    """Return the addresses of this machine, or of this pod, whose containers share them."""
+    """Return the network addresses of this machine. In a pod, return those of the pod, which all its containers share."""
     return frozenset(address.address for addresses in psutil.net_if_addrs().values() for address in addresses)
 
 
 def give_notice(address: str, node_id: str, notice: Notice) -> None:
-    """Give a preemption notice to a node's workers, and then to Ray, which places no new work on the node.
+    """Give a preemption notice to a node's workers, and then to Ray, so that Ray places no new work on the node.
 
-    Call it on the node itself.
+    Call it on the node's own machine. If it raises, no notice is in effect.
 
     Raises:
-        NotFound, Unavailable: Ray does not know the node or does not answer. No notice is in effect.
-        Conflict: The node is the head. No notice is in effect.
+        NotFound: Ray does not know the node, or it is not alive.
+        Unavailable: Ray does not answer.
+        Conflict: The node is the head, or Ray refuses to drain it.
     """
     gcs = Gcs(address)
     boards = gcs.node(node_id).boards
@@ -72,7 +73,7 @@ def give_notice(address: str, node_id: str, notice: Notice) -> None:
 
 
 class Gcs:
-    """Ray's control service at `address` (host:port). Methods raise Unavailable if it does not answer."""
+    """Client of Ray's control service (GCS) at `address` (host:port). Methods raise Unavailable if it does not answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -92,16 +93,16 @@ class Gcs:
         return node
 
     def nodes_at(self, addresses: Iterable[str]) -> dict[str, RayNode]:
-        """Return the nodes that are alive at any of these addresses, by id."""
+        """Return the living nodes that have one of these network addresses, by Ray's node id."""
         return self._living([_Selector(node_ip_address=address) for address in sorted(addresses)])
 
     def drain(self, node_id: str, notice: Notice) -> None:
-        """Make Ray place no new work on a node, and count the work that ends with the node as preempted.
+        """Make Ray place no new work on a node, and report work that dies with the node as preempted.
 
         This cannot be undone: the node ends once nothing runs there.
 
         Raises:
-            NotFound: The node does not exist.
+            NotFound: The node is not alive in this cluster.
             Conflict: The node is the head, or Ray refuses.
         """
         if self.node(node_id).is_head:
@@ -125,5 +126,5 @@ class Gcs:
             if self._client is None:
                 self._client = ray._raylet.GcsClient(address=self._address)
             return getattr(self._client, method)(*args, **more)
-        except Exception as error:  # Ray's error classes have changed between releases
+        except Exception as error:  # no narrower class, because Ray's error classes have changed between releases
             raise Unavailable(f"the Ray cluster at {self._address} does not answer: {error}") from error

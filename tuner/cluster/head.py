@@ -1,8 +1,8 @@
-"""Start a local Ray head, or find the one that an earlier service process started.
+"""Find the local Ray head that an earlier service process started, or start one.
 
     find_or_start() ──▶ does the state file name a head of this home that answers? ──yes──▶ use it
                                      │ no
-                                     └──▶ kill what is left of its session, start a new head
+                                     └──▶ kill the remaining processes of earlier heads, start a new head
 
 The head outlives the process that started it, so that a restart of the service interrupts no job.
 """
@@ -30,7 +30,7 @@ from tuner.cluster.nodes import nodes
 from tuner.cluster.processes import kill_marked, mark_of
 
 START_TIMEOUT_S = 90.0
-BUSY_S = 60.0  # how long a head whose processes are alive may leave requests unanswered
+BUSY_S = 60.0  # a head that does not answer for this long is replaced, even if all its processes are alive
 STOP_TIMEOUT_S = 20.0
 # The processes that a head needs: its control service, its scheduler and its HTTP interface.
 _PARTS = ("gcs_server", "raylet", "dashboard.py")
@@ -38,7 +38,7 @@ _PARTS = ("gcs_server", "raylet", "dashboard.py")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head as its state file describes it."""
+    """A local head, as the state file in the home directory describes it."""
 
     session: str
     address: str
@@ -46,14 +46,14 @@ class Head:
     pids: tuple[int, ...] = ()  #: `ray start` itself and its parts. Empty while the head starts.
 
     def lives(self) -> bool:
-        """Return whether all processes of the head are alive. Takes about 0.3 ms and uses no network."""
+        """Return whether all processes of the head are alive. This takes about 0.3 ms and uses no network."""
         return bool(self.pids) and all(mark_of(pid) == self.session for pid in self.pids)
 
 
 class LocalHead:
-    """The one head of a `home` directory.
+    """The only local head of a home directory, which all processes with this home share.
 
-    Methods may be called from any thread. A lock file keeps two processes from starting a head each.
+    Methods may be called from any thread. A lock file prevents two processes from each starting a head.
     """
 
     def __init__(self, home: Path, *, cpus: int | None = None, gpus: int | None = None) -> None:
@@ -70,8 +70,8 @@ class LocalHead:
         self._log_path = self._home / "ray.log"
         self.token_path = self._home / "ray_token"
         self.tag = hashlib.sha256(f"{os.getuid()}:{self._home}".encode()).hexdigest()[:8]
-        # Ray makes its temporary directory accessible to everybody, so a private directory contains it. Both names
-        # are short, because Ray creates sockets below them and the path of a socket may have at most 107 bytes.
+        # Ray makes its temporary directory accessible to every user, so that directory is created inside a private one. Both names
+        # are short, because Ray creates sockets in them and the path of a socket may have at most 107 bytes.
         self._private_dir = Path(f"/tmp/tuner-{self.tag}")
         self.temp_dir = self._private_dir / "ray"
         self._head: Head | None = None
@@ -79,9 +79,9 @@ class LocalHead:
 
     @property
     def token(self) -> str:
-        """The cluster's token, created on first use.
+        """The cluster's token, which allows running any code on the cluster. It is created on first use.
 
-        Only the owner can read it. It allows running anything on the cluster.
+        Only the owner of the home directory can read its file.
         """
         with contextlib.suppress(FileExistsError):
             descriptor = os.open(self.token_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -109,24 +109,24 @@ class LocalHead:
             try:
                 return self._start(deadline)
             except RayUnavailable:
-                # Another process may have taken one of the free ports. The next try uses other ports.
+                # Another process may have taken one of the ports before Ray used it. The next try uses other ports.
                 if time.monotonic() > deadline:
                     raise
             return self._start(deadline)
 
     def alive(self) -> bool:
-        """Return whether all processes of the head that was found or started last are alive.
+        """Return whether all processes of the head are alive that this object found or started last.
 
-        Cheap enough to call every second.
+        This is cheap enough to call every second.
         """
         if self._process is not None:
             self._process.poll()
         return self._head is not None and self._head.lives()
 
     def stop(self) -> None:
-        """End the head of this home with everything that runs on it, and remove its files in /tmp.
+        """End the head of this home, and everything that runs on it, and remove its files in /tmp.
 
-        It does not matter which process started it.
+        This also ends a head that another process started.
         """
         if not self._home.is_dir():
             return
@@ -148,8 +148,9 @@ class LocalHead:
         return state if state is not None and state.lives() else None
 
     def is_for_a_cluster(self) -> bool:
-        """Return whether the head was started for a local cluster that runs now. The process of that cluster
-        ends such a head, so the service must not.
+        """Return whether the head was started for a local cluster (`tuner cluster`) that still runs.
+
+        The service must not stop such a head, because the process of the local cluster stops it.
         """
         kept = self._cluster.read()
         return kept is not None and bool(kept.own_head)
@@ -157,8 +158,8 @@ class LocalHead:
     def _answers(self, head: Head) -> bool:
         """Return whether a head answers.
 
-        While all its processes are alive, it is asked again for up to `BUSY_S`: on a busy machine an answer can take
-        longer than the timeout of a request, and replacing the head would kill every job on it.
+        While all its processes are alive, retry for up to `BUSY_S`: on a busy machine an answer can take longer
+        than the timeout of a request, and replacing the head would kill every job on it.
         """
         deadline = time.monotonic() + BUSY_S
         with contextlib.closing(self.dashboard(head)) as dashboard:
@@ -172,7 +173,7 @@ class LocalHead:
         self._clear()
         self._make_temp_dir()
         _ = self.token
-        # If the local cluster's nodes run the jobs, the head offers no CPUs and GPUs of its own.
+        # In a local cluster, jobs must run on the nodes that can be taken away, so the head itself offers no CPUs and GPUs.
         counts = (0, 0) if self.is_for_a_cluster() else (self._cpus, self._gpus)
         launch = HeadLaunch(
             session=f"{self.tag}-{secrets.token_hex(8)}",
@@ -183,7 +184,7 @@ class LocalHead:
             gpus=counts[1],
         )
         head = Head(launch.session, launch.address, launch.dashboard_url)
-        # Written first, so that after a crash of this process the next one knows what to remove.
+        # The state is written before the head is started. If this process crashes meanwhile, the next one finds the session to remove.
         self._write_state(head)
         with self._log_path.open("wb") as log:
             process = subprocess.Popen(
@@ -230,12 +231,12 @@ class LocalHead:
         shutil.rmtree(self._private_dir, ignore_errors=True)
 
     def _make_temp_dir(self) -> None:
-        """Create the directory for Ray's temporary directory with mode 0700.
+        """Create a private directory (mode 0700) in /tmp, and Ray's temporary directory in it.
 
-        Its name can be guessed and /tmp is open to everybody, so an existing one must belong to this user alone.
+        Another user could have created a directory of this name, because the name can be guessed and every user can write to /tmp.
 
         Raises:
-            RayUnavailable: It belongs to another user, is a link, or others may read it.
+            RayUnavailable: The directory exists and belongs to another user, is a link, or is accessible to other users.
         """
         self._private_dir.mkdir(mode=0o700, exist_ok=True)
         facts = self._private_dir.lstat()
@@ -265,7 +266,7 @@ class LocalHead:
 
 
 def _ready(dashboard: Dashboard) -> bool:
-    """Return whether the GCS and the dashboard answer and the raylet has registered its node."""
+    """Return whether Ray's control service (GCS) and the dashboard answer and the head's own node has joined."""
     try:
         return dashboard.answers() and any(node.alive for node in nodes(dashboard))
     except RayUnavailable:
@@ -273,7 +274,10 @@ def _ready(dashboard: Dashboard) -> bool:
 
 
 def _parts(pid: int) -> list[int]:
-    """Return the process ids of the head's parts. Raise RayUnavailable if one is missing already."""
+    """Return the process ids of the head's parts (`_PARTS`), which are children of `ray start`.
+
+    Raise RayUnavailable if one has ended already. `pid` is that of `ray start`.
+    """
     with contextlib.suppress(psutil.Error):
         commands = {child.pid: child.cmdline()[:3] for child in psutil.Process(pid).children()}
         parts = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]

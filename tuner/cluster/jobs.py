@@ -1,4 +1,4 @@
-"""Submit and stop Ray Jobs, one driver process per tuning job. A repeated submission does not start the job again."""
+"""Submit and stop Ray Jobs. Each Ray Job runs the driver process of one launch. Submitting the same id again starts nothing."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -20,7 +20,7 @@ _STATUS: dict[str, JobStatus] = {
 
 
 class RayJobs:
-    """Client of Ray's Jobs API. A status is only a hint, because Ray forgets all jobs when its head ends."""
+    """Client of Ray's Jobs API. Do not rely on a status alone, because Ray forgets all jobs when its head ends."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._dashboard = dashboard
@@ -33,10 +33,10 @@ class RayJobs:
         env: Mapping[str, str],
         metadata: Mapping[str, str] | None = None,
     ) -> bool:
-        """Submit a job. Return False if a job with this id exists already.
+        """Submit a Ray Job and return True. Return False if a Ray Job with this id exists already.
 
         Args:
-            submission_id: The job's id.
+            submission_id: The id of the Ray Job, chosen by the caller.
             entrypoint: The command. Begin it with `exec`, so that signals reach the command and not a shell.
             env: Environment variables. The dashboard shows them, so they must not contain secrets.
             metadata: Texts that the dashboard shows.
@@ -51,35 +51,35 @@ class RayJobs:
             "metadata": dict(metadata or {}),
         }
         answer = self._dashboard.call("POST", "/api/jobs/", body)
-        # The dashboard returns its agent's refusal as an error of its own (500).
+        # The dashboard passes on the refusal of its agent, but as an internal error (500), so the reason is only in the text.
         if not answer.is_success and f"Job with submission_id {submission_id} already exists" in answer.text:
             return False
         self._dashboard.json(answer)
         return True
 
     def status(self, submission_id: str) -> JobStatus:
-        """Return the job's status, or "unknown" if the cluster has no such job."""
+        """Return the status of a Ray Job, or "unknown" if the cluster has none with this id."""
         return _STATUS.get(str(self._info(submission_id).get("status")), "unknown")
 
     def message(self, submission_id: str) -> str:
-        """Return Ray's message on why a job failed, or "" if there is none."""
+        """Return Ray's message about a Ray Job, such as why it failed. Return "" if there is none."""
         return str(self._info(submission_id).get("message") or "")
 
     def stop(self, submission_id: str) -> bool:
-        """Have Ray end the driver with SIGTERM, and soon after with SIGKILL.
+        """Have Ray end the driver with SIGTERM, and soon after with SIGKILL. Return without waiting for the end.
 
-        Does not wait. Return False if there was nothing to stop.
+        Return False if there was nothing to stop.
         """
         answer = self._dashboard.call("POST", f"{_path(submission_id)}/stop", {})
         return answer.status_code != 404 and bool(self._dashboard.json(answer).get("stopped"))
 
     def logs(self, submission_id: str) -> str:
-        """Return all output of the driver, or "" if the job is unknown."""
+        """Return all output of the driver, or "" if the cluster has no Ray Job with this id."""
         answer = self._dashboard.call("GET", f"{_path(submission_id)}/logs")
         return "" if answer.status_code == 404 else str(self._dashboard.json(answer).get("logs") or "")
 
     def delete(self, submission_id: str) -> bool:
-        """Have Ray forget a job that ended. Return False if there is none. Raise RayUnavailable while it runs."""
+        """Have Ray forget a Ray Job that has ended. Return False if there is none. Raise RayUnavailable if it still runs."""
         answer = self._dashboard.call("DELETE", _path(submission_id))
         return answer.status_code != 404 and bool(self._dashboard.json(answer).get("deleted"))
 
@@ -89,7 +89,7 @@ class RayJobs:
 
 
 def money_metadata(budget: Budget, posted: Cost | None = None) -> dict[str, str]:
-    """Describe a job's budget, and its spend if that is known, in the metadata of its Ray Job."""
+    """Return the metadata for a Ray Job that describes the tuning job's budget, and its spend if `posted` is given."""
     metadata: dict[str, str] = {}
     if budget.usd is not None:
         metadata["budget_usd"] = _decimal(budget.usd.usd)

@@ -14,8 +14,8 @@ from tuner.cluster.processes import KEEP_ENVIRONMENT, MARK
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 200_000_000
 
-# The ports that `free_ports` found are assigned in this order. Without these options Ray uses fixed ports, and the heads and nodes
-# of one machine would collide.
+# The options for the ports of a node. The ports from `free_ports` are assigned to them in this order. Without these options Ray uses fixed
+# ports, and several heads and nodes on one machine would collide.
 NODE_PORT_OPTIONS = (
     "--dashboard-agent-listen-port",
     "--dashboard-agent-grpc-port",
@@ -26,12 +26,12 @@ NODE_PORT_OPTIONS = (
 )
 _PORT_OPTIONS = ("--port", "--dashboard-port", *NODE_PORT_OPTIONS)
 PORTS = len(_PORT_OPTIONS) + 1
-# Below the ports that the system assigns by itself, and above those of Ray's workers.
+# The ports to choose from: below those that the system assigns to outgoing connections, and above those of Ray's workers.
 _FREE = range(20_000, 32_000)
-# The options of both a head and a node that joins it.
+# The options with which both a head and a node that joins it are started.
 _OPTIONS = {
     "--node-ip-address": LOOPBACK,
-    # The system assigns the ports of workers.
+    # 0 lets the system assign the ports of workers.
     "--min-worker-port": 0,
     "--max-worker-port": 0,
     "--include-log-monitor": "false",
@@ -51,7 +51,7 @@ _ENVIRONMENT = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "4",
-    # On SIGTERM there is nothing to drain for: the jobs were stopped before, or are resumed later.
+    # On SIGTERM, end without waiting for running work: the jobs were stopped before, or are resumed later.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     # By default Ray runs workers and drivers at nice 15. Other processes of the machine would slow down training that
     # is billed by the second.
@@ -69,7 +69,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class HeadLaunch:
-    """The parameters of one start of a head."""
+    """Make the command and the environment for one start of a head."""
 
     session: str
     temp_dir: Path
@@ -106,31 +106,31 @@ class HeadLaunch:
 
 
 def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> list[str]:
-    """Return the command for `ray start`.
+    """Return a command that runs `ray start` with these options and flags.
 
-    The command keeps running. When it is ended, it ends the processes that it started.
+    The process of the command keeps running. When it gets SIGTERM, it ends the processes that it started.
     """
     values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
-    # -P keeps files in the working directory from shadowing Ray's modules.
+    # With -P, Python does not import modules from the working directory, where a file could have the name of one of Ray's.
     return [sys.executable, "-P", "-m", "tuner.cluster.start_hook", "start", *_FLAGS, *flags, *values]
 
 
 def ray_environment(
     session: str, token_path: Path, outside: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the caller's environment with our settings for Ray.
+    """Return the environment for Ray's processes: the environment `outside` with our settings for Ray.
 
-    The service's settings and secrets (`TUNER_*`) and references to another Ray cluster (`RAY_*`) are left out.
+    The service's settings and secrets (`TUNER_*`) and Ray's settings (`RAY_*`), which may refer to another cluster, are left out.
     """
     kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
     return {**kept, **_ENVIRONMENT, MARK: session, "RAY_AUTH_TOKEN_PATH": str(token_path)}
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Return ports of the loopback interface that nothing listens on now.
+    """Return `count` ports of the loopback interface on which no process listens now.
 
-    Another process may take one before it is used. The ports are outside the range that the system assigns by itself, because any
-    outgoing connection could take one of those.
+    Another process may still take one before it is used. The ports are outside the range from which the system assigns ports, because
+    any outgoing connection could take one of that range.
 
     Raises:
         OSError: Too few ports are free.
@@ -150,7 +150,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def tail(path: Path, *, bytes_max: int = 2000) -> str:
-    """Return the end of a log, or "" if there is none."""
+    """Return the last `bytes_max` bytes of a log file as text, or "" if the file does not exist."""
     try:
         return path.read_bytes()[-bytes_max:].decode(errors="replace")
     except OSError:

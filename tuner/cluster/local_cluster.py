@@ -1,8 +1,8 @@
-"""Run several Ray nodes on one machine, to watch jobs lose nodes and continue.
+"""Run several Ray nodes on one machine, so that users can see how jobs lose nodes and continue.
 
     head (found, or started without CPUs) ◀── joined by ── nodes, each with its market, type and price as labels
 
-A lost node is started again after a while, under the same address. If the head is lost, the head and every node are
+A lost node is started again after a set time, with the same address. If the head is lost, the head and every node are
 started again.
 """
 
@@ -26,7 +26,10 @@ STARTING = "starting"
 
 
 class LocalCluster:
-    """A local cluster. Used by one thread: use `kept()`, and call `turn()` a few times per second within it."""
+    """Start, supervise and end the nodes of a local cluster. Only one thread may use it.
+
+    The nodes run during the `with` block of `kept()`. Call `turn()` a few times per second in it.
+    """
 
     def __init__(
         self, home: Path, specs: Sequence[NodeSpec], metadata: Metadata, *, replace_after_s: float | None
@@ -36,8 +39,8 @@ class LocalCluster:
         Args:
             home: The directory of the head and of the cluster's files.
             specs: The nodes.
-            metadata: The cloud metadata service of this machine, which all nodes share.
-            replace_after_s: When a lost node is started again. None means never.
+            metadata: Where the process that watches for preemption notices finds this machine's cloud metadata service.
+            replace_after_s: After how many seconds a lost node is started again. None means never.
         """
         self._file = ClusterFile(home)
         self._head = LocalHead(home)
@@ -67,9 +70,9 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator["LocalCluster"]:
-        """Start all nodes and wait until they have joined.
+        """Start all nodes and wait until they have joined. At the end of the `with` block, end them.
 
-        On exit, end them, and the head if it was started for them.
+        The head is ended too if it was started for this cluster.
 
         Raises:
             Conflict: This home already has a cluster.
@@ -83,7 +86,7 @@ class LocalCluster:
                 self._end()
 
     def turn(self) -> list[str]:
-        """Restart the head if it is lost, and the lost nodes that are due. Return the changes as texts."""
+        """Restart the head if it is lost, and the lost nodes whose time to restart has come. Return a text about each change."""
         changes = []
         if not self._head.alive():
             for node in self.nodes:
@@ -123,7 +126,8 @@ class LocalCluster:
         before = self._file.left_behind()
         running_head = self._head.running()
         is_own = running_head is None or (before is not None and before.own_head == running_head.session)
-        # Written before the head is started, because any process that starts the head reads it to decide on its CPUs.
+        # The file is written before the head is started, because the process that starts the head (this one or a service) reads it to decide
+        # whether the head offers CPUs.
         self._own_head = (running_head.session if running_head else STARTING) if is_own else ""
         self._write()
         self._join()
@@ -155,7 +159,7 @@ class LocalCluster:
         node.start(self._joined.address)
 
     def _alive(self) -> dict[str, str] | None:
-        """Return the names of the nodes that are alive, by Ray's ids. Return None if no node waits for them or the head does not answer."""
+        """Return the names of the living nodes by Ray's node id. Return None if no node needs this list, or if the head does not answer."""
         if self._dashboard is None or not any(map(self._is_waiting, self.nodes)):
             return None
         with contextlib.suppress(RayUnavailable):
@@ -172,8 +176,8 @@ class LocalCluster:
     def _supervise(self, node: LocalNode, alive: dict[str, str] | None) -> list[str]:
         name, now = node.spec.name, time.monotonic()
         if node.state == "gone":
-            # Wait until Ray has noticed the death. Before, Ray may reserve a trial's place on the killed node. A new node at the same address
-            # would confirm the reservation, because the request does not name the node, and the place would then disappear.
+            # Start the new node only after Ray has noticed the death of the old one. Until then, Ray may reserve resources on the old node. Ray's
+            # request does not name the node, so a new node at the same address would confirm it, and the reservation would then be lost.
             if alive is None or node.node_id in alive or not self._is_waiting(node):
                 return []
             self._start(node)
@@ -199,7 +203,7 @@ class LocalCluster:
         return f"{node.spec.name} {'did not start' if began else 'is gone'}{comes}"
 
     def _end(self) -> None:
-        """End all nodes at the same time, then the head if it belongs to this cluster and no other was started since."""
+        """End all nodes at the same time, then the head if it was started for this cluster and has not been replaced by another one."""
         for node in self.nodes:
             node.ask_to_end()
         for node in self.nodes:

@@ -1,6 +1,6 @@
-"""Run a Ray node on this machine: a raylet with its agents and workers.
+"""Run a Ray node on this machine: a raylet (Ray's process for a node) with its agents and workers.
 
-The node joins a local head and can be taken away again.
+The node joins a local head, can be killed like a machine that is taken away, and can be started again.
 
     starting ──▶ alive ──▶ gone ──▶ starting ──▶ …
 """
@@ -22,7 +22,7 @@ from tuner.cluster.launch import NODE_PORT_OPTIONS, free_ports, ray_environment,
 from tuner.cluster.processes import kill_marked, mark_of
 from tuner.cluster.start_hook import SOCKETS
 
-# Small, as several nodes share one machine; Ray takes no less than 75 MiB.
+# The object store is small, because several nodes share one machine. Ray accepts no less than 75 MiB.
 OBJECT_STORE_BYTES = 80_000_000
 END_TIMEOUT_S = 10.0
 NodeState = Literal["starting", "alive", "gone"]
@@ -30,7 +30,7 @@ NodeState = Literal["starting", "alive", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """The machine that a node simulates."""
+    """The machine that a node simulates: its size, market, machine type and price."""
 
     name: str
     market: its.Market
@@ -50,9 +50,9 @@ class NodeSpec:
 
 
 class LocalNode:
-    """A node that can be started repeatedly. Used by one thread.
+    """A node that can be started repeatedly. Only one thread may use it.
 
-    It keeps its ports, as a machine that returns keeps its address.
+    It has the same ports after each start, like a machine that returns with the same address.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class LocalNode:
 
         Args:
             spec: The machine that it simulates.
-            prefix: The beginning of the mark of its processes.
+            prefix: The beginning of the mark by which its processes are found (see `tuner.cluster.processes`).
             token_path: The file with the cluster's token.
-            log_path: The file for its output.
-            sockets: A directory with a short name, created by the head.
+            log_path: The file for the output of its processes.
+            sockets: The directory for its sockets, created by the head. The name is short, because paths of sockets have a length limit.
         """
         self.spec = spec
         self.state: NodeState = "gone"
@@ -77,7 +77,7 @@ class LocalNode:
         self._raylet = 0
 
     def start(self, address: str) -> None:
-        """Start to join the head at this address. Does not wait."""
+        """Start the node's processes, which join the head at this address. Return without waiting for them."""
         self.kill()
         self._token = secrets.token_hex(8)
         self.session = f"{self._prefix}{self._token}"
@@ -103,7 +103,8 @@ class LocalNode:
     def has_ended(self) -> bool:
         """Return whether the node's raylet has ended for any reason.
 
-        `ray start` ends within a second if its raylet fails, but never if the raylet ends because it was drained.
+        It is not enough to look at `ray start`: it ends within a second if its raylet fails, but keeps running if the raylet ends
+        because it was drained.
         """
         if self._process is None or self._process.poll() is not None:
             return True
@@ -113,15 +114,12 @@ class LocalNode:
         return tail(self._log_path)
 
     def kill(self) -> None:
-        """Kill the node at once, like a machine that is taken away.
-
-        Also kill remaining processes of a node that has ended.
-        """
+        """Kill all processes of the node at once, like a machine that is taken away. A node that has ended may also have some left."""
         kill_marked(self._prefix)
         if self._process is not None:
             self._process.wait()
             self._process = None
-        # the node did not start: another process may have taken one of its ports
+        # A node that was killed while it started may have failed because another process took one of its ports.
         if self.state == "starting":
             self._ports = ()
         self.state = "gone"
@@ -134,12 +132,12 @@ class LocalNode:
         self.kill()
 
     def ask_to_end(self) -> None:
-        """Send SIGTERM to `ray start` alone, which ends its own parts."""
+        """Send SIGTERM to `ray start` only. It then ends the other processes of the node itself."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def _find_raylet(self) -> int:
-        """Return the raylet's process id, or 0 if it is not found."""
+        """Return the process id of the node's raylet, or 0 if there is no such process."""
         with contextlib.suppress(psutil.Error):
             started = psutil.Process(self._process.pid).children() if self._process else []
             return next((child.pid for child in started if child.name() == "raylet"), 0)

@@ -21,18 +21,18 @@ RETRY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Where to find the cloud's metadata service."""
+    """Where to find the metadata service of this machine's cloud, which gives preemption notices."""
 
     cloud: str = "detect"  #: detect, aws, gcp, azure or none.
     url: str = ""  #: The URL of the service. Empty for the cloud's usual one.
 
 
 class LocalWatch:
-    """The watch process of a head. Used by one thread.
+    """Run the watch process of a head. Only one thread may use it.
 
-    Like the head, the watch process outlives the process that started it. Its mark (in its environment)
-    begins with the head's mark, so that it is killed with the head. On a machine that is not in a cloud it
-    ends within seconds.
+    Like the head, the watch process outlives the process that started it. The mark in its environment
+    begins with the head's mark, so that it is killed together with the head. On a machine that is not in a cloud,
+    the watch process ends within seconds.
     """
 
     def __init__(self, home: Path, token_path: Path, metadata: Metadata) -> None:
@@ -43,7 +43,7 @@ class LocalWatch:
         self._not_before = 0.0
 
     def keep(self, head: Head) -> None:
-        """Start the watch process if the head has none, or if it ended. Cheap enough to call every second."""
+        """Start the watch process if the head has none or it has ended. This is cheap enough to call every second."""
         if self._metadata.cloud == "none" or not self._is_wanted(head) or time.monotonic() < self._not_before:
             return
         self._not_before = time.monotonic() + RETRY_S

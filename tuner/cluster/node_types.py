@@ -1,7 +1,7 @@
-"""Read which machines an autoscaler may start from the autoscaler's own configuration.
+"""Read from an autoscaler's configuration which machines the autoscaler may start.
 
-The configuration is a cluster file of Ray's launcher, or KubeRay's RayCluster. It is read because the interfaces of Ray
-2.60 show only which nodes exist, not what the autoscaler may start.
+The configuration is a cluster file of Ray's launcher, or KubeRay's RayCluster. It is needed because the interfaces of Ray
+2.60 show only which nodes exist, not which ones the autoscaler may start.
 """
 
 import json
@@ -19,7 +19,7 @@ from tuner.cluster.nodes import NODES_MAX, Node
 from tuner.domain.errors import BadFile
 from tuner.domain.offer import WorkerMachine
 
-# The label in which Ray names the type of a node that its autoscaler started.
+# The label with the node type, which Ray sets on each node that its autoscaler started.
 GROUP = "ray.io/node-group"
 # Ray's default if a cluster file omits `max_workers`.
 MAX_WORKERS = 2
@@ -38,7 +38,7 @@ class NodeType:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def is_one(self, labels: Mapping[str, str], cpus: float, gpus: float) -> bool:
-        """Return whether an existing machine was started as this type."""
+        """Return whether an existing machine, with these labels, CPUs and GPUs, was started as this type."""
         if GROUP in labels:
             return labels[GROUP] == self.name
         same = all(labels.get(name) == value for name, value in self.labels.items())
@@ -53,9 +53,10 @@ class NodeTypes:
     at_most: int = 0
 
     def startable(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
-        """Return a type for each machine that may still be started.
+        """Return the types of all machines that may still be started: a type occurs once for each machine of it.
 
-        `there` lists the existing workers as labels, CPUs and GPUs.
+        `there` has the labels, CPUs and GPUs of each existing worker node. Each type is counted as if no machine of another type were
+        started before.
         """
         left, workers = {node_type.name: node_type.at_most for node_type in self.types}, 0
         for labels, cpus, gpus in there:
@@ -67,7 +68,7 @@ class NodeTypes:
         return [node_type for node_type in self.types for _ in range(min(left[node_type.name], room))]
 
     def nodes_to_come(self, there: Iterable[Node]) -> list[Node]:
-        """Return a `Node` for each machine that may still be started. Such a node is not alive and has no id."""
+        """Return a `Node` for each machine that may still be started, if the nodes `there` exist. Such a node is not alive and has no id."""
         workers = ((node.labels, node.cpus, node.gpus) for node in there if node.alive and not node.is_head)
         return [
             Node(
@@ -92,7 +93,7 @@ class NodeTypes:
         ]
 
     def text(self) -> str:
-        """Return the types in the format of Ray's cluster files, as JSON, which is also valid YAML."""
+        """Return the types as a cluster file of Ray's launcher. It is written as JSON, which is also valid YAML."""
         types = {
             node_type.name: {
                 "max_workers": node_type.at_most,
@@ -109,9 +110,9 @@ SETTING = "TUNER_NODE_TYPES"
 
 
 def node_types_of(setting: str) -> NodeTypes:
-    """Return the types from the setting: the path of a configuration file, or a text made by `NodeTypes.text`.
+    """Return the node types from the value of `TUNER_NODE_TYPES`: the path of a configuration file, or a text made by `NodeTypes.text`.
 
-    Raise BadFile if a file cannot be read or is invalid.
+    Raise BadFile if the file cannot be read, or if its content or the text is invalid.
     """
     if not setting:
         return NOTHING
@@ -126,12 +127,12 @@ def node_types_of(setting: str) -> NodeTypes:
         raise BadFile(f"{SETTING}: {path} is not text in UTF-8") from error
 
 
-# Offers are priced often, and parsing takes milliseconds.
+# The result is cached, because offers are priced often and parsing takes milliseconds.
 @lru_cache(maxsize=4)
 def read_node_types(text: str, name: str) -> NodeTypes:
-    """Parse a cluster file of Ray's launcher, or the RayClusters among Kubernetes objects.
+    """Return the node types from a cluster file of Ray's launcher, or from the RayClusters in a file of Kubernetes objects.
 
-    A RayCluster without `enableInTreeAutoscaling` has a fixed size, so no further machine of it may be started.
+    A RayCluster without `enableInTreeAutoscaling` has a fixed size, so the result has no types for it.
 
     Args:
         text: The YAML text.
@@ -172,7 +173,7 @@ class _Reader:
         for kind, given in listed.items():
             where = f"available_node_types.{kind}"
             node_type = self._mapping(given, where)
-            # Ray starts no workers of the head's type unless `max_workers` is set.
+            # For the head's type, Ray's default is 0: it starts no workers of this type unless `max_workers` is set.
             usual = 0 if kind == config.get("head_node_type") else at_most
             count = self._count(node_type.get("max_workers", usual), f"{where}.max_workers")
             if not count:
@@ -208,16 +209,16 @@ class _Reader:
             fix = "is not there: write a limit of CPUs for the container of Ray, by which its autoscaler goes"
             raise self._bad(f"{where}.template.spec.containers[0].resources.limits.cpu", fix)
         labels = self._labels(group.get("labels") or {}, f"{where}.labels")
-        # Ray's autoscaler rounds them up too.
+        # Round up, as Ray's autoscaler does.
         cpus, gpus = (math.ceil(amounts.get(name, 0)) for name in ("CPU", "GPU"))
         kind = str(group.get("groupName") or where)
         return NodeType(kind, cpus, gpus, int(amounts.get("memory", 0)), count * hosts, labels)
 
     def _of_pod(self, group: Mapping[str, Any], where: str) -> dict[str, float]:
-        """Return the resources of a pod, from the same sources as Ray's autoscaler.
+        """Return the resources of a pod of a worker group, by Ray's names.
 
-        In order of precedence: the group's `resources`, Ray's start parameters, the container's limits, and its
-        requests.
+        As in Ray's autoscaler, they come from the first of these that names the resource: the group's `resources`, Ray's start
+        parameters, the container's limits, the container's requests.
         """
         here = f"{where}.template.spec.containers[0].resources"
         try:
@@ -256,7 +257,7 @@ class _Reader:
         return given
 
     def _amount(self, given: object, where: str) -> float:
-        """Return a number, or a quantity of Kubernetes such as 500m or 12Gi."""
+        """Return an amount as a number. It may be given as a number or as a Kubernetes quantity, such as 500m or 12Gi."""
         text = str(given).strip()
         unit = next((suffix for suffix in (*_UNITS, "m") if text.endswith(suffix)), "")
         try:

@@ -12,7 +12,7 @@ MARKET = "ray.io/market-type"
 PRICE = "usd-per-hour"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
 REGION = ("topology.kubernetes.io/region", "ray.io/availability-region", "ray.io/region", "region")
-# The id comes first, because AWS maps zone names differently in each account.
+# The zone's id comes before its name, because AWS maps the names to other zones in each account.
 ZONE = ("topology.k8s.aws/zone-id", "topology.kubernetes.io/zone", "ray.io/availability-zone", "zone")
 LOCAL = "local"
 # Ray's name of each market.
@@ -21,7 +21,7 @@ USD_PER_HOUR_MAX = 100_000
 
 
 def first(labels: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the first of these labels that is set, with its value."""
+    """Return the name and value of the first label in `names` that is set, or None if none is."""
     return next(((name, labels[name]) for name in names if labels.get(name)), None)
 
 
@@ -49,10 +49,10 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
 
 
 def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels, corrected by the facts that the machine's cloud reports, because these are billed.
+    """Return the labels, corrected by the facts that the machine's cloud reports, because the cloud bills by these facts.
 
-    `facts` may contain `instance_type`, `market`, `region` and `zone`. If the facts show another kind of
-    machine than the labels, the price label is dropped.
+    `facts` may contain `instance_type`, `market`, `region` and `zone`. If they show another market or machine type than the labels,
+    the price label is dropped, because it is the price of another machine.
     """
     names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
     billed = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
@@ -67,7 +67,7 @@ def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, 
 
 
 def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
-    """Return the price, rounded up to the micro-dollar, or None if the label is missing or is not a valid price."""
+    """Return the price in the labels in USD per hour, rounded up to the micro-dollar, or None if it is missing or not a valid price."""
     try:
         price = Decimal(labels.get(PRICE, ""))
     except InvalidOperation:
@@ -77,7 +77,7 @@ def usd_per_hour(labels: Mapping[str, str]) -> Decimal | None:
     return price.quantize(Decimal("0.000001"), ROUND_CEILING)
 
 
-# The limit of Ray's state API. Our clusters are far smaller.
+# The most nodes that Ray's state API returns. Our clusters are far smaller.
 NODES_MAX = 10_000
 
 
@@ -88,7 +88,7 @@ class Node:
     id: str
     cpus: float
     gpus: float
-    memory_bytes: int  #: The memory that Ray may assign.
+    memory_bytes: int  #: The memory that Ray may assign to work on the node.
     labels: Mapping[str, str] = field(default_factory=dict)
     alive: bool = True
     is_head: bool = False
@@ -108,7 +108,7 @@ class Node:
 
     @property
     def usd_per_hour(self) -> Decimal | None:
-        """The price in the node's own labels."""
+        """The price in the node's own labels, in USD per hour. None if they have no valid price."""
         return usd_per_hour(self.labels)
 
 

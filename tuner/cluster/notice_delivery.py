@@ -1,4 +1,4 @@
-"""Pass the preemption notices of one machine on to each of the Ray nodes that run on it."""
+"""Pass the preemption notices for one machine on to each Ray node that runs on the machine."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
 
 LOOK_S = 5.0
 LOOK_NOTICED_S = 1.0
-# A raylet ends if it has not reached its cluster for a minute (gcs_rpc_server_reconnect_timeout_s).
+# Longer than the minute after which a raylet that cannot reach its cluster ends (gcs_rpc_server_reconnect_timeout_s).
 SILENT_S = 120.0
 log = logging.getLogger("tuner.notices")
 
@@ -34,20 +34,20 @@ class Drains(Protocol):
 
 
 class MachineWatch:
-    """Pass the machine's notices on to its nodes.
+    """Pass preemption notices for this machine on to its nodes.
 
-    A notice is first written to files that the workers read, which needs no other process, and then sent to
-    Ray. A node that starts while a notice is current is notified at once.
+    A notice is first written to files that the workers read, because this needs no other process, and then sent to
+    Ray. A node that starts while a notice is in effect is notified at once.
 
     Args:
         ray: Drains nodes.
-        here: Returns the machine's nodes by id. May raise Unavailable.
+        here: Returns the nodes on this machine by id. May raise Unavailable.
         sources: Where notices come from.
-        may_release: Whether to tell the cloud, once all nodes are gone, to take the machine before the
-            deadline. Set it only if nothing else needs the machine.
-        facts: The cloud's facts about the machine. The workers of its nodes pass them on to their drivers.
-        look_s: How often to look for nodes.
-        silent_s: After this long without an answer of the cluster, its nodes count as gone.
+        may_release: Whether to let the cloud take the machine before the deadline once all nodes have ended. Set it only
+            if nothing else needs the machine.
+        facts: The facts that the cloud reports about the machine. The workers of its nodes pass them on to their drivers.
+        look_s: Seconds between two checks for nodes.
+        silent_s: After this many seconds without an answer of the cluster, its nodes count as gone.
     """
 
     def __init__(
@@ -65,15 +65,14 @@ class MachineWatch:
         self._look_s, self._silent_s = look_s, silent_s
         self._facts = facts or {}
         self.watcher = Watcher(self._on_notice, self._on_withdrawn, sources)
-        # Held while nodes are notified. Otherwise a node that starts while a notice arrives could miss the
-        # notice.
+        # This lock is held while nodes or notices change. Otherwise a node that is added while a notice arrives could miss the notice.
         self._delivering = threading.Lock()
         self._nodes: dict[str, RayNode] = {}
         self._current: dict[str, Notice] = {}
         self._error_text = ""
 
     def run(self) -> None:
-        """Wait for the machine's nodes, and return when the last of them is gone."""
+        """Wait until the machine has a node, then pass notices on until the last node is gone."""
         self.watcher.start()
         try:
             answered_at = time.monotonic()
@@ -93,7 +92,7 @@ class MachineWatch:
             self.watcher.close()
 
     def _refresh_nodes(self) -> bool:
-        """Add new nodes, forget those that are gone, and return whether any node is left.
+        """Update the list of the machine's nodes, welcome new ones, and return whether the machine has any node now.
 
         Raise TunerError if the cluster does not answer.
         """
@@ -113,7 +112,7 @@ class MachineWatch:
         self._nodes[node.id] = node
         log.info("node %s is on this machine", node.id)
         if self._facts and node.session_dir.is_dir():
-            with contextlib.suppress(OSError):  # without the facts, drivers use the node's labels only
+            with contextlib.suppress(OSError):  # a failure does no harm: drivers then use only the node's labels
                 node.boards.describe(node.id, self._facts)
         if not node.session_dir.is_dir():
             log.warning(
@@ -126,21 +125,21 @@ class MachineWatch:
     def _on_notice(self, notice: Notice) -> None:
         """Pass a notice on to all nodes.
 
-        Raise Unavailable if one could not be notified. The watcher then repeats the call.
+        Raise Unavailable if a node could not be notified, so that the watcher repeats the call.
         """
         with self._delivering:
             self._current[notice.id] = notice
             self._notify(self._nodes.values(), notice)
 
     def _on_withdrawn(self, notice: Notice) -> None:
-        """Withdraw a notice from all nodes. Work that still runs continues, but a drained node gets no new work."""
+        """Withdraw a notice from the workers of all nodes, so that running work continues. Ray cannot undo the drain, so no new work comes."""
         with self._delivering:
             self._current.pop(notice.id, None)
             for node in self._nodes.values():
                 node.boards.withdraw(node.id, notice.id)
 
     def _notify(self, nodes: Iterable[RayNode], notice: Notice) -> None:
-        """Notify these nodes and Ray. If some cannot be notified, notify the others and then raise Unavailable."""
+        """Notify the workers of these nodes, then Ray. Raise Unavailable only after all others have been notified."""
         nodes, failed = list(nodes), list[Unavailable]()
         for node in nodes:
             try:
@@ -159,8 +158,9 @@ class MachineWatch:
             raise failed[0]
 
     def _release(self) -> None:
-        """Tell the cloud to take the machine before the deadline, because all nodes have ended. The rest of
-        the time is then not billed.
+        """Let the cloud take the machine before the deadline, if `may_release`. Call this once all nodes have ended.
+
+        The cloud then does not bill the time until the deadline.
         """
         with self._delivering:
             current = list(self._current.values()) if self._may_release else []
@@ -169,7 +169,7 @@ class MachineWatch:
                 log.info("notice %s: the cloud accepted the early release of this machine", notice.id)
 
     def _note(self, error_text: str) -> None:
-        """Log a problem once, even if it is found repeatedly."""
+        """Log a problem, unless it is the one logged last. An empty text means that there is no problem any more."""
         if error_text and error_text != self._error_text:
             log.info("waiting: %s", error_text)
         self._error_text = error_text

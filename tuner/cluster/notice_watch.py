@@ -1,10 +1,10 @@
 """Watch for preemption notices of this machine, and pass them on to the cluster's nodes on it.
 
-Run as `python -m tuner.cluster.notice_watch --address HOST:PORT`. One such process runs next to each machine's nodes.
-It is started with the nodes, and restarted whenever it ends.
+Run as `python -m tuner.cluster.notice_watch --address HOST:PORT`. One such process runs on each machine, next to the Ray nodes.
+It is started together with them and must be restarted if it ends.
 
 Exit status 0: the nodes are gone, or their cluster has not answered for so long that they count as gone. 2: wrong
-usage. 3: no cloud gives notices to this machine.
+usage. 3: the machine is in no cloud that gives notices.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def sources_of(args: argparse.Namespace, detect_s: float = USUAL.detect_s) -> So
 
 
 def _watch(args: argparse.Namespace, sources: Sources) -> None:
-    # Imported only now, because it takes a second and 80 MB, which a machine without a cloud need not spend.
+    # This is imported only when needed: it takes a second and 80 MB, which a machine without a cloud need not spend.
     from tuner.cluster.drain import Gcs
     from tuner.cluster.notice_delivery import MachineWatch
 

@@ -1,7 +1,8 @@
 """Give a node a preemption notice, from any node of its cluster.
 
-Run as a Ray Job: `python -m tuner.cluster.notify_node`. Exit status 0: the node's workers and Ray were notified. 1:
-nothing has changed, and the last line of output says why.
+Run as a Ray Job: `python -m tuner.cluster.notify_node`.
+
+Exit status 0: the node's workers and Ray were notified. 1: no notice is in effect, and the last line of output says why.
 """
 
 import argparse
@@ -20,15 +21,14 @@ REACH_S = 30.0
 
 
 def notify(node_id: str, notice: Notice) -> None:
-    """Give a node a preemption notice, through a Ray task on the node itself.
+    """Give a node a preemption notice, through a Ray task that runs on this node.
 
-    The task must run there because the node's workers read notices from its disk.
-
-    The calling process must have joined the cluster.
+    The task must run there because the node's workers read notices from the node's disk. The calling process must have
+    joined the cluster.
 
     Raises:
-        Unavailable: The node cannot be reached. A node that is already drained cannot be reached.
-        NotFound, Conflict: As `give_notice`.
+        Unavailable: No task can run on the node, for example because it is already drained.
+        NotFound, Conflict: For the same reasons as in `tuner.cluster.drain.give_notice`.
     """
     place = NodeAffinitySchedulingStrategy(node_id, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(give_notice).options(scheduling_strategy=place)

@@ -1,8 +1,8 @@
-"""Simulate a preemption of a node of a local cluster.
+"""Simulate the preemption of a node of a local cluster.
 
-The node is taken away with a notice, as by a cloud, or without one, as by a power failure:
+The node is taken away without notice, as in a power failure, or with a notice, as a cloud gives it:
 
-    announce to its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
+    notify its workers ──▶ Ray places no new work on it (drain) ──▶ SIGKILL to all its processes at the deadline
 """
 
 import os
@@ -20,15 +20,15 @@ LOOK_S = 0.1
 
 
 def kill(node: KeptNode) -> int:
-    """Kill all processes of the node at once, without notice. Return how many there were."""
+    """Kill all processes of the node at once, without notice. Return how many processes were killed."""
     return kill_marked(node.session)
 
 
 def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     """Notify the node's workers and Ray that the node will be taken away, and return the deadline.
 
-    Ray places no new work on the node. The notice period starts after Ray is imported into this process, which takes
-    a second, and much longer on a busy machine.
+    The notice period of `notice_ns` nanoseconds starts only after this process has imported Ray, because that takes a second,
+    and much longer on a busy machine. Ray places no new work on the node.
 
     Raises:
         RayUnavailable, NotFound, Conflict: The node could not be notified. No notice is in effect.
@@ -54,9 +54,9 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
 
 
 def wait_until(node: KeptNode, deadline: Instant) -> bool:
-    """Wait until the deadline or until the node ends. Return whether the node has ended.
+    """Wait until the deadline, or until the node ends before it. Return whether the node has ended.
 
-    A drained node ends when nothing runs on it.
+    A drained node ends by itself once nothing runs on it.
     """
     while time.time_ns() < deadline:
         if next(marked(node.session), None) is None:

@@ -1,6 +1,6 @@
-"""Find and kill the processes of one Ray session by a unique mark in their environment, which each of them inherits.
+"""Find and kill the processes of one Ray session. They inherit a unique mark in their environment, which identifies them.
 
-Process ids and names do not identify a session: the system reuses ids, and every Ray cluster of the machine uses the
+Process ids and names cannot identify a session: the system reuses ids, and every Ray cluster on the machine uses the
 same names.
 """
 
@@ -13,14 +13,14 @@ import psutil
 
 MARK = "TUNER_RAY_SESSION"
 KILL_TIMEOUT_S = 10.0
-# Unless this is set, Ray sets process titles by overwriting the environment in memory, including the mark.
+# Keeps the mark readable. Without this variable, Ray sets process titles by overwriting the environment in memory.
 KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 
 
 def mark_of(pid: int) -> str | None:
-    """Return the session that a process belongs to, according to its mark.
+    """Return the Ray session to which a process belongs, which is the value of its mark.
 
-    Return None if it has no mark, is dead or is a zombie.
+    Return None if the process has no mark, is dead or is a zombie.
     """
     try:
         process = psutil.Process(pid)
@@ -30,9 +30,9 @@ def mark_of(pid: int) -> str | None:
 
 
 def marked(prefix: str) -> Iterator[psutil.Process]:
-    """Yield each running process, except the caller, whose session begins with `prefix`.
+    """Yield each running process whose session begins with `prefix`, except the calling process.
 
-    Checks every process of the machine, about 50 µs each.
+    This reads the environment of every process on the machine, which takes about 50 µs for each.
     """
     for pid in psutil.pids():
         if pid != os.getpid() and (mark_of(pid) or "").startswith(prefix):
@@ -43,9 +43,8 @@ def marked(prefix: str) -> Iterator[psutil.Process]:
 def kill_marked(prefix: str) -> int:
     """Kill all processes of the sessions that begin with `prefix`, and the user code that they run.
 
-    Return how many there were.
-
-    One pass is not enough, because a process may fork while the list is read.
+    Return how many processes were killed. The search is repeated until it finds none, because a process may fork while the
+    processes are listed.
 
     Raises:
         TimeoutError: Some processes survive.
@@ -66,9 +65,9 @@ def kill_marked(prefix: str) -> int:
 
 
 def _families(prefix: str) -> list[psutil.Process]:
-    """Return the marked processes and their descendants.
+    """Return the processes whose mark begins with `prefix`, and their descendants.
 
-    User code has no mark, because it does not inherit the environment, so it is found as a descendant.
+    The descendants include user code, which has no mark because it does not inherit the environment.
     """
     by_pid: dict[int, psutil.Process] = {}
     for process in marked(prefix):

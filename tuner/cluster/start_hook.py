@@ -1,6 +1,7 @@
-"""Run `ray start` with less to import, and the hooks that it loads (`RAY_START_HOOK`) to set what its command line cannot.
+"""Run `ray start` with fewer imports, and with hooks for settings that its command line does not have.
 
-Usage: `python -m tuner.cluster.start_hook start OPTIONS`, in place of `ray start OPTIONS`.
+Usage: `python -m tuner.cluster.start_hook start OPTIONS`, in place of `ray start OPTIONS`. Ray calls the hook that the environment
+variable `RAY_START_HOOK` names.
 """
 
 import gc
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 SOCKETS = "TUNER_NODE_SOCKETS"
-# Groups of commands that Ray's command line leaves out if they cannot be imported. With what they need (pandas, FastAPI
-# and aiohttp), they take two thirds of the 2.6 s of processor time that `ray start` needs for its imports.
+# Modules with commands of Ray's command line that are not used here. Ray leaves commands out if their module cannot be imported. With their
+# dependencies (pandas, FastAPI and aiohttp), these take two thirds of the 2.6 s of processor time that `ray start` needs for its imports.
 UNUSED = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.state.state_cli")
 
 
@@ -26,23 +27,23 @@ def main() -> None:
 
 
 def without_client_server(params: Any, head: bool) -> None:
-    """Do not start the Ray Client server, which costs 45 MB and an open port and is not used.
+    """Have Ray start no Ray Client server, and start workers with our `setup_worker.py`. This is a hook for a head.
 
-    Start workers without importing Ray twice.
+    The Ray Client server is not used, and costs 45 MB and an open port. Our program saves each worker a second import of Ray.
     """
     params.ray_client_server_port = None
     params.setup_worker_path = str(Path(__file__).with_name("setup_worker.py"))
 
 
 def on_the_loopback(params: Any, head: bool) -> None:
-    """Prepare a node that joins a head of this machine.
+    """Enable a node to join a head on this machine at 127.0.0.1, and give the node its own sockets. This is a hook for a node.
 
-    If clusters are "not enabled", Ray refuses to join. If they are enabled, Ray replaces 127.0.0.1, the only
-    address of our heads, by the machine's address. This hook enables clusters and keeps the address.
+    If Ray's setting for clusters is off, a node cannot join. If it is on, Ray replaces 127.0.0.1, the only address on which our
+    heads listen, by the machine's address. This hook switches it on and keeps the address.
 
-    Ray numbers the sockets of a machine's nodes by the files that exist. If two nodes start at once, one fails, and a
-    node that restarts may get the sockets of another. So this hook gives each node its own sockets, whose
-    path prefix is in the environment.
+    Ray chooses the names of a node's sockets by the files that exist. If two nodes start at once, one of them fails, and a
+    node that restarts may get the sockets of another node. So this hook sets the names, whose prefix is in the environment variable
+    `TUNER_NODE_SOCKETS`.
     """
     from ray._private import ray_constants, services
 

@@ -12,7 +12,7 @@ from tuner.domain.errors import Unavailable
 
 
 class RayUnfit(Unavailable):
-    """The Ray cluster is of another version."""
+    """The Ray cluster has another version of Ray or Python than this installation."""
 
 
 def ray_of(dashboard: Dashboard) -> str:
@@ -21,7 +21,7 @@ def ray_of(dashboard: Dashboard) -> str:
 
 
 def version_mismatch(dashboard: Dashboard) -> str | None:
-    """Return a message that says which version differs and what to do, or None if no version differs.
+    """Return a message that says which version differs and what to do, or None if all versions match.
 
     Raise RayUnavailable if the cluster does not answer.
     """
