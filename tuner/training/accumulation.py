@@ -1,6 +1,6 @@
-"""Train with large batches in little memory, and learn from the model of another trial.
+"""Helpers to train with large batches in little memory, and to learn from the model of another trial.
 
-Large batches need gradient accumulation, recomputed activations, and the largest batch that fits.
+`accumulate`, `recompute` and `fit_batch_size` save memory; `teacher` and `distillation_loss` are for distillation.
 """
 
 import sys
@@ -78,7 +78,7 @@ def accumulate(
 
 @contextmanager
 def _exchange(model: Any, *, is_last: bool) -> Iterator[None]:
-    """Have the ranks exchange the gradients of a backward pass only if it is the last one of a step."""
+    """Let the ranks exchange gradients in the backward pass of this block only if it is the last one of a step (`is_last`)."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule):
         model.set_requires_gradient_sync(is_last)
@@ -91,7 +91,7 @@ def _exchange(model: Any, *, is_last: bool) -> Iterator[None]:
 
 
 def _leaves(batch: Any) -> list[Any]:
-    """Return the tensors and sequences of examples in a batch."""
+    """Return the parts of a batch that have one entry for each example: its tensors and its sequences."""
     if isinstance(batch, Mapping):
         return [leaf for value in batch.values() for leaf in _leaves(value)]
     if isinstance(batch, torch.Tensor):
@@ -113,7 +113,7 @@ def _size(batch: Any) -> int:
 
 
 def _rows(batch: Any, size: int, start: int, end: int) -> Any:
-    """Return the examples from `start` to `end` of each part of the batch, in the same form."""
+    """Return a batch of the same form that has only the examples from `start` to `end`. Values without examples are unchanged."""
     if isinstance(batch, Mapping):
         return {name: _rows(value, size, start, end) for name, value in batch.items()}
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes) and _leaves(batch) != [batch]:
@@ -148,7 +148,7 @@ def recompute(model: M, every: int = 1) -> M:
             "the model has no nn.Sequential or nn.ModuleList of blocks; give the part that has one"
         )
     for block in [*blocks][::every]:
-        # a method, so that a deep copy of the model calls its own blocks
+        # A bound method instead of a partial: a deep copy of the model binds it to the copied block, so the copy calls its own blocks.
         block.forward = MethodType(_recomputed, block)
     note(recompute_every=every)
     return model

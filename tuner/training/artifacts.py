@@ -1,4 +1,4 @@
-"""Artifacts: small files that a trial reports with its metrics. This needs the standard library only."""
+"""Check and read artifacts: small files that a trial reports with its metrics. This module needs only the standard library."""
 
 import contextlib
 import os
@@ -22,16 +22,16 @@ class ArtifactRefused(ValueError):
 
 
 class ArtifactLimits:
-    """The names and sizes of the files that one attempt has reported."""
+    """Check the limits for the artifacts of one attempt, from the names and sizes of the files that it has reported."""
 
     def __init__(self, room_bytes: int | None = None) -> None:
-        """Begin without files. `room_bytes` is how much the attempt may report in total; None if only the trial's limit applies."""
+        """Begin with no files. `room_bytes` is how many bytes the attempt may report in total, or None if the job's limit does not apply."""
         self._room = room_bytes
         self._sizes: dict[str, int] = {}
         self._total = 0
 
     def read(self, artifacts: Mapping[str, str | Path]) -> dict[str, bytes]:
-        """Return the content of the files by name, and count them.
+        """Return the content of the files by name, and count the files towards the limits.
 
         Raises:
             ArtifactRefused: A name is not valid, a file cannot be read or is not a regular file, or a limit is exceeded.
@@ -57,7 +57,7 @@ class ArtifactLimits:
 
 
 def check_room(total_bytes: int, room_bytes: int | None) -> None:
-    """Raise ArtifactRefused if an attempt has reported more than was left of its job's limit. If `room_bytes` is None, there is no limit."""
+    """Raise ArtifactRefused if the artifacts of an attempt exceed `room_bytes`, what was left of the job's limit. None means no limit."""
     if room_bytes is not None and total_bytes > room_bytes:
         raise ArtifactRefused(
             f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {room_bytes} were left for this "
@@ -68,8 +68,8 @@ def check_room(total_bytes: int, room_bytes: int | None) -> None:
 class ArtifactFolder:
     """A directory whose files are reported as artifacts when they are new or have changed.
 
-    Directories, links, and files whose names begin with a dot are left out. So a file can be written under such a name and then renamed,
-    if a report could come in the middle.
+    Directories, links, and files whose names begin with a dot are ignored. If a report could come while a file is being written, write the
+    file under a name with a dot and then rename it.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -82,7 +82,7 @@ class ArtifactFolder:
         seen: dict[str, tuple[int, int, int]] = {}
         for entry in os.scandir(self._path) if self._path.is_dir() else ():
             if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # the file may have been removed since the directory was listed
                     about = entry.stat(follow_symlinks=False)
                     seen[entry.name] = (about.st_ino, about.st_mtime_ns, about.st_size)
         changed = [name for name in sorted(seen) if seen[name] != self._reported.get(name)]
@@ -91,12 +91,12 @@ class ArtifactFolder:
 
 
 def folder_of(staging: Path, step: int) -> Path:
-    """Return the directory in which a child leaves the files of a step's report for its supervisor."""
+    """Return the directory in which the child process stores the artifacts of a step's report for its supervisor."""
     return staging / f"artifacts_{step:08d}"
 
 
 def stage(staging: Path, step: int, files: Mapping[str, bytes]) -> None:
-    """Write the files of a step's report for the supervisor."""
+    """Write the artifacts of a step's report to their directory, from which the supervisor reads them."""
     folder = folder_of(staging, step)
     folder.mkdir(parents=True)
     for name, data in files.items():
@@ -117,7 +117,7 @@ def _content(name: object, path: str | Path) -> bytes:
 
 
 def read_bounded(handle: int, name: str) -> bytes:
-    """Return the content of an open file. Raise ArtifactRefused if it is not a regular file or is too large."""
+    """Return the content of an open file. Raise ArtifactRefused if it is not a regular file or has more than `MAX_FILE_BYTES`."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise ArtifactRefused(f"artifact {name}: it is not a regular file")
     chunks, size = [], 0

@@ -59,37 +59,38 @@ class _LightGBMCallback:
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         if every < 1:
             raise ValueError(f"every is {every}; name at least one boosting round")
-        # After those of LightGBM that print and record, and before its early stopping, so that the last step is reported.
-        # LightGBM ignores an attribute of the class.
+        # LightGBM sorts callbacks by `order`. This one comes after those that print and record, and before early stopping, so that the last
+        # step is reported. LightGBM reads `order` only from the instance, not from the class.
         self.order = 25
         self._names, self._every = metrics, every
         self._run = FrameworkRun(artifacts_dir)
         self._rounds = self._run.step * every
-        #: What was evaluated in the earlier rounds. None if there were none, or if an older version wrote the checkpoint.
+        #: The scores of the earlier attempts' rounds. None if there were none, or if an older version wrote the checkpoint.
         self._earlier: Any = None
         if self._run.restored is not None and (self._run.restored / EVALUATIONS_FILE).exists():
             recorded = json.loads((self._run.restored / EVALUATIONS_FILE).read_text())
-            # A training that ended in the middle of a step was saved with more rounds than its steps have.
+            # If training ended in the middle of a step, the model has more rounds than the finished steps.
             self._rounds, self._earlier = recorded["rounds"], recorded["evaluations"]
         self._is_recorded = self._run.restored is None or self._earlier is not None
-        self._evaluations: list[list[list[Any]]] = []  # of LightGBM, by round
+        self._evaluations: list[list[list[Any]]] = []  # LightGBM's scores, by round
         self._continuing: list[Any] = []
         self._began = False
 
     def continuing(self, *callbacks: Any) -> list[Any]:
-        """Return a list of this callback and LightGBM's given ones, which count the rounds of all attempts.
+        """Return the list of callbacks to pass to `lightgbm.train`: this one, and the given ones so that they continue after a restore.
 
-        After a restore, a callback that LightGBM calls after each round first gets the earlier rounds again, with their scores.
+        The given callbacks then count the rounds of all attempts. After a restore, those that LightGBM calls after each round first
+        get the earlier rounds again, with the recorded scores.
 
         Raises:
-            TypeError: A callback cannot be called, such as those of XGBoost, which need no `continuing`.
+            TypeError: A callback is not callable. Callbacks of XGBoost are not, and they need no `continuing`.
         """
         for callback in callbacks:
             if not callable(callback):
                 raise TypeError(f"{callback!r} is not a callback of LightGBM; others need no `continuing`")
         before = [callback for callback in callbacks if getattr(callback, "before_iteration", False)]
         after = [callback for callback in callbacks if callback not in before]
-        # LightGBM, too, calls those without an order first, as they were passed.
+        # Callbacks without `order` come first, in the order in which they were passed, as in LightGBM.
         self._continuing += sorted(after, key=lambda callback: getattr(callback, "order", -1))
         return [*(_BeforeRound(callback) for callback in before), self]
 
@@ -101,7 +102,7 @@ class _LightGBMCallback:
         self._evaluations.append([list(evaluation) for evaluation in env.evaluation_result_list])
         env = _counted_from(env, env.begin_iteration if self._earlier is None else 0)
         scores = {f"{data}-{name}": value for data, name, value, *_ in env.evaluation_result_list}
-        # After a restore LightGBM would train as many rounds again as the call names.
+        # End the training here: after a restore, LightGBM would train the number of rounds in the call in addition to the restored ones.
         stop = None
         if env.iteration + 1 >= env.end_iteration:
             stop = EarlyStopException(env.iteration, env.evaluation_result_list)
@@ -123,7 +124,7 @@ class _LightGBMCallback:
         self._run.begin()
         self._evaluations = list(self._earlier or [])
         for count, evaluations in enumerate(self._evaluations):
-            # Since version 4.7 an evaluation is a named tuple.
+            # In LightGBM 4.7 and later, an evaluation is a named tuple.
             results = [
                 type(newest)(*values) if hasattr(newest, "_fields") else tuple(values)
                 for newest, values in zip(env.evaluation_result_list, evaluations, strict=True)
@@ -138,7 +139,7 @@ class _LightGBMCallback:
     def _report(
         self, rounds: int, scores: Mapping[str, float], model: Any, file: str, evaluations: Any, *, last: bool
     ) -> None:
-        """Report and save, if the number of rounds so far is a multiple of those of a step."""
+        """If `rounds` rounds complete a step, report the step, and save if the service wants that. `last` says whether training ends now."""
         self._rounds = rounds
         if rounds % self._every:
             return
@@ -155,7 +156,7 @@ class _LightGBMCallback:
         self._run.end(self._writer(model, file, evaluations))
 
     def _writer(self, model: Any, file: str, evaluations: Any) -> Callable[[Path], None]:
-        """Return a function that writes a checkpoint after the last round into a directory."""
+        """Return a function that writes a checkpoint of the model and the recorded scores into a directory."""
 
         def write(place: Path) -> None:
             model.save_model(str(place / file))
@@ -167,7 +168,7 @@ class _LightGBMCallback:
 
 
 class _BeforeRound:
-    """A callback that LightGBM calls before each round, such as a schedule, and that counts the rounds of all attempts."""
+    """Wrap a callback that LightGBM calls before each round, such as a schedule, so that it counts the rounds of all attempts."""
 
     before_iteration = True
 
@@ -180,9 +181,9 @@ class _BeforeRound:
 
 
 def _counted_from(env: Any, begin: int) -> Any:
-    """Return the environment of a round in a training that began with round `begin`.
+    """Return LightGBM's environment of a round, changed as if training had begun with round `begin`.
 
-    Its end is the number of rounds in the call, to which LightGBM adds those of the restored model.
+    Its last round is the number of rounds in the call. LightGBM had added the rounds of the restored model to it.
     """
     return dataclasses.replace(
         env, begin_iteration=begin, end_iteration=env.end_iteration - env.begin_iteration
@@ -190,7 +191,7 @@ def _counted_from(env: Any, begin: int) -> Any:
 
 
 class _NeverStops:
-    """The `before_iteration` of a callback, which XGBoost calls and LightGBM reads as a flag."""
+    """The attribute `before_iteration` of a callback for both libraries: XGBoost calls it, and LightGBM reads it as a false flag."""
 
     def __call__(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
         return False
@@ -200,10 +201,11 @@ class _NeverStops:
 
 
 class _EarlierRounds:
-    """The rounds of earlier attempts, which XGBoost's loop passes without training.
+    """Let XGBoost's loop run through the rounds of earlier attempts without training.
 
-    XGBoost counts the rounds of each training from 0, also if it continues a model. While this object replaces two methods of the model, the
-    loop and all callbacks get the earlier rounds again, with their recorded scores. The model is the restored one from the first of them on.
+    XGBoost counts the rounds of each training from 0, even if it continues a model. This object replaces the model's methods `update` and
+    `eval_set`, so that the loop and all callbacks get the earlier rounds again, with their recorded scores. The restored model is loaded at
+    the first of these rounds.
     """
 
     def __init__(
@@ -217,12 +219,12 @@ class _EarlierRounds:
         model.update, model.eval_set = self._update, self._eval_set
 
     def end(self) -> None:
-        """Let the model train."""
+        """Restore the model's own methods, so that it trains."""
         for method in ("update", "eval_set"):
             vars(self._model).pop(method, None)
 
     def _update(self, dtrain: Any, iteration: int, fobj: Any = None) -> None:
-        # Not before the first round: the other callbacks note the number of rounds of the model with which training begins.
+        # The model is not loaded earlier, because other callbacks first note how many rounds the model has when training begins.
         if iteration == 0:
             self._load()
         if iteration >= self._rounds:
@@ -230,7 +232,7 @@ class _EarlierRounds:
             self._model.update(dtrain, iteration, fobj)
 
     def _eval_set(self, evals: Any, iteration: int = 0, *_: Any) -> str:
-        """Return the scores of a round in the format of XGBoost."""
+        """Return the recorded scores of a round, in the format of XGBoost's `eval_set`."""
         scores = [
             f"{data}-{name}:{values[iteration]!r}"
             for data, metrics in self._evaluations.items()
@@ -242,7 +244,7 @@ class _EarlierRounds:
 class _XGBoostCallback(_LightGBMCallback):
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         super().__init__(metrics, every, artifacts_dir)
-        self._passed_rounds = self._rounds if self._earlier is not None else 0  # XGBoost counts them again
+        self._passed_rounds = self._rounds if self._earlier is not None else 0  # rounds that XGBoost's loop runs through again
         self._uncounted_rounds = self._rounds - self._passed_rounds
         self._earlier_rounds: _EarlierRounds | None = None
         self._history: Mapping[str, Mapping[str, list[Any]]] = {}
@@ -281,7 +283,7 @@ class _XGBoostCallback(_LightGBMCallback):
     def after_training(self, model: Any) -> Any:
         if self._earlier_rounds is not None:
             self._earlier_rounds.end()
-        # If another callback ends the training, XGBoost does not call those after it for that round.
+        # If a callback ends the training, XGBoost does not call the callbacks after it for that round, so this one may have to catch up.
         evaluated = max((len(seen) for of in self._history.values() for seen in of.values()), default=0)
         if self._uncounted_rounds + evaluated > self._rounds:
             self.after_iteration(model, evaluated - 1, self._history)
@@ -290,7 +292,7 @@ class _XGBoostCallback(_LightGBMCallback):
 
 
 def _callback_of_both() -> type:
-    """Return a class of callbacks for XGBoost. They work with LightGBM too, for code that imports both libraries."""
+    """Return a callback class for XGBoost that also works with LightGBM, because code may import both libraries."""
     from xgboost.callback import TrainingCallback
 
     class Callback(_XGBoostCallback, TrainingCallback):

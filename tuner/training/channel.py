@@ -1,8 +1,8 @@
 """The protocol between a worker's supervisor and the child process that runs user code. It needs the standard library only.
 
-Messages are JSON objects over a `multiprocessing.connection.Connection`. The child sends messages. The supervisor replies only to
-reports, and to questions in the middle of a step: continue, save or stop. The child waits for the reply, so it never trains a step that
-was not allowed.
+Messages are JSON objects over a `multiprocessing.connection.Connection`. The supervisor sends the first message. After that the child sends
+messages, and the supervisor replies only to reports and to questions in the middle of a step: continue, save or stop. The child waits for
+the reply, so it never trains a step that was not allowed.
 """
 
 import json
@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 from tuner.training import measured
 
-# the kinds of time that a child can report to the supervisor
+# The cost kinds that a child can name for the time that follows. The supervisor adds the others.
 Kind = Literal["setup", "restore", "train", "checkpoint"]
 FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
-ASK_S = 0.1  # the least time between two questions: a question took 0.36 ms on a busy machine, and a batch may take less
+ASK_S = 0.1  # the least time between two questions, because one took 0.36 ms on a busy machine, and a batch may take less than that
 
 
 class StopTraining(SystemExit):
@@ -43,32 +43,32 @@ class BeginMessage:
     entry: str
     config: Mapping[str, Any]
     staging: str
-    restore: str | None = None  #: Directory of the checkpoint to restore.
+    restore: str | None = None  #: Directory of the checkpoint to restore. None if training starts from the beginning.
     first_step: int = 0  #: The last finished step. 0 if there is none.
     max_step: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
-    echo: bool = False  #: Save the restored state again at once, so that both can be compared.
+    echo: bool = False  #: Whether to save the restored state again at once, so that the self-test can compare both checkpoints.
     seed: int | None = None  #: Seed of the random generators. None leaves them unchanged.
-    kind: str | None = None  #: The job's `kind`: what the trainable is called with.
+    kind: str | None = None  #: The `kind` of the job's spec, which determines with what arguments the trainable is called.
     metric: str | None = None  #: The metric of the job's objective.
-    #: Bytes of artifacts that the attempt may report. None means no limit of the job.
+    #: How many bytes of artifacts the attempt may report. None if the job's limit does not apply.
     artifact_room: int | None = None
-    rank: int = 0  #: The number of this process among those of the attempt.
+    rank: int = 0  #: The number of this process among the attempt's processes, from 0.
     #: The environment variables with which the ranks find each other. Empty if there is one process only.
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rank_on_node(self) -> int:
-        """The number of this process among those of the attempt on this node."""
+        """The number of this process among the attempt's processes on this node, from 0."""
         return int(self.variables.get("LOCAL_RANK", 0))
 
     rungs: Sequence[int] = ()  #: The steps at which trials are compared, lowest first.
     #: One value per rung for each proxy of the job's fidelity.
     proxies: Mapping[str, Sequence[float]] | None = None
-    #: The teacher: `path` of the directory of its checkpoint, and its `config`. None if the job has none.
+    #: The job's teacher: `path` is the directory of its checkpoint, `config` its configuration. None if the job has no teacher.
     teacher: Mapping[str, Any] | None = None
     usd_per_hour: float | None = None  #: The price of a trial's share of the job's machine.
-    #: Those of `SERVING_METRICS` that the job's objectives or constraints name.
+    #: The metrics of `SERVING_METRICS` that the job's objectives or constraints name.
     serving_metrics: Sequence[str] = ()
 
 
@@ -84,7 +84,7 @@ class Reply:
 
 
 class Channel:
-    """The child's end of the connection. One thread calls `report`. Another may call `saved` and `save_failed` meanwhile."""
+    """The child's end of the connection. Only one thread may call `report`; another one may call `saved` and `save_failed` meanwhile."""
 
     def __init__(self, connection: Connection, begin: BeginMessage) -> None:
         self.begin = begin
@@ -95,7 +95,7 @@ class Channel:
         self._asked_at = 0.0
 
     def phase(self, kind: Kind) -> None:
-        """Tell the supervisor that the attempt's time is of this kind from now on, for the bill."""
+        """Notify the supervisor that the attempt's time from now on is billed as this cost kind."""
         self._send({"type": "phase", "kind": kind})
 
     def report(
@@ -114,7 +114,9 @@ class Channel:
         return self._reply()
 
     def ask(self) -> Reply:
-        """Ask in the middle of a step whether to save or stop now. Do not send the question if the last one was less than `ASK_S` ago.
+        """Ask the supervisor, in the middle of a step, whether to save or stop now.
+
+        If the last question was less than `ASK_S` ago, return at once with a reply to continue.
 
         Raises:
             StopTraining: The attempt is over, and nothing is left to write.
@@ -137,14 +139,14 @@ class Channel:
         return reply
 
     def saved(self, step: int, path: str, seconds: float, *, part: int = 0) -> None:
-        """Tell the supervisor that the checkpoint directory `path` is complete. From then on the supervisor owns it.
+        """Notify the supervisor that a checkpoint directory is complete. The supervisor owns the directory from then on.
 
         Args:
             step: The last finished step.
             path: The directory.
-            seconds: How long it took to write.
-            part: 0 if the state is that at the end of `step`. Otherwise the state is from the middle of the step after it, and this is
-                the number of such checkpoints that the attempt has written.
+            seconds: How long the checkpoint took to write.
+            part: 0 if the checkpoint has the state at the end of `step`. Otherwise it has a state in the middle of the next step, and
+                `part` counts such checkpoints of the attempt, from 1.
         """
         self._send({"type": "saved", "step": step, "part": part, "path": path, "seconds": seconds})
 
@@ -168,7 +170,7 @@ _current: Channel | None = None
 
 
 def current() -> Channel | None:
-    """Return the open channel, or None without a supervisor: in a plain script, or under plain Ray Tune."""
+    """Return the open channel, or None if this process has no supervisor, as in a plain script or under plain Ray Tune."""
     return _current
 
 
@@ -182,23 +184,23 @@ def open_channel(connection: Connection) -> Channel:
 
 
 def close_channel() -> None:
-    """Forget the channel, so that further training in this process has no supervisor."""
+    """Forget the channel. If this process trains again, it does so without a supervisor."""
     global _current
     _current = None
 
 
 def begin_message(begin: BeginMessage) -> bytes:
-    """Return the supervisor's first message."""
+    """Return the supervisor's first message as bytes to send."""
     return json.dumps({"type": "begin", **asdict(begin)}).encode()
 
 
 def reply_message(*, stop: bool, save: bool, keep: bool = False, flush: bool = False) -> bytes:
-    """Return the supervisor's reply to a report."""
+    """Return the supervisor's reply to a report or a question as bytes to send."""
     return json.dumps({"type": "stop" if stop else "go", "save": save, "keep": keep, "flush": flush}).encode()
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """Return the metrics with tensors and arrays of one element converted to numbers.
+    """Return the metrics as plain values. Tensors and arrays with one element become numbers.
 
     Raises:
         MetricsRefused: A value is not a metric, or the metrics are too large for one message.

@@ -1,6 +1,6 @@
-"""The content of a training checkpoint, and how it is written to and read from a directory.
+"""Make the content of a training checkpoint, write it to a directory, and restore it.
 
-All content is plain data, so that it loads with `weights_only=True`. Therefore reading a checkpoint cannot run code.
+All content is plain data that loads with `weights_only=True`, so reading a checkpoint cannot run code.
 """
 
 import ctypes
@@ -39,8 +39,8 @@ class CheckpointUnreadable(RuntimeError):
 class Copies:
     """Copy tensors into CPU memory and reuse that memory for later copies.
 
-    Allocating new memory takes longer than the copy itself, because the operating system clears each page first. Training waits
-    for the copy.
+    Training waits for the copies. Allocating new memory takes longer than the copy itself, because the operating system clears each
+    page first.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Copies:
         self._used: list[tuple[object, torch.Tensor]] = []
 
     def begin(self) -> None:
-        """Start a new set of copies. Reuse the memory of the previous set, and free memory that it did not use."""
+        """Start a new set of copies, which may overwrite the previous set. Memory that the previous set did not use is freed."""
         self._free = {}
         for like, memory in self._used:
             self._free.setdefault(like, []).append(memory)
@@ -67,10 +67,10 @@ class Copies:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy a tensor, without PyTorch if the tensor is small and contiguous on the CPU.
+    """Copy `source` to `target`. Small contiguous tensors on the CPU are copied with `memmove` instead of PyTorch.
 
-    PyTorch copies with all threads and waits for the last of them. If other processes use the processors too, that takes ten times
-    as long as the copy itself, except for large tensors.
+    PyTorch copies with all threads and waits for the last of them. For small tensors this takes ten times as long as the copy
+    itself if other processes use the processors too.
     """
     size = source.numel() * source.element_size()
     alike = target.is_contiguous() and source.is_contiguous() and not source.is_conj() and not source.is_neg()
@@ -86,12 +86,12 @@ def snapshot(
     """Return a copy of the states of all parts and random generators, in CPU memory that later training does not change.
 
     Args:
-        copies: Reuse the memory of the previous snapshot that was made with it.
+        copies: The memory to copy into. A later snapshot with the same `copies` overwrites this one.
         rank: The number of this process, from 0.
         ranks: How many processes train together.
 
     Raises:
-        TypeError: A value could not be read again. The message names its place.
+        TypeError: A state has a value that could not be read from a checkpoint. The message names its place.
     """
     copies = copies or Copies()
     copies.begin()
@@ -104,27 +104,27 @@ def snapshot(
 
 
 def _state_of(part: Stateful, rank: int) -> Any:
-    """Return the state of a part that this rank saves.
+    """Return what this rank saves of a part's state.
 
-    If a part has the same state on all ranks, only rank 0 saves all of it. Other ranks save only their shards of its tensors.
+    If the state of the part is the same on all ranks, rank 0 saves all of it, and other ranks save only their shards of tensors.
     """
     state = part.state_dict()
     return sharded.only_pieces(state) if rank and sharded.is_same_on_all_ranks(part) else state
 
 
 def settle() -> None:
-    """Wait until the GPU has finished training work.
+    """Wait until the GPU has finished its training work. Call this before the time of a checkpoint begins.
 
-    Otherwise the copy that follows would wait for it, and the time would be counted as checkpoint time.
+    Otherwise the first copy from the GPU would wait for that work, and the wait would be billed as checkpoint time.
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
 
 def write(state: Mapping[str, Any], directory: Path) -> None:
-    """Write the state of a rank to a new directory, which the ranks of a training share.
+    """Write the state of one rank to its own file in a checkpoint directory. All ranks write to the same directory.
 
-    It is not synced to disk, because the caller copies or syncs a checkpoint if needed.
+    The file is not synced to disk: the caller copies the checkpoint, or calls `sync`, if it must survive a loss of power.
     """
     directory.mkdir(parents=True, exist_ok=True)
     rank = state.get("rank", 0)
@@ -134,7 +134,7 @@ def write(state: Mapping[str, Any], directory: Path) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Sync the written state to disk, so that it survives a loss of power."""
+    """Sync a checkpoint directory and its files to disk, so that they survive a loss of power."""
     for path in (*directory.iterdir(), directory):
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)
@@ -144,9 +144,9 @@ def sync(directory: Path) -> None:
 def restore(
     parts: Mapping[str, Stateful], directories: Sequence[Path], *, rank: int = 0, ranks: int = 1
 ) -> int:
-    """Load the first undamaged checkpoint into the parts and the random generators, and return its step.
+    """Load the first checkpoint that can be read into the parts and the random generators, and return its step.
 
-    The checkpoint may have been saved by another number of ranks.
+    `directories` are tried in order. The checkpoint may have been saved by another number of ranks.
 
     Raises:
         CheckpointUnreadable: Every checkpoint is damaged, or the loaded one was saved from different parts.
@@ -176,15 +176,15 @@ def restore(
 
 
 def saved_state(directory: Path) -> Any:
-    """Return the states of the parts that `SpotSafe` saved in a directory, or the directory if its checkpoint was saved in another way."""
+    """Return the saved states of the parts, by name, if `SpotSafe` saved the checkpoint. Otherwise return the directory itself."""
     return read_parts(directory) if (directory / STATE_FILE).is_file() else directory
 
 
 def read_parts(directory: Path) -> dict[str, Any]:
     """Return the saved states of all parts, by name.
 
-    Tensors that were spread over ranks are put together. All other values are those that rank 0 saved. Various exceptions are raised if
-    the checkpoint is damaged.
+    Tensors that were spread over ranks are put together. All other values are those that rank 0 saved. If the checkpoint is damaged,
+    exceptions of various classes are raised.
     """
     state = plain.read(directory / STATE_FILE)
     others = [_read_rank(directory, rank)["parts"] for rank in range(1, state.get("ranks", 1))]
@@ -195,12 +195,15 @@ def read_parts(directory: Path) -> dict[str, Any]:
 
 
 def _read_rank(directory: Path, rank: int) -> Any:
-    """Read what a rank other than 0 saved. Tensors are read from the file when they are used, because a rank needs few of them."""
+    """Read the file of a rank other than 0. Its tensors are read only when they are used, because a restoring rank needs few of them."""
     return plain.read(sharded.rank_file(directory, rank), mmap=True)
 
 
 def _draw_differently(rank: int) -> None:
-    """Give this rank random generators of its own, which follow from the restored ones."""
+    """Seed this rank's random generators, so that ranks which restored the states of rank 0 do not draw the same numbers.
+
+    The seed follows from the restored states, so a second restore gives the same numbers.
+    """
     seed_everything(int(torch.randint(2**62, ()).item()) + rank)
 
 
@@ -239,10 +242,7 @@ def random_states() -> dict[str, Any]:
 
 
 def _of_gpus() -> list[torch.Tensor]:
-    """Return the generator states of all GPUs, or nothing if CUDA was not used.
-
-    Reading them would otherwise take memory on each GPU.
-    """
+    """Return the generator states of all GPUs. Return an empty list if CUDA was not used, because reading them takes memory on each GPU."""
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
 
@@ -252,7 +252,7 @@ def set_random_states(states: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(words.tolist()), gauss))
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
-        # The seeds of `torch.manual_seed` would overwrite states that are set before CUDA is initialized.
+        # Initialize CUDA first. Otherwise a seed from an earlier `torch.manual_seed` would overwrite the states when CUDA is initialized.
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_rng_state_all(states["cuda"][: torch.cuda.device_count()])
     if "numpy" in states and "numpy" in sys.modules:
