@@ -14,7 +14,7 @@ MOST = 5  # the largest number of differences that are reported
 
 
 def differences(saved: Path, restored: Path) -> list[str]:
-    """Return the places where the steps or the states of two checkpoint directories differ, at most five."""
+    """Return descriptions of the places at which two checkpoints differ in their steps or states, at most `MOST`."""
     first, second = (plain.read(folder / STATE_FILE) for folder in (saved, restored))
     return list(itertools.islice(_states(first, second), MOST))
 
@@ -85,7 +85,7 @@ def _bits(tensor: torch.Tensor) -> bytes:
 
 
 def _is_same_array(first: Any, second: Any) -> bool:
-    """Return whether two NumPy arrays are equal. Their `repr` omits most elements."""
+    """Return whether two NumPy arrays are equal. Comparing their `repr` is not enough, because it omits most elements."""
     if not hasattr(first, "tobytes"):
         return False
     return (first.dtype, getattr(first, "shape", ())) == (second.dtype, getattr(second, "shape", ())) and (

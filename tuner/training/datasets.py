@@ -46,9 +46,9 @@ BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
 STAMPS = frozenset(
     "etag contentmd5 md5hash crc32c digest generation lastmodified updated mtime modified created".split()  # noqa: SIM905
 )
-AT_ONCE = 16  # files of a folder
-LOG_EVERY_S = 0.5  # what a killed process has read since its last line in the log is not counted
-WAIT_S = 0.2  # between two looks whether another process has finished its download
+AT_ONCE = 16  # how many files of a folder are downloaded at once
+LOG_EVERY_S = 0.5  # how often the bytes are logged; a killed process loses the count since its last line in the log
+WAIT_S = 0.2  # time between two checks whether another process has finished its download
 HTTP_SILENCE_S = 60
 CREDENTIALS = (
     "A trial has the credentials of its machine's role, and those that the operator passes with TUNER_PASS_ENV. "
@@ -95,13 +95,15 @@ def dataset(url: str | os.PathLike[str], **options: Any) -> Path:
 
 
 class DatasetCache:
-    """The datasets on the disk of one machine. Several processes may use it at once."""
+    """The cache of datasets on the disk of one machine. Several processes may use it at once."""
 
     def __init__(self, parent: Path, limit_bytes: int) -> None:
-        """Use the cache in a directory. It belongs to this user alone, because others could change the data.
+        """Use the cache in the directory `parent`, and create it if needed. It may use `limit_bytes` of the disk.
+
+        Only this user may own the cache, because other users could change the data.
 
         Raises:
-            DatasetRefused: Another user has created its directory.
+            DatasetRefused: The directory of the cache belongs to another user.
         """
         self._root, self._limit_bytes = parent / f"tuner-datasets-{os.getuid()}", limit_bytes
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,20 +114,21 @@ class DatasetCache:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "DatasetCache":
-        """Use the cache that the variables name. By default it is in the directory for temporary files, with 20 GiB."""
+        """Use the cache that environment variables describe. By default it is in the directory for temporary files, with 20 GiB."""
         gib = environ.get(CACHE_GIB) or str(DEFAULT_GIB)
         if not gib.isdecimal():
             raise DatasetRefused(f"{CACHE_GIB}: {gib!r} must be a whole number of GiB")
         return cls(Path(environ.get(CACHE_DIR) or tempfile.gettempdir()).absolute(), int(gib) << 30)
 
     def get(self, url: str, options: Mapping[str, Any]) -> Path:
-        """Return the path of the data, and keep it in the cache while this process lives. See `dataset`."""
+        """Return the path of the data at `url`, downloaded if needed. The data stays in the cache while this process lives. See `dataset`."""
         with _source(url, options) as source:
             entry = self._root / source.key
             while True:
                 lock = _opened(entry)
                 try:
-                    # The first process looks whether the entry is complete. Others would have to wait until all that use it have ended.
+                    # Only a process that finds the entry unused checks whether it is complete. The check needs the exclusive lock, for which
+                    # another process would have to wait until all processes that use the entry have ended.
                     is_first = _try_lock(lock, fcntl.LOCK_EX)
                     if is_first and _is_lock_of(lock, entry) and not _is_complete(entry):
                         self._download(source, entry, lock)
@@ -136,13 +139,13 @@ class DatasetCache:
                 data = entry / "data"
                 if _is_lock_of(lock, entry) and data.is_dir():
                     break
-                _unlock(lock)  # the other process has failed, or the entry was removed
+                _unlock(lock)  # try again: the other process's download has failed, or the entry was removed
             os.utime(lock)
             _locks.append(lock)
             return data if source.is_folder else data / next(iter(source.files))
 
     def _download(self, source: "Source", entry: Path, lock: int) -> None:
-        """Download into an entry whose lock this process holds. Nothing is left of a download that fails."""
+        """Download into an entry whose exclusive lock this process holds. If the download fails, remove the entry."""
         partial, data = entry / "partial", entry / "data"
         try:
             for left in (partial, data):
@@ -160,10 +163,10 @@ class DatasetCache:
             raise
 
     def _reserve(self, entry: Path, size: int) -> None:
-        """Note the size of an entry, and remove the entries that were not used for longest if there is no room for it.
+        """Record the size of an entry, after removing least recently used entries until the cache has room for it.
 
         Raises:
-            DatasetRefused: There is no room, because of the limit or because the other entries are in use.
+            DatasetRefused: The entry is larger than the whole cache, or the other entries are in use and leave too little room.
         """
         if size > self._limit_bytes:
             raise DatasetRefused(
@@ -173,7 +176,7 @@ class DatasetCache:
         lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in self._root.glob(".removed-*"):  # of a process that was killed
+            for left in self._root.glob(".removed-*"):  # a process was killed while it removed this entry
                 shutil.rmtree(left, ignore_errors=True)
             others = [other for other in self._root.iterdir() if _is_entry(other) and other != entry]
             sizes = {other: _noted_size(other) for other in others}
@@ -197,7 +200,7 @@ class DatasetCache:
         try:
             lock = os.open(entry / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            return not entry.exists()  # otherwise another process is just creating it
+            return not entry.exists()  # if it exists, another process is just creating it
         try:
             is_unused = _try_lock(lock, fcntl.LOCK_EX) and _is_lock_of(lock, entry)
             if is_unused:
@@ -217,20 +220,19 @@ def _is_entry(path: Path) -> bool:
 
 
 def _opened(entry: Path) -> int:
-    """Open the lock of an entry. Create the entry if it does not exist."""
+    """Open the lock file of an entry, and return its descriptor. Create the entry if it does not exist."""
     while True:
         with contextlib.suppress(FileExistsError):
             os.mkdir(entry, 0o700)
-        with contextlib.suppress(FileNotFoundError):  # another process has just removed the entry
+        with contextlib.suppress(FileNotFoundError):  # try again if another process has just removed the entry
             return os.open(entry / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _wait_for_download(lock: int) -> None:
     """Take the shared lock of an entry. If another process downloads the entry, wait for the end of the download.
 
-    While bytes arrive, lines in the log show the supervisor that this process waits. If the download makes no progress, no line is
-    written, and the process counts as hanging. Otherwise all trials that wait for a stalled download would cost money until their
-    budget is spent.
+    While the download makes progress, log lines show the supervisor why this process waits. If the download stalls, no line is
+    written, so the trial soon counts as hanging. Otherwise all trials that wait for it would cost money until their budget is spent.
     """
     seen_ns = os.fstat(lock).st_mtime_ns
     while not _try_lock(lock, fcntl.LOCK_SH):
@@ -241,7 +243,7 @@ def _wait_for_download(lock: int) -> None:
 
 
 def _try_lock(lock: int, how: int) -> bool:
-    """Take the lock unless another process holds a lock that excludes it. Return whether the lock was taken."""
+    """Take the lock in the mode `how` without waiting. Return False if another process holds a lock that excludes it."""
     try:
         fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -250,20 +252,20 @@ def _try_lock(lock: int, how: int) -> bool:
 
 
 def _unlock(lock: int) -> None:
-    # A process that was forked meanwhile has the descriptor, too, so closing it would not be enough.
+    # Closing the descriptor would not release the lock if a process that was forked meanwhile has the descriptor too.
     fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)
 
 
 def _is_lock_of(lock: int, entry: Path) -> bool:
-    """Return False if the entry was removed, and perhaps created again, before this process had the lock."""
+    """Return whether `lock` is still the lock file of the entry. It is not if the entry was removed before this process had the lock."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(lock), (entry / "lock").stat())
     return False
 
 
 def _is_complete(entry: Path) -> bool:
-    """Return whether an entry has all of its bytes. If the machine crashed, files may be shorter than they were."""
+    """Return whether an entry has all of its bytes. After a crash of the machine, files may be shorter than they were."""
     data = entry / "data"
     return data.is_dir() and _bytes_in(data) == _noted_size(entry)
 
@@ -291,19 +293,20 @@ def _bytes_in(folder: Path) -> int:
 class Source:
     """One version of a remote file or folder."""
 
-    file_system: Any  #: Of fsspec.
-    files: Mapping[str, str]  #: The remote path of each file by its name, with the folders in it.
+    file_system: Any  #: The file system object of fsspec.
+    files: Mapping[str, str]  #: The remote path of each file, by its path in the local copy.
     is_folder: bool
-    size: int  #: In bytes; 0 for a file whose server does not send its size.
-    key: str  #: Changes with the URL, the options and the content.
+    size: int  #: The total size in bytes. A file whose server does not send its size counts as 0.
+    key: str  #: The name of the cache entry: a hash of the URL, the options and the version of the content.
     from_bucket: bool  #: Whether it is in the object storage of a cloud.
 
 
 @contextlib.contextmanager
 def _source(url: str, options: Mapping[str, Any]) -> Iterator[Source]:
-    """Look for the files of a URL. Connections are closed at the end of the block, and their threads have ended.
+    """Yield the files at a URL. At the end of the block, all connections are closed and all their threads have ended.
 
-    The threads of fsspec's own event loop would remain. A worker could then fork no trials from a process that has prepared data.
+    Therefore fsspec's own event loop is not used: its threads would remain, and a worker could not fork trials from a process that has
+    prepared data.
     """
     import asyncio  # here, because a worker imports this module for its constants, too
 
@@ -344,7 +347,7 @@ def _file_system(url: str, options: dict[str, Any], loop: object) -> tuple[Any, 
         kind = fsspec.get_filesystem_class(scheme)
     except ValueError as error:
         raise DatasetRefused(f"{scheme}:// is not a kind of URL that fsspec knows: {error}") from error
-    if kind.async_impl:  # others, such as sftp, hand unknown options to a client that refuses them
+    if kind.async_impl:  # other file systems, such as sftp, pass these options to a client that refuses them
         options |= {"loop": loop, "use_listings_cache": False}
     file_system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     return file_system, str(path)
@@ -379,7 +382,7 @@ def _source_at(file_system: Any, path: str, url: str, options: Mapping[str, Any]
         listed = {path: about}
         files = {_file_name(url): path}
     stamps = {name: _stamp(info) for name, info in listed.items()}
-    # Without a stamp nobody can say whether the data has changed, so each process fetches it.
+    # Without a stamp it is not known whether the data has changed, so each process downloads it.
     version = sorted(stamps.items()) if all(stamps.values()) else secrets.token_hex()
     named = json.dumps([url, options, version], sort_keys=True, default=repr)
     size = sum(int(info.get("size") or 0) for info in listed.values())
@@ -400,10 +403,10 @@ def _file_name(url: str) -> str:
 
 
 def _checked(name: str) -> str:
-    """Return the name of a file within its folder.
+    """Return `name`, the path of a file in a remote folder, if a local copy can have it.
 
     Raises:
-        DatasetRefused: The name would lead out of the folder, or no local file can have it.
+        DatasetRefused: The path would lead out of the folder, or no local file can have it.
     """
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
         raise DatasetRefused(f"the folder has a file with the name {name!r:.120}; rename or remove it")
@@ -411,15 +414,16 @@ def _checked(name: str) -> str:
 
 
 class Transfer:
-    """One download. Its bytes are counted for the attempt, and have to fit into the cache."""
+    """Download one source, count its bytes for the attempt, and check that they fit into the cache."""
 
     def __init__(self, source: Source, lock: int, reserve: Callable[[int], None]) -> None:
         """Prepare the download of a source.
 
         Args:
             source: What to download.
-            lock: The open lock file of the entry. Its modification time is set while bytes arrive, so that processes that wait see progress.
-            reserve: Called with a size in bytes if the data is larger than was known. It raises if the cache has no room.
+            lock: The open lock file of the entry. Its modification time shows waiting processes that bytes arrive.
+            reserve: Called with the new size in bytes if the data turns out to be larger than known before. It raises if the cache has
+                no room.
         """
         self._source, self._lock, self._reserve = source, lock, reserve
         self._waits = _is_waited_for()
@@ -427,7 +431,7 @@ class Transfer:
         self._reserved, self._read, self._logged, self._logged_at = source.size, 0, 0, 0.0
 
     def fetch(self, folder: Path) -> None:
-        """Download the files into a new folder. If one fails, those that were not begun are left out, and its error is raised."""
+        """Download the files into a new folder. If a file fails, begin no further ones, and raise its error."""
         for parent in {(folder / name).parent for name in self._source.files}:
             parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -458,7 +462,7 @@ class Transfer:
         callback = fsspec.callbacks.Callback(hooks={"bytes": count})
         self._source.file_system.get_file(remote, str(local), callback=callback)
         size = local.stat().st_size
-        count(size, size)  # not every file system calls back
+        count(size, size)  # some file systems never call the callback
 
     def _add(self, count: int) -> None:
         with self._counting:
@@ -466,7 +470,7 @@ class Transfer:
             if time.monotonic() - self._logged_at >= LOG_EVERY_S:
                 self._log()
             if self._read > self._reserved:
-                self._reserved = self._read + self._read // 8  # so that not every piece is reserved
+                self._reserved = self._read + self._read // 8  # reserve ahead, because reserving for every block would be slow
                 self._reserve(self._reserved)
 
     def _log(self) -> None:
@@ -479,8 +483,8 @@ class Transfer:
 def _log(count: int, *, from_bucket: bool = False, waits: bool = False) -> None:
     """Add a line to the log of the worker's supervisor.
 
-    It has the bytes that were read, how many of them came from a bucket, and 1 if the training waits for more, otherwise 0. Even a
-    process that finds all data in the cache writes a line, so that it is known to have read zero bytes.
+    The line has three numbers: the bytes that were read, how many of them came from a bucket, and 1 if training waits for more (otherwise
+    0). A process that finds all data in the cache also writes a line, so that it is known to have read zero bytes.
     """
     with contextlib.suppress(OSError, KeyError):
         log = os.open(os.environ[READ_LOG], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -491,7 +495,7 @@ def _log(count: int, *, from_bucket: bool = False, waits: bool = False) -> None:
 
 
 def _is_waited_for() -> bool:
-    """Return whether training waits for the data. It does not if a thread or a worker of a data loader reads ahead."""
+    """Return whether training waits for this download. It does only if the main thread of the main process downloads."""
     is_main_process = multiprocessing.parent_process() is None
     return is_main_process and threading.current_thread() is threading.main_thread()
 

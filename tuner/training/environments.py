@@ -1,6 +1,6 @@
-"""Homes: where `SpotSafe` sends reports and checkpoints.
+"""Homes: the destinations to which `SpotSafe` sends reports and checkpoints.
 
-There is one for each way to run a trainable: under the service's supervisor, under plain Ray Tune, and in a plain script.
+There is one class of home for each way to run a trainable: under the service's supervisor, under plain Ray Tune, and in a plain script.
 """
 
 import shutil
@@ -22,7 +22,7 @@ NO_ARTIFACTS: Artifacts = {}
 
 
 class Home(ABC):
-    """The destination of a run's reports and checkpoints. The reply to a report says whether to save and to stop."""
+    """The destination of a training's reports and checkpoints. Its reply to a report says whether to save and whether to stop."""
 
     first_step: int = 0
     max_step: int | None = None
@@ -40,7 +40,7 @@ class Home(ABC):
         self.serving_metrics = source.serving_metrics
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
-        """Note that the run does this kind of work from now on."""
+        """Note that the time from now on belongs to this cost kind, such as training or checkpoint."""
 
     @abstractmethod
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
@@ -50,7 +50,7 @@ class Home(ABC):
     def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
         """Report a step with its artifacts, and return the reply.
 
-        Only the service stores artifacts. They are checked everywhere.
+        Only the service stores artifacts, but every home checks them, so that mistakes are found in a script.
 
         Raises:
             MetricsRefused: A value is not a metric.
@@ -58,7 +58,7 @@ class Home(ABC):
         """
 
     def ask(self) -> Reply:
-        """Ask in the middle of a step whether to save or stop now. Only the service ever wants that."""
+        """Ask, in the middle of a step, whether to save or stop now. The homes without the service always reply to continue."""
         return Reply(stop=False, save=False)
 
     def latency_ms(self, states: Callable[[], Any]) -> float | None:
@@ -73,7 +73,7 @@ class Home(ABC):
 
     @abstractmethod
     def place(self, step: int, part: int = 0) -> Path:
-        """Return a directory for a checkpoint. It does not exist yet.
+        """Return the path of a directory for a new checkpoint. The directory does not exist yet.
 
         Args:
             step: The last finished step.
@@ -81,7 +81,7 @@ class Home(ABC):
         """
 
     def joint_error(self, error: Exception | None) -> Exception | None:
-        """Return the error of a write to `place`, or None if it succeeded. On several ranks, return the first error of any rank.
+        """Return the error of a write to the directory from `place`, or None if it succeeded. With several ranks, return the first error.
 
         Call it exactly once after each write, whether or not the checkpoint is then given to `saved`.
         """
@@ -92,7 +92,7 @@ class Home(ABC):
         """Take over the complete checkpoint in `path`, which took `seconds` to write."""
 
     def failed(self, step: int, error: Exception) -> None:
-        """Report a failed save to the service. Without a service, raise the error, so that the user notices it."""
+        """Report a failed save to the service. Without the service, raise the error, so that the user notices it."""
         raise error
 
 
@@ -116,7 +116,7 @@ class Supervised(Home):
     def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
         if artifacts:
             files = self._limits.read(artifacts)
-            plain_metrics(metrics)  # before the files are staged, so that a refused report can be repeated
+            plain_metrics(metrics)  # check the metrics before the files are staged, so that a refused report can be repeated
             stage(self._staging, step, files)
         return self._channel.report(step, metrics, resumable=True, artifacts=list(artifacts))
 

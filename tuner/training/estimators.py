@@ -14,7 +14,8 @@ from tuner.training.checkpoint import Stateful
 
 _KEY = "scikit-learn"  # marks a value that is not plain data
 _OURS = "sklearn."
-# Compiled loss functions have no attributes that Python can read. Their classes are called with plain arguments instead.
+# The modules of compiled loss functions. Python cannot read their attributes, so they are restored by calling their class with plain
+# arguments.
 _LOSSES = ("sklearn._loss._loss", "sklearn.linear_model._sgd_fast")
 _GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -63,8 +64,8 @@ class EstimatorState:
         """Replace the attributes of the estimator and of those inside of it, such as the steps of a pipeline.
 
         Raises:
-            ValueError: The state is of another class or of another version of scikit-learn, whose attributes may differ, or it cannot be
-                read. The estimator is unchanged.
+            ValueError: The state cannot be read, or was saved by another class or another version of scikit-learn, whose attributes may
+                differ. The estimator is unchanged.
         """
         for what, now in self._origin().items():
             if state[what] != now:
@@ -109,7 +110,7 @@ def _encoded_numpy(value: Any) -> Any:
     if type(value) is numpy.ndarray and value.dtype == object:
         return {_KEY: "objects", "shape": value.shape, "items": _encoded(value.ravel().tolist())}
     if value is numpy.random.mtrand._rand:
-        return {_KEY: "global generator"}  # `SpotSafe` itself saves its state
+        return {_KEY: "global generator"}  # `SpotSafe` saves the state of NumPy's global generator itself
     if type(value) is numpy.random.RandomState:
         return {_KEY: "random state", "state": value.get_state(legacy=False)}
     if type(value) is numpy.random.Generator:
@@ -118,17 +119,17 @@ def _encoded_numpy(value: Any) -> Any:
 
 
 class _Decoder:
-    """Read values, and collect the new attributes of the estimators that are changed in place."""
+    """Read saved values. New attributes of existing estimators are collected first, so that an error leaves them unchanged."""
 
     def __init__(self) -> None:
         self._changes: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def change(self, owner: Any, attributes: Mapping[str, Any]) -> None:
-        """Read the attributes of an object. They are assigned by `finish`."""
+        """Read the new attributes of an object. `finish` assigns them."""
         self._changes.append((vars(owner), dict(self.decoded(attributes, vars(owner)))))
 
     def finish(self) -> None:
-        """Assign the attributes that were read."""
+        """Assign all attributes that were read to their objects."""
         for old, new in self._changes:
             old.clear()
             old.update(new)
@@ -136,8 +137,8 @@ class _Decoder:
     def decoded(self, value: Any, current: Any = None) -> Any:
         """Return the value that was saved as `value`.
 
-        An estimator of the same class at the same place in `current` is returned, and will be changed. So other references to it,
-        such as those of the user's code to the steps of a pipeline, remain valid.
+        If `current`, the present value at the same place, is an estimator of the same class, it is changed and returned. So references to
+        it, such as those of user code to the steps of a pipeline, remain valid.
         """
         if type(value) in (list, tuple):
             is_alike = type(current) in (list, tuple) and len(current) == len(value)
@@ -199,7 +200,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 def _class(name: str, *, within: Callable[[str], bool]) -> Any:
-    """Return a class of scikit-learn. Raise ValueError if the name is of anything else."""
+    """Return the class with this name. Raise ValueError if it is not a class of scikit-learn for which `within` returns True."""
     module, _, attribute = name.partition(":")
     named_class = getattr(importlib.import_module(module), attribute, None) if within(module) else None
     if not isinstance(named_class, type) or named_class.__module__ != module:
