@@ -200,7 +200,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 def _class(name: str, *, within: Callable[[str], bool]) -> Any:
-    """Return the class with this name. Raise ValueError if it is not a class of scikit-learn for which `within` returns True."""
+    """Return the class with this name (`module:class`). Raise ValueError if `within` rejects the module or it does not define the class."""
     module, _, attribute = name.partition(":")
     named_class = getattr(importlib.import_module(module), attribute, None) if within(module) else None
     if not isinstance(named_class, type) or named_class.__module__ != module:

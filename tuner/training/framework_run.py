@@ -39,9 +39,9 @@ def restored_directory() -> Path | None:
 
 
 class FrameworkRun:
-    """Reports the steps of one training, and saves its checkpoints.
+    """Report the steps of one training, and save its checkpoints.
 
-    It works under the service and under Ray Tune. In a plain script it does nothing but count and check the metrics.
+    This works under the service and under Ray Tune. In a plain script it only counts the steps and checks the metrics.
 
     Args:
         artifacts_dir: A directory whose new and changed files are reported with each step. None if there are no artifacts.
@@ -63,13 +63,13 @@ class FrameworkRun:
         self._reply = Reply(stop=False, save=False)
         self._part, self._parts = 0, 0
         self._kept: tuple[int, Path, float] | None = None
-        # The last step whose checkpoint the service got, or could not be written. 0 if there is none.
+        # The last step for which a checkpoint was passed to the service or could not be written. 0 if there is none.
         self._last_saved = 0
 
     def begin(self) -> None:
-        """Start the time that is billed as training. What was before is setup and restore.
+        """Begin the time that is billed as training. The time before is billed as setup and restore.
 
-        If the service checks whether the training can be restored, it gets the restored files back here.
+        In the service's self-test, first save a copy of the restored files, so that the test can compare both checkpoints.
         """
         self._join_ranks()
         if self._home.echo and self.restored is not None:
@@ -104,7 +104,7 @@ class FrameworkRun:
     def is_save_due(self) -> bool:
         """Ask in the middle of a step whether `save` must be called next. Call this after each batch.
 
-        The next attempt then continues in the middle of that step.
+        If `save` is called, the next attempt continues in the middle of that step.
 
         Raises:
             StopTraining: The attempt is over, and nothing needs to be saved.
@@ -130,9 +130,9 @@ class FrameworkRun:
         A checkpoint that cannot be written is reported to the service, which decides whether training continues.
 
         Args:
-            write: Writes the framework's files into the empty directory that it is given. On several ranks, all call it with the same
+            write: Writes the framework's files into the empty directory that it gets. On several ranks, all ranks call it with the same
                 directory.
-            by_first: Whether only rank 0 calls `write`, once all ranks have come here.
+            by_first: Whether only rank 0 calls `write`, after all ranks have called `save`.
 
         Raises:
             StopTraining: The attempt is over.
@@ -143,9 +143,9 @@ class FrameworkRun:
         self._home.phase("train")
 
     def end(self, write: Callable[[Path], object], *, by_first: bool = False) -> None:
-        """Save the last step, if training ended by itself and this step is not saved yet. Otherwise do nothing.
+        """Save the last step if training ended by itself and the step is not saved yet (`ends_unsaved`). Otherwise do nothing.
 
-        What was trained after the last reported step is part of that checkpoint. The arguments are those of `save`.
+        The checkpoint includes training after the last reported step. The arguments are those of `save`.
         """
         if not self.ends_unsaved():
             return
@@ -156,7 +156,10 @@ class FrameworkRun:
             self._write(write, announce=True, by_first=by_first)
 
     def ends_unsaved(self) -> bool:
-        """Return whether `end` would save. It does if this attempt has reported a step that is not saved, and not the service's last one."""
+        """Return whether `end` would save: this attempt has reported a step that is not saved.
+
+        The service's maximum step does not count, because the service itself requests a save of it.
+        """
         is_early = self._home.first_step < self.step != self._home.max_step
         return self._is_supervised and is_early and self._last_saved != self.step
 
@@ -185,7 +188,7 @@ class FrameworkRun:
     def _write_error(
         self, write: Callable[[Path], object], place: Path, *, by_first: bool
     ) -> Exception | None:
-        """Write the files to `place`, and return the error if that fails. All ranks take part in the same exchanges, even if one fails."""
+        """Write the files to `place`, and return the error if that fails. It is returned, because all ranks must still exchange their errors."""
         if self._ranks is not None and by_first:
             self._ranks.wait()
             if self._ranks.rank != 0:

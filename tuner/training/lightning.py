@@ -4,7 +4,7 @@
     trainer.fit(model, train_loader, val_loader, ckpt_path=tuner_checkpoint())
 
 A step of the job is an epoch. Lightning's checkpoints do not hold the states of the random generators, so the callback adds them. An
-interrupted training then has the same result as an uninterrupted one, also if it was interrupted in the middle of an epoch.
+interrupted training then has the same result as an uninterrupted one, even if it was interrupted in the middle of an epoch.
 """
 
 import copy
@@ -33,9 +33,9 @@ def tuner_checkpoint() -> str | None:
 class TunerCallback(Callback):
     """Report after each epoch, and save and stop when the service says so.
 
-    Set `max_epochs` to the largest number of epochs that a trial may have. The service stops the training earlier. If the machine is about
-    to be taken away, the trial is to pause or its lease ends, an epoch is saved in its middle. The next attempt loads the batches before
-    that point again and skips them, unless the training loader has a `state_dict`, which Lightning saves.
+    Set `max_epochs` to the largest number of epochs that a trial may have. The service can stop the training earlier. If the machine is about
+    to be taken away, the trial must pause or its lease ends, the callback saves in the middle of an epoch. The next attempt loads the
+    batches before that point again and skips them, unless the training loader has a `state_dict`, which Lightning saves.
 
     Args:
         metrics: The names of logged metrics to report. Without names all logged metrics are reported.
@@ -50,9 +50,9 @@ class TunerCallback(Callback):
         # The first epoch of this process. Lightning creates its iterator before `on_train_start`.
         self._first_epoch = 0
         self._saves_within_epochs = False
-        # How many batches of its epoch the checkpoint contains that is being written. It is 0 at the end of an epoch.
+        # How many batches of the epoch the checkpoint that is being written contains. 0 for a checkpoint at the end of an epoch.
         self._batches = 0
-        # The restored state, if it is of the middle of an epoch.
+        # The restored state of this callback, if it was saved in the middle of an epoch.
         self._interrupted: dict[str, Any] | None = None
         self._epoch_end = _EpochEnd(self)
         # Whether the training stops after the epoch whose checkpoint is being written or was restored.
@@ -70,16 +70,16 @@ class TunerCallback(Callback):
         self._interrupted = state_dict if "batches" in state_dict else None
         self._epoch_start = state_dict.get("epoch_start", state_dict["random"])
         self._stops = state_dict.get("stops", False)
-        # Not later: Lightning creates the iterator of the first epoch, which draws a number, before it calls `on_train_start`.
+        # Set the states here and not in `on_train_start`: before that, Lightning creates the iterator of the first epoch, which draws a number.
         set_random_states(self._epoch_start)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # A save after a batch must hold what other callbacks do after it, such as averaging weights.
+        # This callback must come after the others: a save after a batch must include what they do after the batch, such as averaging weights.
         _set_callbacks(trainer, [*self._others(trainer), self, self._epoch_end])
         _use_own_copies(trainer.strategy)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # Lightning would look for the best checkpoint of `trainer.test(ckpt_path="best")` in it.
+        # Remove `_EpochEnd`, because `trainer.test(ckpt_path="best")` would ask this checkpoint callback for the best checkpoint.
         _set_callbacks(trainer, [*self._others(trainer), self])
 
     def _others(self, trainer: Any) -> list[Callback]:
@@ -117,7 +117,7 @@ class TunerCallback(Callback):
             self._batches = 0
 
     def end_epoch(self, trainer: Trainer) -> None:
-        """Report the epoch, and save it if the service wants that. All other hooks for the end of an epoch have run."""
+        """Report the epoch, and save it if the service wants that. Lightning has run all other hooks for the end of the epoch before."""
         logged = dict(trainer.callback_metrics)
         missing = [name for name in self._names if name not in logged]
         if missing:
@@ -135,10 +135,10 @@ class TunerCallback(Callback):
 
 
 class _EpochEnd(Checkpoint):
-    """Calls `end_epoch` of the `TunerCallback` after each epoch.
+    """Call `end_epoch` of the `TunerCallback` after each epoch, as the last hook.
 
-    Lightning calls the callbacks for checkpoints only after the module's `on_train_epoch_end`, which may log metrics, and after callbacks that
-    may stop the training. A `TunerCallback` cannot be such a callback, because `Trainer(enable_checkpointing=False)` would refuse it.
+    Lightning calls checkpoint callbacks after the module's `on_train_epoch_end`, which may log metrics, and after other callbacks, which may
+    stop the training. `TunerCallback` itself is not a checkpoint callback, because `Trainer(enable_checkpointing=False)` would refuse it.
     """
 
     def __init__(self, callback: TunerCallback) -> None:
@@ -149,14 +149,15 @@ class _EpochEnd(Checkpoint):
 
 
 def _set_callbacks(trainer: Any, callbacks: list[Callback]) -> None:
-    """Replace the list, because Lightning may be iterating over it. `Trainer` does not declare it."""
+    """Set the trainer's callbacks. The list is replaced and not changed in place, because Lightning may be iterating over it."""
     trainer.callbacks = callbacks
 
 
 def _use_own_copies(strategy: Any) -> None:
     """Let each node write and read the service's checkpoints in its own directory.
 
-    The strategies that split a model between ranks send the path of rank 0 to all ranks, because they expect a directory that all nodes share.
+    By default, strategies that split a model between ranks send rank 0's path to all ranks, because they expect a directory that all nodes
+    share.
     """
     broadcast = strategy.broadcast
 
@@ -168,11 +169,11 @@ def _use_own_copies(strategy: Any) -> None:
 
 
 def _can_continue_within_epoch(trainer: Trainer, module: LightningModule) -> bool:
-    """Return whether a checkpoint in the middle of an epoch holds all that training continues with.
+    """Return whether training can continue exactly from a checkpoint in the middle of an epoch.
 
-    With manual optimization, gradients can be kept from batch to batch. Validation after some time is not repeated at the same batch. A
-    `training_step` that takes batches from the loader itself may take any number of them. Of several loaders, Lightning continues those with
-    a `state_dict`, and the others would have to be skipped.
+    It cannot in four cases. With manual optimization, gradients may be kept from batch to batch. Validation at time intervals would not come
+    after the same batch again. A `training_step` that takes batches from the loader itself may take any number of them. Of several loaders,
+    Lightning continues those with a `state_dict`, and only the batches of the others would have to be skipped.
     """
     loaders = _loaders(trainer)
     return (
@@ -189,9 +190,9 @@ def _loaders(trainer: Trainer) -> list[Any]:
 
 
 def _is_between_steps(trainer: Trainer) -> bool:
-    """Return whether the trained batch ends an optimizer step, and another batch follows it without a validation in between.
+    """Return whether the newest batch ends an optimizer step, and another batch follows it without a validation in between.
 
-    Lightning would not make up for a validation that was due at the interruption.
+    A restored training would leave out a validation that was due at the interruption.
     """
     loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
     assert fetcher is not None
@@ -200,28 +201,29 @@ def _is_between_steps(trainer: Trainer) -> bool:
 
 
 def _skip(trainer: Trainer, batches: int) -> None:
-    """Take the batches that the interrupted epoch has already trained from the loaders, and drop them.
+    """Load the batches on which the interrupted epoch has already trained, and drop them.
 
-    Otherwise Lightning would begin the epoch again with its first batch. Do nothing if the loader has a `state_dict`, which continues by itself.
+    Otherwise Lightning would begin the epoch again with its first batch. Do nothing if the loaders have a `state_dict`, because they
+    continue by themselves.
     """
     if isinstance(_loaders(trainer)[0], _Stateful):
         return
     for loader in _loaders(trainer):
-        _set_sampler_epoch(loader, trainer.current_epoch)  # Lightning does so too, but later
+        _set_sampler_epoch(loader, trainer.current_epoch)  # Lightning does this only after the batches are skipped
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None
     for _ in range(batches):
         next(fetcher)
-    fetcher.fetched -= batches  # Lightning adds them again
-    # Lightning warns of a loader that begins again. This one does not.
+    fetcher.fetched -= batches  # Lightning adds the restored number of batches itself
+    # Lightning warns that the loader begins the epoch again, which is not true here.
     warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
 
 
 def _write(trainer: Trainer, place: Path, interval: Literal["step", "epoch"]) -> None:
-    """Write a checkpoint as it will be after the optimizer step or epoch.
+    """Write a checkpoint with the learning-rate schedulers in the state that they will have after this step or epoch.
 
-    Lightning steps `ReduceLROnPlateau` only after `on_train_batch_end` or `on_train_epoch_end`. Without this step, a restored training would
-    continue with another learning rate.
+    Lightning updates `ReduceLROnPlateau` only after `on_train_batch_end` or `on_train_epoch_end`, where this is called. Without the update,
+    a restored training would continue with another learning rate. Afterwards the present state is restored.
     """
     plateaus = [config.scheduler for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
     before = [copy.deepcopy(plateau.state_dict()) for plateau in plateaus]

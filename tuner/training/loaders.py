@@ -38,7 +38,7 @@ class Batches:
         self._size, self._batch, self._seed = size, max(1, min(batch_size, size)), seed
         self._shuffle = shuffle
         self._rank, self._ranks = rank, ranks
-        self._epoch = self._next = 0  # the batches that all ranks have used count
+        self._epoch = self._next = 0  # `_next` counts the batches of this epoch that all ranks together have used
         self._is_restored = False
 
     @property
@@ -107,13 +107,13 @@ class Batches:
 
 
 class ResumableLoader:
-    """The batches of a `DataLoader`, whose position is part of a checkpoint. Made by `efficient_loader`."""
+    """A loader of batches whose position is part of a checkpoint. It wraps a `DataLoader` and is made by `efficient_loader`."""
 
     def __init__(self, dataset: Any, order: Batches, search: "ArgumentSearch") -> None:
         self._dataset, self._order, self._search = dataset, order, search
         self._searching = True
-        self.arguments: dict[str, Any] = {}  #: What was chosen for the `DataLoader`.
-        self._seconds: list[tuple[float, float]] = []  # of waiting for a batch, and of training on it
+        self.arguments: dict[str, Any] = {}  #: The arguments that were chosen for the `DataLoader`.
+        self._seconds: list[tuple[float, float]] = []  # for each timed batch, the seconds of waiting for it and of training on it
         self._choose(None)
 
     def __len__(self) -> int:
@@ -127,23 +127,23 @@ class ResumableLoader:
         self._order.end_epoch()
 
     def _timed_batches(self) -> Iterator[Any]:
-        """Yield batches until other arguments of the loader are to be timed or used, or the epoch ends."""
+        """Yield batches until the loader is replaced by one with other arguments, or the epoch ends."""
         began = time.perf_counter()
         for batch in self._loader:
             loaded = time.perf_counter()
-            self._order.advance()  # not when a worker loads the batch, which is earlier
+            self._order.advance()  # count the batch when it is used, because workers load batches in advance
             yield batch
             if not self._searching:
                 continue
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                torch.cuda.synchronize()  # otherwise the time of training would be that of starting its kernels
+                torch.cuda.synchronize()  # otherwise only the start of the GPU's work would be measured, not the training
             trained = time.perf_counter()
             self._seconds.append((loaded - began, trained - loaded))
             workers = self.arguments["num_workers"]
             # Do not count the first batch, which also opens files and allocates memory, nor the batches that workers load at once.
             warm = max(1, workers * (self.arguments.get("prefetch_factor") or 0))
             if len(self._seconds) == warm + (TIMED_WITH_WORKERS if workers else TIMED):
-                # A worker that is late at times makes training wait for one batch of several, which a median would not show.
+                # If workers are too slow, training waits only for every few batches. A median would not show that.
                 average = mean if workers else median
                 waiting_s, training_s = zip(*self._seconds[warm:], strict=True)
                 if self._choose((average(waiting_s), average(training_s))):
@@ -151,7 +151,10 @@ class ResumableLoader:
             began = time.perf_counter()
 
     def _choose(self, measured: tuple[float, float] | None) -> bool:
-        """Make the loader with the next arguments of the search. Return False if they are those of the present loader."""
+        """Pass the measured seconds to the search, and make the loader with the arguments that it returns next.
+
+        Return False if the arguments are those of the present loader, which is then kept.
+        """
         self._seconds.clear()
         try:
             arguments = self._search.send(measured)  # type: ignore[arg-type]
@@ -165,10 +168,11 @@ class ResumableLoader:
     def _loader_with(self, arguments: Mapping[str, Any]) -> DataLoader[Any]:
         workers = arguments["num_workers"]
         arguments = {"persistent_workers": workers > 0, **arguments}
-        if not workers:  # PyTorch refuses these options then
+        if not workers:  # without workers, PyTorch refuses these options
             for name in ("prefetch_factor", "timeout", "multiprocessing_context", "persistent_workers"):
                 arguments.pop(name, None)
-        # Without its own generator, each epoch would draw a number from PyTorch's. A continued epoch would draw one more.
+        # Without a generator of its own, the loader would draw a number from PyTorch's each time that it begins. A continued epoch begins
+        # twice, so later random numbers would differ.
         loader: DataLoader[Any] = DataLoader(
             self._dataset,
             batch_sampler=_Rest(self._order),
@@ -188,10 +192,10 @@ class ResumableLoader:
         self._order.load_state_dict(state)
 
 
-TIMED = 5  # batches by which loading in this process is measured
-TIMED_WITH_WORKERS = 40  # batches by which a prefetch factor is measured
+TIMED = 5  # how many batches are timed to measure loading in this process
+TIMED_WITH_WORKERS = 40  # how many batches are timed to measure a prefetch factor
 PREFETCH_FACTORS = (2, 4, 8)  # batches that each worker loads in advance
-WORTH = 0.05  # least share of the time that a change saves, if it is useful
+WORTH = 0.05  # a change of the arguments is useful if it saves at least this share of the time
 CHOOSES_EXAMPLES = {"batch_sampler", "drop_last", "generator", "sampler"}  # arguments of `DataLoader`
 
 ArgumentSearch = Generator[dict[str, Any], tuple[float, float], dict[str, Any]]
@@ -200,12 +204,12 @@ ArgumentSearch = Generator[dict[str, Any], tuple[float, float], dict[str, Any]]
 def fastest_arguments(
     workers: int | None, given: Mapping[str, Any], *, in_memory: bool = False, gpu: bool = False
 ) -> ArgumentSearch:
-    """Yield the arguments of `DataLoader` that are to be timed, and return the fastest.
+    """Search the fastest arguments of `DataLoader`: yield arguments to be timed, and return the fastest ones.
 
-    After each, send the seconds of waiting for a batch and of training on it.
+    For each yield, the caller sends the seconds of waiting for a batch and of training on it.
 
     Args:
-        workers: The number of workers that the user chose, with which nothing is timed, or None.
+        workers: The number of workers that the user chose; nothing is then timed. None if the number is to be found.
         given: Further arguments of `DataLoader`, which are not changed.
         in_memory: Whether the examples are in memory, so that workers are not useful.
         gpu: Whether pinned memory may be useful.
@@ -219,7 +223,7 @@ def fastest_arguments(
         load_s, train_s = yield {**arguments, "pin_memory": False}
     workers = 0 if in_memory else useful_workers(load_s, train_s, torch.get_num_threads())
     if pins:
-        # With workers, a thread pins the batches meanwhile. Without, pinning takes time of loading.
+        # With workers, a thread pins batches while training runs, so only the time of training counts. Without, pinning takes loading time.
         arguments["pin_memory"] = pinned[1] <= train_s if workers else sum(pinned) <= load_s + train_s
     arguments["num_workers"] = workers
     if not workers or "prefetch_factor" in given:
@@ -228,7 +232,7 @@ def fastest_arguments(
     for factor in PREFETCH_FACTORS:
         wait_s, train_s = yield {**arguments, "prefetch_factor": factor}
         if wait_s + train_s > (1 - WORTH) * fastest_s:
-            break  # more batches in advance only take memory
+            break  # loading more batches in advance is not faster and takes memory
         fastest_s = wait_s + train_s
         arguments = {**arguments, "prefetch_factor": factor}
         if wait_s <= WORTH * fastest_s:
@@ -237,7 +241,7 @@ def fastest_arguments(
 
 
 def useful_workers(load_s: float, train_s: float, cpus: int) -> int:
-    """Return how many processes load batches as fast as they are trained on, at most one less than the CPUs.
+    """Return how many worker processes are needed to load batches as fast as training uses them, at most one less than the CPUs.
 
     Args:
         load_s: Seconds in which one process loads a batch.
@@ -250,7 +254,7 @@ def useful_workers(load_s: float, train_s: float, cpus: int) -> int:
 
 
 class _Rest(Sampler[list[int]]):
-    """A sampler of the remaining batches of an epoch. It yields lists with the seed of a batch, then the rows of its examples."""
+    """A sampler of the remaining batches of an epoch. For each batch it yields a list: the batch's seed, then the rows of its examples."""
 
     def __init__(self, order: Batches) -> None:
         self._order = order
@@ -265,9 +269,9 @@ class _Rest(Sampler[list[int]]):
 
 
 class _SeededBatches:
-    """A dataset of batches. The random generators are seeded for each batch, so that its random augmentations are always the same.
+    """A dataset whose items are batches. If `draws`, the random generators are seeded for each batch.
 
-    They are the same in any worker process, and after an interruption.
+    So random augmentations of a batch are the same in any worker process, and after an interruption.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], *, draws: bool) -> None:
@@ -282,7 +286,7 @@ class _SeededBatches:
 
 
 def _rank() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks, also before they have joined."""
+    """Return the rank of this process and the number of ranks. This also works before the ranks have joined."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -356,7 +360,7 @@ def efficient_loader(
     note(batch_size=batch_size)
     # These types neither take time to load an example nor draw random numbers. A subclass or `collate_fn` may.
     in_memory = collate_fn is None and type(dataset) in (TensorDataset, torch.Tensor, list, tuple)
-    # Seeding takes a tenth of a millisecond.
+    # Seeding is left out if nothing draws random numbers, because it takes a tenth of a millisecond per batch.
     batches = _SeededBatches(dataset, collate_fn or default_collate, draws=bool(workers) or not in_memory)
     rank, ranks = _rank()
     order = Batches(len(dataset), batch_size, seed=seed, shuffle=shuffle, rank=rank, ranks=ranks)

@@ -1,7 +1,7 @@
-"""The ranks of a training on several processes: rank 0 reports for all, and all do what the reply says.
+"""Reports and saves of a training on several processes (ranks): rank 0 reports for all, and all ranks do what the reply says.
 
-The ranks agree over a process group of their own, which uses the CPU. So they do not disturb the training's own messages, and may wait
-for hours for the reply to a report.
+For this, the ranks exchange messages in separate process groups on the CPU. So they do not disturb the messages of the training, and may
+wait for hours for the reply to a report.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from typing import Any
 from tuner.training.channel import Kind, Reply, StopTraining, current
 from tuner.training.environments import NO_ARTIFACTS, Artifacts, Home
 
-# The service may hold a trial at a rung for long. A rank that is dead is noticed at once, because its connections close.
+# The timeout is long, because the service may let a trial wait at a rung. A dead rank is noticed at once, because its connections close.
 REPLY_TIMEOUT = timedelta(days=7)
-BLOCK_BYTES = 64 << 20  # of a file that is sent to another node
+BLOCK_BYTES = 64 << 20  # files are sent to another node in blocks of this size
 NOT_JOINED = (
     "this trial has {count} processes, which have not joined: call torch.distributed.init_process_group() before SpotSafe, or give the "
     "job processes_per_node: 1"
@@ -59,7 +59,7 @@ class Ranks:
         )
 
     def agreed(self, reply: Reply | Exception | None) -> Reply:
-        """Return the reply that rank 0 has, or raise the exception that it got instead. The others call it with None."""
+        """Return rank 0's reply on all ranks, or raise rank 0's exception on all of them. The other ranks pass None."""
         reply = self._of_first(reply, self._replies)
         if isinstance(reply, Exception):
             raise reply
@@ -67,11 +67,14 @@ class Ranks:
         return reply
 
     def same_place(self, place: Path | None) -> Path:
-        """Return the directory that rank 0 has chosen. The others call it with None."""
+        """Return the directory that rank 0 has chosen, on all ranks. The other ranks pass None."""
         return self._of_first(place, self._saves)  # type: ignore[no-any-return]
 
     def errors(self, error: str | None) -> list[tuple[int, str]]:
-        """Wait until all ranks have written, and return the ranks that could not, with their errors."""
+        """Wait until all ranks have called this, and return the errors of all ranks, each with the number of its rank.
+
+        `error` is the error of this rank, or None if it has none.
+        """
         errors: list[str | None] = [None] * self.count
         self._distributed.all_gather_object(errors, error, group=self._saves)
         return [(rank, text) for rank, text in enumerate(errors) if text is not None]
@@ -79,7 +82,7 @@ class Ranks:
     def collect(self, directory: Path) -> list[tuple[int, str]]:
         """Move the files that the ranks of other nodes have written to the directory of rank 0, and return the errors of all ranks.
 
-        The first rank of each node sends the files of its node. A rank whose connection fails raises an exception.
+        The first rank of each node sends the files of its node. If a connection fails, an exception is raised.
         """
         sizes: list[dict[str, int]] = [{}] * self.count
         files = sorted(directory.rglob("*")) if self._sends else []
@@ -97,7 +100,7 @@ class Ranks:
         return self.errors(error)
 
     def _send(self, path: Path, size: int) -> str | None:
-        """Send a file to rank 0. If it cannot be read, still send as many bytes, and return the error."""
+        """Send a file to rank 0. If it cannot be read, send other bytes instead, because rank 0 waits for `size` bytes. Return the error."""
         error = None
         with contextlib.ExitStack() as stack:
             file = None
@@ -113,7 +116,7 @@ class Ranks:
         return error
 
     def _receive(self, path: Path, size: int, rank: int) -> str | None:
-        """Write a file that another rank sends. If that fails, still receive all of it, and return the error."""
+        """Write a file that another rank sends. If writing fails, still receive the rest, because the rank sends it. Return the error."""
         error = None
         with contextlib.ExitStack() as stack:
             file = None
@@ -129,7 +132,7 @@ class Ranks:
         return error
 
     def wait(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have called this."""
         self.errors(None)
 
     def _of_first(self, value: Any, group: Any) -> Any:
@@ -139,7 +142,7 @@ class Ranks:
 
 
 def _blocks(size: int) -> Iterator[bytearray]:
-    """Yield buffers for the parts of a file. The last one is for the end of the file, and an empty file has an empty one."""
+    """Yield buffers for the consecutive blocks of a file with `size` bytes. For an empty file, yield one empty buffer."""
     for start in range(0, max(1, size), BLOCK_BYTES):
         yield bytearray(min(BLOCK_BYTES, size - start))
 
@@ -177,7 +180,7 @@ class SharedHome(Home):
         return self._agreed(self._home.ask)
 
     def _agreed(self, call: Callable[[], Reply]) -> Reply:
-        """Let rank 0 make a call, and return its reply on all ranks, or raise its exception on all of them."""
+        """Let rank 0 make the call. Return its reply on all ranks, or raise its exception on all ranks."""
         outcome: Reply | Exception | None = None
         if self._is_first:
             try:
@@ -185,7 +188,7 @@ class SharedHome(Home):
             except StopTraining:
                 outcome = Reply(stop=True, save=False)
             except Exception as error:
-                # Such as a refused metric. User code may repeat the report on all ranks.
+                # All ranks raise the error, such as a refused metric, so that user code can repeat the report on all ranks.
                 outcome = error
         reply = self._ranks.agreed(outcome)
         if reply.stop and not reply.save and not reply.flush:
@@ -199,7 +202,7 @@ class SharedHome(Home):
         return self._place
 
     def joint_error(self, error: Exception | None) -> Exception | None:
-        """Wait until all ranks have written, and return the first error on all of them. The incomplete checkpoint is removed."""
+        """Wait until all ranks have written, and return the first error of any rank on all ranks. After an error, remove the checkpoint."""
         errors = self._ranks.errors(None if error is None else f"{type(error).__name__}: {error}")
         if not errors and self._ranks.has_nodes and self._place is not None:
             errors = self._ranks.collect(self._place)

@@ -16,7 +16,9 @@ from tuner.training.plain import PIECE, is_spread
 
 
 def unwrapped(name: str, part: Any) -> Any:
-    """Return the model inside of DistributedDataParallel, so that its checkpoints fit a training on one process. Return others as they are.
+    """Return the model inside a DistributedDataParallel, so that a training on one process can load its checkpoints.
+
+    Any other part is returned unchanged.
 
     Raises:
         TypeError: The part is of the first version of FSDP.
@@ -37,7 +39,7 @@ def is_same_on_all_ranks(part: Any) -> bool:
 
 
 def only_pieces(state: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a state with nothing but the tensors that are spread over ranks."""
+    """Return the part of a state that consists of tensors which are spread over ranks."""
     kept = {}
     for key, value in state.items():
         pieces = only_pieces(value) if isinstance(value, Mapping) else None
@@ -47,13 +49,13 @@ def only_pieces(state: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def rank_file(directory: Path, rank: int) -> Path:
-    """Return the file of a rank other than 0."""
+    """Return the path of the file that a rank other than 0 saves in a checkpoint directory."""
     return directory / f"rank_{rank:05d}.pt"
 
 
 @dataclass(frozen=True, slots=True)
 class _LikeParameter:
-    """The tensors of an optimizer for one parameter, which are spread as the parameter is."""
+    """The layout of an optimizer's tensors for one parameter: they are spread over ranks like the parameter."""
 
     parameter: torch.Tensor
 
@@ -71,11 +73,11 @@ def assembled(value: Any, others: Sequence[Any], layout: Any) -> Any:
 
     Args:
         value: The state that rank 0 saved.
-        others: The same state, as the other ranks saved it.
-        layout: The current tensors at the same places.
+        others: The states that the other ranks saved at the same place.
+        layout: The current tensors at the same places, from `layout_of`. None to make whole tensors.
 
     Raises:
-        ValueError: A part of a tensor is in no file.
+        ValueError: A part of a tensor was not saved by any rank.
     """
     if isinstance(value, torch.Tensor) and is_spread(layout) and value.shape == layout.shape:
         return _tensor([{PIECE: value, "offset": [0] * value.ndim, "shape": list(value.shape)}], layout)
@@ -96,7 +98,7 @@ def _at(layout: Any, key: Any) -> Any:
 
 
 def _tensor(pieces: Sequence[Mapping[str, Any]], like: Any) -> torch.Tensor:
-    """Return a whole tensor from its pieces, or this rank's part of it, spread as `like` is."""
+    """Put a tensor together from its pieces. If `like` is spread over ranks and has the same shape, spread the result in the same way."""
     shape = torch.Size(pieces[0]["shape"])
     if not is_spread(like) or like.shape != shape:
         return _filled(pieces, list(shape), [0] * len(shape))
@@ -111,7 +113,7 @@ def _tensor(pieces: Sequence[Mapping[str, Any]], like: Any) -> torch.Tensor:
 
 
 def _filled(pieces: Sequence[Mapping[str, Any]], size: list[int], offset: list[int]) -> torch.Tensor:
-    """Return the part of a tensor of this size that begins at this offset."""
+    """Return the block of a tensor that has this size and begins at this offset, filled from the pieces."""
     parts = [(piece[PIECE], piece["offset"]) for piece in pieces if piece[PIECE] is not None]
     target, filled = torch.empty(size, dtype=parts[0][0].dtype), 0
     for part, at in parts:
@@ -130,7 +132,10 @@ def _filled(pieces: Sequence[Mapping[str, Any]], size: list[int], offset: list[i
 def _overlap(
     size: Sequence[int], at: Sequence[int], other_size: Sequence[int], other_at: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield for each dimension where the common part begins in each of two blocks, and its length, which may be negative."""
+    """Yield, for each dimension, where the common part of two blocks begins in each block, and its length.
+
+    The length is 0 or negative if the blocks do not overlap.
+    """
     for length, begin, other_length, other_begin in zip(size, at, other_size, other_at, strict=True):
         first, end = max(begin, other_begin), min(begin + length, other_begin + other_length)
         yield first - begin, first - other_begin, end - first
