@@ -83,7 +83,7 @@ def export_function(module: Any) -> Callable[[Mapping[str, Any], Any], Exported]
 
 
 class Exporter:
-    """Exports the variants of one module, one after the other."""
+    """Export the variants of one module, one after the other, and measure each."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Exporter:
 
     @cached_property
     def _prepared(self) -> Path:
-        """The same file with the shapes that quantization needs."""
+        """The unquantized ONNX file with inferred shapes, which quantization needs."""
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
         path = self._folder / "prepared.tmp"
@@ -214,12 +214,12 @@ class Exporter:
         return path
 
     def _measure(self, format: Format, path: Path) -> Variant:
-        """Measure a written file. Its metric decides first whether it is delivered."""
+        """Measure a written file. Its metric is measured first, because it decides whether the file is delivered."""
         began = time.monotonic()
         loaded = _TorchFile(path) if format == "torch" else _OnnxFile(path, self._threads)
         load_ms = (time.monotonic() - began) * 1000
         difference = self._difference(loaded)
-        if format == "onnx" and not difference <= TOLERANCE:  # also if it is not a number
+        if format == "onnx" and not difference <= TOLERANCE:  # this form is also true if the difference is NaN
             raise ExportFailed(
                 "outputs_differ",
                 f"the outputs of the ONNX file differ from those of the module by up to {difference:.2g}, more than {TOLERANCE:g}: "
@@ -399,7 +399,7 @@ def _share_operators() -> None:
         registry: Any = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
         registry.from_torchlib = staticmethod(cache(registry.from_torchlib))
     except (ImportError, AttributeError):
-        return  # another version of PyTorch, whose conversions only take longer
+        return  # in another version of PyTorch, conversions work without this and only take longer
 
 
 def _quantize_dynamic(source: Path, path: Path) -> None:

@@ -33,9 +33,9 @@ def write(state: Mapping[str, Any], path: Path, *, name: str) -> None:
 
 
 def read(path: Path, *, device: str | None = "cpu", mmap: bool = False) -> Any:
-    """Read a state with all tensors on `device`, or on their original devices if it is None. With `mmap`, they are views of the file.
+    """Read a state with all tensors on `device`, or on their original devices if it is None. With `mmap`, tensors are views of the file.
 
-    It raises various exceptions if the file is damaged or does not hold plain data.
+    If the file is damaged or does not hold plain data, exceptions of various classes are raised.
     """
     return unpacked(torch.load(path, weights_only=True, map_location=device, mmap=mmap))
 
@@ -87,7 +87,7 @@ def is_spread(value: Any) -> bool:
 
 
 def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
-    """Return this rank's part of a tensor, with its place in the whole. The part is None if another rank saves the same one.
+    """Return this rank's piece of a tensor, with its offset in the whole tensor. The piece is None if another rank saves the same one.
 
     Raises:
         TypeError: The tensor has a placement other than `Shard` and `Replicate`.
@@ -107,7 +107,7 @@ def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
 
 
 def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> dict[Any, Any]:
-    """Return a dict, or an OrderedDict with its attributes, because a model's state keeps its version in an attribute."""
+    """Return a mapping as a plain dict. An OrderedDict keeps its type and attributes, because a model's state has its version in one."""
     items = {_key(key, at): packed(inner, f"{at}[{key!r}]", tensor) for key, inner in value.items()}
     if type(value) is not OrderedDict:
         return items
@@ -117,7 +117,7 @@ def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> di
 
 
 def _key(key: Any, at: str) -> Any:
-    """Return the key. A NumPy key becomes the equal number or string."""
+    """Return the key of a mapping as plain data. A NumPy key becomes the equal number or string."""
     plain = key.item() if _is_numpy(key) else key
     return plain if type(plain) in _AS_THEY_ARE else _through_a_file(plain, f"the key {key!r} of {at}")
 

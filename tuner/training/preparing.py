@@ -18,12 +18,12 @@ from tuner.training.seeding import LIBRARIES, AfterImport
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SEED = 0  # of the random generators, while data is prepared
+SEED = 0  # the seed of the random generators while data is prepared
 _PREPARED: list["Prepared[..., Any]"] = []
 
 
 class Prepared(Generic[P, R]):
-    """A function that computes each result once, with the same random numbers in every process."""
+    """Wrap a function so that it computes the result for given arguments once, with the same random numbers in every process."""
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._function, self._signature = function, inspect.signature(function)
@@ -31,7 +31,7 @@ class Prepared(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the result for these arguments. It is computed by the first call.
+        """Return the result for these arguments. Only the first call with these arguments computes it.
 
         Raises:
             TypeError: An argument is not a number, a string, a boolean, None, or a list or dictionary of these.
@@ -50,9 +50,9 @@ class Prepared(Generic[P, R]):
         return self._results[key]
 
     def prepare(self, constants: Mapping[str, Any]) -> None:
-        """Compute the result for the constants that have the names of the function's parameters.
+        """Compute the result in advance, with the job's constants that have the names of the function's parameters.
 
-        Do nothing if a parameter without a default is not a constant of the job.
+        Do nothing if the job has no constant for a parameter without a default.
         """
         parameters = self._signature.parameters.values()
         if any(

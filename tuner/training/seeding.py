@@ -28,7 +28,7 @@ def seed_everything(seed: int, *, threads: int | None = None) -> None:
 
 
 class AfterImport(MetaPathFinder):
-    """Finds no module itself. It calls a function with the name of a library after the first import of this library."""
+    """Call a function after the first import of a library, with the library's name. This import finder finds no module itself."""
 
     def __init__(self, call: Callable[[str], None]) -> None:
         self._call = call
@@ -58,8 +58,8 @@ def _seed(name: str, seed: int, threads: int | None) -> None:
     if name == "numpy":
         library.random.seed(seed % 2**32)
         return
-    # `torch.manual_seed` formats the stack for each kind of device, which takes longer than the rest of the seeding. PyTorch for CPUs
-    # has no device.
+    # `torch.manual_seed` also formats the call stack for each type of device, which takes longer than the rest of the seeding. PyTorch for
+    # CPUs has no device, so this is left out there.
     has_devices = library.accelerator.current_accelerator() is not None
     (library if has_devices else library.default_generator).manual_seed(seed % 2**63)
     if threads is not None:

@@ -61,7 +61,7 @@ class SpotSafe:
         self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
         # The state and step of the best report of the job so far.
         self._kept: tuple[dict[str, Any], int] | None = None
-        self._latency_ms: float | None = None  # of a prediction; None until it is measured
+        self._latency_ms: float | None = None  # milliseconds of one prediction; None until it is measured
         self._step = self._home.first_step
         self._part = 0  # the number of saves in the middle of a step
         self._total = self._home.max_step
@@ -104,7 +104,7 @@ class SpotSafe:
                 self._save(now=True)
             self._wait()
         except Exception:
-            if error is None:  # otherwise the error of the block is the one to raise
+            if error is None:  # an error of the `with` block is more important than that of a save
                 raise
 
     def _ended_by_itself(self) -> bool:
@@ -243,7 +243,7 @@ class SpotSafe:
             raise RuntimeError(
                 f"step {self._step} was reported before; report once in each step, with all metrics"
             )
-        # Counted only afterwards, because a refused report may be repeated.
+        # The step is counted only after the report, because a refused report may be repeated.
         reply = self._home.report(self._step + 1, self._with_serving(metrics), artifacts or {})
         self._reported = True
         self._step += 1

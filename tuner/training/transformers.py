@@ -54,7 +54,7 @@ class TunerCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         if self._run.restored is not None:
-            # Otherwise the patience of `EarlyStoppingCallback` would begin again.
+            # Restore the states of callbacks. Otherwise `EarlyStoppingCallback` would begin to count its patience again.
             args.restore_callback_states_from_checkpoint = True
 
     def on_train_begin(
@@ -110,7 +110,7 @@ class TunerCallback(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if self._due:  # otherwise user code called `evaluate`
+        if self._due:  # if no report is due, user code called `evaluate`
             self._due = False
             losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
             reported = {**kwargs["metrics"], "loss": losses[-1] if losses else None}
@@ -142,10 +142,10 @@ class TunerCallback(TrainerCallback):
 
 
 class _SaveIfEnded(TrainerControl):
-    """A control with which the trainer also saves if a callback ends the training.
+    """A control that has the trainer save if a callback ends the training.
 
-    The trainer can save only right after an evaluation or at the end of an epoch, and callbacks that come after `TunerCallback` may end the
-    training there.
+    The trainer can save only right after an evaluation or at the end of an epoch. Callbacks after `TunerCallback` may end the training
+    there, when `TunerCallback` itself can no longer request the save.
     """
 
     def __setattr__(self, name: str, value: bool) -> None:
@@ -159,7 +159,7 @@ _SaveIfEnded.__name__ = TrainerControl.__name__
 
 
 def _has_ended(checkpoint: Path) -> bool:
-    """Return whether the training had ended by itself when it was saved, before its largest number of steps."""
+    """Return whether the saved training had ended by itself before its largest number of steps."""
     state = json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
     control = state["stateful_callbacks"]["TrainerControl"]["args"]
     return bool(control["should_training_stop"]) and state["global_step"] < state["max_steps"]

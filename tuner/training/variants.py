@@ -16,7 +16,7 @@ BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
 
 @dataclass(frozen=True, slots=True)
 class BatchLatency:
-    """The time of calls with one batch size."""
+    """The measured latency and throughput of calls with one batch size."""
 
     batch: int
     p50_ms: float
@@ -49,12 +49,12 @@ class Variant:
 
     @classmethod
     def of(cls, plain: Any) -> "Variant":
-        """Return a variant from what `plain` returned.
+        """Return a variant from a dictionary that `plain` returned.
 
-        User code runs in the process that sends it, so every value is checked.
+        Every value is checked, because the process that sends the dictionary also runs user code.
 
         Raises:
-            ValueError: It is not a variant.
+            ValueError: The dictionary is not a variant.
         """
         if not isinstance(plain, Mapping) or plain.get("format") not in FORMATS:
             raise ValueError("not a variant of an export")
