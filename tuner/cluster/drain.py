@@ -126,5 +126,7 @@ class Gcs:
             if self._client is None:
                 self._client = ray._raylet.GcsClient(address=self._address)
             return getattr(self._client, method)(*args, **more)
-        except Exception as error:  # no narrower class, because Ray's error classes have changed between releases
+        except (
+            Exception
+        ) as error:  # no narrower class, because Ray's error classes have changed between releases
             raise Unavailable(f"the Ray cluster at {self._address} does not answer: {error}") from error

@@ -112,7 +112,9 @@ class MachineWatch:
         self._nodes[node.id] = node
         log.info("node %s is on this machine", node.id)
         if self._facts and node.session_dir.is_dir():
-            with contextlib.suppress(OSError):  # a failure does no harm: drivers then use only the node's labels
+            with contextlib.suppress(
+                OSError
+            ):  # a failure does no harm: drivers then use only the node's labels
                 node.boards.describe(node.id, self._facts)
         if not node.session_dir.is_dir():
             log.warning(

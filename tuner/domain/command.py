@@ -15,15 +15,22 @@ from pathlib import PurePath
 from tuner.domain.errors import Fault
 
 PROGRAM_ENTRY = "tuner.worker.program:run"  #: The trainable that runs the program of a job.
-GIVEN = ("seed", "steps")  #: Placeholders for `algorithm.seed` and `fidelity.max`. `steps` has a value only if `fidelity.max` is set.
+GIVEN = (
+    "seed",
+    "steps",
+)  #: Placeholders for `algorithm.seed` and `fidelity.max`. `steps` has a value only if `fidelity.max` is set.
 MAX_COMMAND = 4000
 MAX_NAME = 300  # the length of a trainable's name in the database
 MAX_PATTERN = 1000
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""")
 _SHELL_SYNTAX = re.compile(r"\d?&?>>?(?:&\d)?|<<?|\|\|?|&&?|;")
-_SCRIPT_FOLLOWS = re.compile(r"-[a-zA-Z]*c[a-zA-Z]*")  # an option of a shell before an inline script, such as -c or -lc
-_NAME_FOLLOWS = re.compile(r"[-+][a-zA-Z]*[oO]")  # an option of a shell before a name, such as -o in `-o pipefail`
+_SCRIPT_FOLLOWS = re.compile(
+    r"-[a-zA-Z]*c[a-zA-Z]*"
+)  # an option of a shell before an inline script, such as -c or -lc
+_NAME_FOLLOWS = re.compile(
+    r"[-+][a-zA-Z]*[oO]"
+)  # an option of a shell before a name, such as -o in `-o pipefail`
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 

@@ -172,7 +172,9 @@ class Refused:
     at: Instant
     trial: str
     limit: Limit  #: The limit that does not allow the hold.
-    running: bool = False  #: Whether the trial was running and asked to continue. False if it was about to start.
+    running: bool = (
+        False  #: Whether the trial was running and asked to continue. False if it was about to start.
+    )
     above: str = ""  #: The shared budget that refused the hold. Empty if the job's own budget refused it.
 
 

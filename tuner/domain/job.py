@@ -40,7 +40,9 @@ Market = Literal["on_demand", "spot", "spot_with_fallback"]
 SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
 MAX_CONCURRENT_TRIALS = 10_000
-MAX_START = 1000  # the most configurations that a user may give at once, and the most that may wait to be tried
+MAX_START = (
+    1000  # the most configurations that a user may give at once, and the most that may wait to be tried
+)
 MAX_CONFIRM = 20  # the most configurations to confirm, and the most seeds of each
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
@@ -164,7 +166,9 @@ class TrialLimits:
     Duration and cost are those of training the trial's configuration from the first step.
     """
 
-    patience: int | None = None  #: How many steps may pass without a gain of at least `min_gain` over the trial's best metric.
+    patience: int | None = (
+        None  #: How many steps may pass without a gain of at least `min_gain` over the trial's best metric.
+    )
     min_gain: float = 0.0
     max_duration_ns: int | None = None
     max_cost_micro_usd: int | None = None
@@ -377,7 +381,9 @@ class JobSpec:
     def _code_faults(self) -> list[Fault]:
         if self.command is None:
             only = Fault("/metrics_pattern", "is for the output of a command; leave it out")
-            if self.trainable == PROGRAM_ENTRY:  # otherwise a service that allows all modules (`*`) would allow all programs too
+            if (
+                self.trainable == PROGRAM_ENTRY
+            ):  # otherwise a service that allows all modules (`*`) would allow all programs too
                 return [Fault("/trainable", "runs the program of a command; give the job a command instead")]
             return [*entry_faults(self.trainable), *([only] if self.metrics_pattern is not None else [])]
         names = [*self.space.parameters, *self.constants]

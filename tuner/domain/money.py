@@ -7,7 +7,9 @@ MICRO = 1_000_000
 NS_PER_SECOND = 1_000_000_000
 NS_PER_HOUR = 3600 * NS_PER_SECOND
 MS_PER_HOUR = 3_600_000
-MAX_MICRO_USD = 10**15  # a billion dollars, which is more than any budget and fits easily into a 64-bit column
+MAX_MICRO_USD = (
+    10**15
+)  # a billion dollars, which is more than any budget and fits easily into a 64-bit column
 
 
 @dataclass(frozen=True, slots=True, order=True)

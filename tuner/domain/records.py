@@ -69,7 +69,9 @@ class AttemptRow:
     price: Price = NO_PRICE  #: Price of the trial's share of the machine.
     #: When the attempt got its machine and began to pay for it. None if it has no machine yet.
     assigned_at: Instant | None = None
-    machine: MachineFound | None = None  #: The machine that the attempt ran on. None if the machine was not checked.
+    machine: MachineFound | None = (
+        None  #: The machine that the attempt ran on. None if the machine was not checked.
+    )
     cause: AttemptCause | None = None  #: Why the attempt was preempted, lost or failed.
     environment: Environment | None = None  #: None until the attempt's worker has sent it.
 

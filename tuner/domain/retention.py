@@ -20,7 +20,9 @@ class RetentionPolicy:
 
     #: The trials whose files are kept: all, the best one, those on the Pareto front, or none.
     retain: Retain = "all"
-    for_ns: int | None = None  #: How long after the job's end the remaining files are deleted too. None means never.
+    for_ns: int | None = (
+        None  #: How long after the job's end the remaining files are deleted too. None means never.
+    )
 
     def faults(self) -> list[Fault]:
         if self.for_ns is not None and self.for_ns <= 0:

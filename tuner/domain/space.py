@@ -18,7 +18,9 @@ MAX_PARAMETERS = 1000
 MAX_CHOICES = 1000  # the most choices of a categorical parameter
 MAX_STEPS = 1000  # a grid contains all values of a parameter with a step, if there are at most so many
 NAMES_SHOWN = 10  # how many names of parameters or choices an error lists
-MAX_VALUES = 2**40  # the most values of a parameter with a step, because up to here their indices are exact as floats
+MAX_VALUES = (
+    2**40
+)  # the most values of a parameter with a step, because up to here their indices are exact as floats
 
 
 class SpaceRefused(TunerError):

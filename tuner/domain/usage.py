@@ -17,7 +17,9 @@ class Usage:
     """The usage of one attempt, measured during its training time only."""
 
     wall_ns: int | None = None
-    cpu_ns: int | None = None  #: Processor time of the attempt's process and all its descendants within `wall_ns`.
+    cpu_ns: int | None = (
+        None  #: Processor time of the attempt's process and all its descendants within `wall_ns`.
+    )
     memory_peak_bytes: int | None = None
     gpu_samples: int | None = None  #: Number of samples of NVML's utilisation.
     gpu_percent: int | None = None  #: Sum of the samples of GPU utilisation, in percent.
@@ -30,7 +32,9 @@ class Usage:
     artifact_bytes: int | None = None  #: Size of the attempt's artifacts in the storage.
     #: Bytes that `tuner.training.dataset` downloaded. Data from the cache is not counted.
     data_read_bytes: int | None = None
-    data_bucket_bytes: int | None = None  #: The part of `data_read_bytes` that came from the object storage of a cloud.
+    data_bucket_bytes: int | None = (
+        None  #: The part of `data_read_bytes` that came from the object storage of a cloud.
+    )
     #: Facts by name: what the training helpers observed (`precision`, `batch_size`, `loader_workers`, …), and `gpu`,
     #: `gpu_memory_bytes` and `gpu_capability` of the GPU.
     facts: Mapping[str, Fact] = field(default_factory=dict)

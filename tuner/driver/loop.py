@@ -524,7 +524,9 @@ class Loop:
         Also return None if the job's fidelity has proxies.
         """
         state = self.state
-        if state.leader is None or state.spec.fidelity.proxies:  # with proxies, scores of different rungs are not comparable
+        if (
+            state.leader is None or state.spec.fidelity.proxies
+        ):  # with proxies, scores of different rungs are not comparable
             return None
         return None if state.leader_violation else state.leader_score
 

@@ -120,7 +120,9 @@ class WorkerMessage:
     environment: Environment | None = None  #: The attempt's environment, sent in one of its messages.
     #: The newest checkpoint from the middle of a step, if it became durable since the last message.
     part: SavedPart | None = None
-    carried_ns: int = 0  #: Training time of earlier attempts in the step in the middle of which this attempt began.
+    carried_ns: int = (
+        0  #: Training time of earlier attempts in the step in the middle of which this attempt began.
+    )
     #: The other nodes of the attempt that the worker knows of: Ray's id of each, and the facts that its cloud reports.
     others: tuple[tuple[str, Mapping[str, str]], ...] = ()
     #: Whether the worker can run no more attempts, because another node of its trials was lost.

@@ -47,7 +47,9 @@ class TrialSnapshot:
     unsaved_ns: int = 0  #: The part of `left_ns` that the current attempt has trained but not saved.
     changeover_ns: int = 0  #: How long a move to another machine takes.
     time_ns: int | None = None  #: Time left of the wall clock. None if there is no limit.
-    preemptions_without_progress: int = 0  #: How many preemptions in a row the trial had without saving a newer checkpoint.
+    preemptions_without_progress: int = (
+        0  #: How many preemptions in a row the trial had without saving a newer checkpoint.
+    )
 
     @property
     def runs_at(self) -> Offer | None:

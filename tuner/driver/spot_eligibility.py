@@ -61,7 +61,9 @@ class SpotEligibility:
     #: How many seconds to wait for a machine of one offer before the next offer is tried. The wait doubles in each round over all
     #: offers, so that a process that starts slowly can succeed.
     wait_s: float
-    seen: str | None = None  #: The digest of the trainable's code that the service computed when the job was submitted.
+    seen: str | None = (
+        None  #: The digest of the trainable's code that the service computed when the job was submitted.
+    )
     storage: str = ""
     start_actor: Callable[[Offer, Resources], "SelfTestActor"] = field(kw_only=True)
     #: Returns whether a machine of this offer exists. If no machine of any offer exists, the cheapest offer is requested first, because

@@ -52,7 +52,9 @@ class SeenTrial:
     curve: tuple[tuple[int, float], ...] = ()
     last_step: int = 0
     ended: bool = False  #: Whether the trial ended by itself.
-    early_ns: int | None = None  #: The mean time of one of the first EARLY_STEPS steps. None if it is not known.
+    early_ns: int | None = (
+        None  #: The mean time of one of the first EARLY_STEPS steps. None if it is not known.
+    )
     later_ns: int | None = None  #: The mean time of one of the following steps. None if it is not known.
 
 

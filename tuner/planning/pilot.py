@@ -26,7 +26,9 @@ class PilotLimits:
     usd: Money | None = None
     gpu_ms: int | None = None
     trials: int = 12  #: The maximum number of configurations.
-    steps: int = 2  #: The steps of each configuration. The best of every ONE_OF is trained for FURTHER times as many.
+    steps: int = (
+        2  #: The steps of each configuration. The best of every ONE_OF is trained for FURTHER times as many.
+    )
 
     def faults(self, job: JobSpec) -> list[Fault]:
         faults = []

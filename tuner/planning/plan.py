@@ -144,7 +144,9 @@ class JobPlan:
     deadline_seconds: float | None  #: The deadline or the wall-clock limit, the earlier of the two.
     in_time: Chance | None
     target: Chance | None
-    best: Spread | None  #: The best value of the objective's metric, as trials report it. None if no run has a score.
+    best: (
+        Spread | None
+    )  #: The best value of the objective's metric, as trials report it. None if no run has a score.
     checkpoints: PlannedCheckpoints
     choices: tuple[SettingChoice, ...]
     alternatives: tuple[Alternative, ...]

@@ -64,7 +64,9 @@ class Overheads:
 
     warming_ns: int = 0  #: Setup of the first attempt of each worker, in addition to `setup_ns`.
     setup_ns: int = 200_000_000
-    resumed_setup_ns: int | None = None  #: Setup of an attempt that then restores a checkpoint. None means `setup_ns`.
+    resumed_setup_ns: int | None = (
+        None  #: Setup of an attempt that then restores a checkpoint. None means `setup_ns`.
+    )
     restore_ns: int = 100_000_000
     save_ns: int = 50_000_000  #: Time until a checkpoint is durable. An attempt waits for it at its end.
     stall_ns: int = 0  #: How long training is stalled by each save in the background.

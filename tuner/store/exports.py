@@ -53,7 +53,9 @@ class ExportRow:
     attempt: int  #: The attempt that saved the checkpoint.
     spec: ExportSpec
     state: ExportState
-    code: str | None  #: Why the export failed, or why variants are missing. None if it did not fail and all variants exist.
+    code: (
+        str | None
+    )  #: Why the export failed, or why variants are missing. None if it did not fail and all variants exist.
     detail: str
     offer: Offer | None  #: The offer of the machine that the export runs on. None until it has a machine.
     result: Mapping[str, Any]  #: `metric`, `threads` and `variants`. Empty until the export has ended.

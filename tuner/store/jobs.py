@@ -69,7 +69,9 @@ class JobRow:
     budget_version: int
     offer: Offer  #: The most expensive offer that trials may use.
     concurrency: int  #: How many trials may run at once. It was computed from the machines that existed when it was set.
-    max_concurrent_trials: int | None  #: The user's limit on trials that run at once. None if the user set none.
+    max_concurrent_trials: (
+        int | None
+    )  #: The user's limit on trials that run at once. None if the user set none.
     priority: int
     state: JobState
     stop_reason: StopReason | None

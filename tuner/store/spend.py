@@ -71,14 +71,22 @@ class SpendRow:
     # The following fields are about the attempts that ended in the span.
     read_bytes: int = 0  #: Size of the checkpoints that the attempts read.
     written_bytes: int = 0  #: Size of the checkpoints that the attempts wrote.
-    moved_bytes: int = 0  #: The part of both sizes that was moved to or from the storage by attempts in another region.
-    unplaced_bytes: int = 0  #: The part of both sizes for which it is not known whether it was moved between regions.
-    transfer_usd: Money | None = None  #: Cost of moving `moved_bytes` between regions. None if it is not known.
+    moved_bytes: int = (
+        0  #: The part of both sizes that was moved to or from the storage by attempts in another region.
+    )
+    unplaced_bytes: int = (
+        0  #: The part of both sizes for which it is not known whether it was moved between regions.
+    )
+    transfer_usd: Money | None = (
+        None  #: Cost of moving `moved_bytes` between regions. None if it is not known.
+    )
 
     data_read_bytes: int = 0  #: Size of the datasets that the attempts downloaded.
     #: The part of the datasets that attempts in another region downloaded from buckets.
     data_moved_bytes: int = 0
-    data_unplaced_bytes: int = 0  #: The part from buckets for which it is not known whether it was moved between regions.
+    data_unplaced_bytes: int = (
+        0  #: The part from buckets for which it is not known whether it was moved between regions.
+    )
     #: What the cloud of the buckets charges for moving `data_moved_bytes`. None if it is not known.
     data_transfer_usd: Money | None = None
 

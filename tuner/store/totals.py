@@ -113,7 +113,9 @@ class Totals:
     #: The oldest of the last heartbeats of all running drivers. None if no driver runs.
     silent_since: Instant | None
     deliveries: Mapping[str, int]  #: Number of webhook deliveries by state.
-    undelivered_since: Instant | None  #: Time at which the oldest pending delivery was created. None if none is pending.
+    undelivered_since: (
+        Instant | None
+    )  #: Time at which the oldest pending delivery was created. None if none is pending.
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,9 @@ class ArtifactFolder:
         seen: dict[str, tuple[int, int, int]] = {}
         for entry in os.scandir(self._path) if self._path.is_dir() else ():
             if not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):  # the file may have been removed since the directory was listed
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # the file may have been removed since the directory was listed
                     about = entry.stat(follow_symlinks=False)
                     seen[entry.name] = (about.st_ino, about.st_mtime_ns, about.st_size)
         changed = [name for name in sorted(seen) if seen[name] != self._reported.get(name)]

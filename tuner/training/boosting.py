@@ -244,7 +244,9 @@ class _EarlierRounds:
 class _XGBoostCallback(_LightGBMCallback):
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         super().__init__(metrics, every, artifacts_dir)
-        self._passed_rounds = self._rounds if self._earlier is not None else 0  # rounds that XGBoost's loop runs through again
+        self._passed_rounds = (
+            self._rounds if self._earlier is not None else 0
+        )  # rounds that XGBoost's loop runs through again
         self._uncounted_rounds = self._rounds - self._passed_rounds
         self._earlier_rounds: _EarlierRounds | None = None
         self._history: Mapping[str, Mapping[str, list[Any]]] = {}

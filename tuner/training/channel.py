@@ -43,13 +43,17 @@ class BeginMessage:
     entry: str
     config: Mapping[str, Any]
     staging: str
-    restore: str | None = None  #: Directory of the checkpoint to restore. None if training starts from the beginning.
+    restore: str | None = (
+        None  #: Directory of the checkpoint to restore. None if training starts from the beginning.
+    )
     first_step: int = 0  #: The last finished step. 0 if there is none.
     max_step: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     echo: bool = False  #: Whether to save the restored state again at once, so that the self-test can compare both checkpoints.
     seed: int | None = None  #: Seed of the random generators. None leaves them unchanged.
-    kind: str | None = None  #: The `kind` of the job's spec, which determines with what arguments the trainable is called.
+    kind: str | None = (
+        None  #: The `kind` of the job's spec, which determines with what arguments the trainable is called.
+    )
     metric: str | None = None  #: The metric of the job's objective.
     #: How many bytes of artifacts the attempt may report. None if the job's limit does not apply.
     artifact_room: int | None = None

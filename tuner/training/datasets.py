@@ -47,7 +47,9 @@ STAMPS = frozenset(
     "etag contentmd5 md5hash crc32c digest generation lastmodified updated mtime modified created".split()  # noqa: SIM905
 )
 AT_ONCE = 16  # how many files of a folder are downloaded at once
-LOG_EVERY_S = 0.5  # how often the bytes are logged; a killed process loses the count since its last line in the log
+LOG_EVERY_S = (
+    0.5  # how often the bytes are logged; a killed process loses the count since its last line in the log
+)
 WAIT_S = 0.2  # time between two checks whether another process has finished its download
 HTTP_SILENCE_S = 60
 CREDENTIALS = (
@@ -224,7 +226,9 @@ def _opened(entry: Path) -> int:
     while True:
         with contextlib.suppress(FileExistsError):
             os.mkdir(entry, 0o700)
-        with contextlib.suppress(FileNotFoundError):  # try again if another process has just removed the entry
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # try again if another process has just removed the entry
             return os.open(entry / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
@@ -470,7 +474,9 @@ class Transfer:
             if time.monotonic() - self._logged_at >= LOG_EVERY_S:
                 self._log()
             if self._read > self._reserved:
-                self._reserved = self._read + self._read // 8  # reserve ahead, because reserving for every block would be slow
+                self._reserved = (
+                    self._read + self._read // 8
+                )  # reserve ahead, because reserving for every block would be slow
                 self._reserve(self._reserved)
 
     def _log(self) -> None:

@@ -116,7 +116,9 @@ class Supervised(Home):
     def report(self, step: int, metrics: Mapping[str, Any], artifacts: Artifacts = NO_ARTIFACTS) -> Reply:
         if artifacts:
             files = self._limits.read(artifacts)
-            plain_metrics(metrics)  # check the metrics before the files are staged, so that a refused report can be repeated
+            plain_metrics(
+                metrics
+            )  # check the metrics before the files are staged, so that a refused report can be repeated
             stage(self._staging, step, files)
         return self._channel.report(step, metrics, resumable=True, artifacts=list(artifacts))
 

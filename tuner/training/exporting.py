@@ -219,7 +219,9 @@ class Exporter:
         loaded = _TorchFile(path) if format == "torch" else _OnnxFile(path, self._threads)
         load_ms = (time.monotonic() - began) * 1000
         difference = self._difference(loaded)
-        if format == "onnx" and not difference <= TOLERANCE:  # this form is also true if the difference is NaN
+        if (
+            format == "onnx" and not difference <= TOLERANCE
+        ):  # this form is also true if the difference is NaN
             raise ExportFailed(
                 "outputs_differ",
                 f"the outputs of the ONNX file differ from those of the module by up to {difference:.2g}, more than {TOLERANCE:g}: "

@@ -209,7 +209,9 @@ def _skip(trainer: Trainer, batches: int) -> None:
     if isinstance(_loaders(trainer)[0], _Stateful):
         return
     for loader in _loaders(trainer):
-        _set_sampler_epoch(loader, trainer.current_epoch)  # Lightning does this only after the batches are skipped
+        _set_sampler_epoch(
+            loader, trainer.current_epoch
+        )  # Lightning does this only after the batches are skipped
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None
     for _ in range(batches):

@@ -38,7 +38,9 @@ class Batches:
         self._size, self._batch, self._seed = size, max(1, min(batch_size, size)), seed
         self._shuffle = shuffle
         self._rank, self._ranks = rank, ranks
-        self._epoch = self._next = 0  # `_next` counts the batches of this epoch that all ranks together have used
+        self._epoch = self._next = (
+            0  # `_next` counts the batches of this epoch that all ranks together have used
+        )
         self._is_restored = False
 
     @property
@@ -113,7 +115,9 @@ class ResumableLoader:
         self._dataset, self._order, self._search = dataset, order, search
         self._searching = True
         self.arguments: dict[str, Any] = {}  #: The arguments that were chosen for the `DataLoader`.
-        self._seconds: list[tuple[float, float]] = []  # for each timed batch, the seconds of waiting for it and of training on it
+        self._seconds: list[
+            tuple[float, float]
+        ] = []  # for each timed batch, the seconds of waiting for it and of training on it
         self._choose(None)
 
     def __len__(self) -> int:

@@ -78,7 +78,9 @@ class SaveTimes:
     """How long a save takes. Both durations are in nanoseconds from the end of a step."""
 
     stall_ns: int  #: Time until training continues, as a running mean.
-    durable_ns: int  #: Time until the checkpoint would survive the loss of the machine: the longest recent one.
+    durable_ns: (
+        int  #: Time until the checkpoint would survive the loss of the machine: the longest recent one.
+    )
 
     def after(self, stall_ns: int, durable_ns: int) -> Self:
         """Return the durations after one more save with the measured `stall_ns` and `durable_ns`.

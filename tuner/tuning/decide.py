@@ -134,7 +134,9 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     if event.config is None:
         state.space_exhausted = True
         return []
-    if state.queue and event.inherited is None:  # the suggestion is from the queue: the sampler is asked only if it is empty
+    if (
+        state.queue and event.inherited is None
+    ):  # the suggestion is from the queue: the sampler is asked only if it is empty
         state.queue.popleft()
     trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_stop(state))
     assert trial.id == event.trial, f"expected {trial.id}, got {event.trial}"

@@ -122,7 +122,9 @@ def _name(offer: Offer) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
 # 18 to 29 min.
 SPOT_WAIT_NS = 30 * 60 * NS
 RETRY_NS = 15 * 60 * NS  # time until an available spot offer that was not worth its price is considered again
-TIGHT = Fraction(7, 10)  # if C(t) / R(t) is below this, a training cannot be behind the line (§A.8 of the paper)
+TIGHT = Fraction(
+    7, 10
+)  # if C(t) / R(t) is below this, a training cannot be behind the line (§A.8 of the paper)
 
 Why = Literal[
     "done",
@@ -180,7 +182,9 @@ class Observation:
     #: the longest work that a preemption may undo, and the longest delay of the next call after `PlacementChoice.until`.
     changeover_ns: int
     unsaved_ns: int = 0  #: By how much `left_ns` will fall when the training is saved before a move.
-    at: Offer | None = None  #: The offer of the machine that the training has, or that is being started for it. None if there is none.
+    at: Offer | None = (
+        None  #: The offer of the machine that the training has, or that is being started for it. None if there is none.
+    )
     there: Collection[Offer] = ()  #: The spot offers that are available now.
 
 

@@ -18,9 +18,7 @@ from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # safety factor, because steps differ in length
 NEW = 0.4  # expected training of a new trial, as a share of all steps: many trials are stopped early
-PREDICTED_SHARE_MAX = (
-    0.5  # the largest share of the free time that a new trial may be predicted to need, because predictions of step times are poor
-)
+PREDICTED_SHARE_MAX = 0.5  # the largest share of the free time that a new trial may be predicted to need, because predictions of step times are poor
 SPARE = 0.5  # in steps, added to the work of a trial, because a lease must be a little longer than the work that is done in it
 PRIOR_STEPS = 1  # steps of mean length that are added to the steps of each trial to estimate its step time
 

@@ -55,21 +55,29 @@ class TrialRecord:
     losses_without_progress: int = 0
     saved: int = 0  #: The step of the newest checkpoint when the latest attempt ended.
     preemptions: int = 0  #: How many of its attempts were preempted.
-    preemptions_without_progress: int = 0  #: Number of preemptions in a row without a newer checkpoint, not even one within a step.
+    preemptions_without_progress: int = (
+        0  #: Number of preemptions in a row without a newer checkpoint, not even one within a step.
+    )
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
     #: A user promoted the trial. Until it reaches its `until` step, it resumes before other trials, and the reserve does not hold it back.
     by_user: bool = False
     was_preempted: bool = False  #: The trial was preempted and resumes before other trials.
     last_report: int | None = None  #: The last step that the current attempt reported.
-    last_step_unsaved: bool = False  #: The trial has to run its last step again, because this step was not saved.
+    last_step_unsaved: bool = (
+        False  #: The trial has to run its last step again, because this step was not saved.
+    )
     trained_ns: int = 0  #: Training time of its steps, each step counted once.
     pace_ns: int = 0  #: Running mean of the training time of a step, weighted towards recent steps.
-    gain_score: float = float("-inf")  #: The trial's score when it last improved by at least the `min_gain` of the trial limits.
+    gain_score: float = float(
+        "-inf"
+    )  #: The trial's score when it last improved by at least the `min_gain` of the trial limits.
     gain_step: int = 0  #: The step of `gain_score`.
     #: Number of the trial whose configuration this one trains again. None if the search suggested the trial.
     repeats: int | None = None
     seed: int = 0  #: The number that is added to the job's seed.
-    other_metrics: tuple[str, ...] = ()  #: Names of the metrics that the trial reported when a needed metric was missing.
+    other_metrics: tuple[
+        str, ...
+    ] = ()  #: Names of the metrics that the trial reported when a needed metric was missing.
 
     @property
     def id(self) -> str:

@@ -152,7 +152,9 @@ class OwnershipComparison:
     saving_usd: Money
     break_even_hours: Fraction | None
     break_even_utilisation: Fraction | None
-    cloud_instance_type: str | None = None  #: The machine of the catalogue. None if the request gave the price in the cloud.
+    cloud_instance_type: str | None = (
+        None  #: The machine of the catalogue. None if the request gave the price in the cloud.
+    )
     cloud_region: str | None = None
 
 
