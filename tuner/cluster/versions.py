@@ -12,7 +12,7 @@ from tuner.domain.errors import Unavailable
 
 
 class RayUnfit(Unavailable):
-    """The Ray cluster has another version of Ray or Python than this installation."""
+    """The Ray cluster is of another version."""
 
 
 def ray_of(dashboard: Dashboard) -> str:

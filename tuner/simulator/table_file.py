@@ -29,7 +29,7 @@ ROUNDING = 1e-6  # values may exceed a bound by this relative error, because tab
 
 
 class TableError(BadFile):
-    """The table file is not valid, so the table cannot be used."""
+    """The table cannot be used."""
 
 
 def load_table(path: Path | str) -> RecordedTable:

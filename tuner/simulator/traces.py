@@ -35,7 +35,7 @@ Nodes = Annotated[int, Field(ge=0, le=100_000)]
 
 
 class TraceError(BadFile):
-    """The trace file is not valid, so the trace cannot be used."""
+    """The trace cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
