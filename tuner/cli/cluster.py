@@ -78,7 +78,7 @@ def _as_json(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:
 
 
 def _as_table(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:
-    """Print the changes of nodes, one per line. If there are no changes, as on the first call, print the table of nodes."""
+    """Print the changes of nodes, one per line. Without changes, as on the first call, print the table of nodes."""
     for line in changes:
         print(line, flush=True)
     if changes:

@@ -55,7 +55,7 @@ class Dashboard:
         return answer
 
     def get(self, path: str) -> Any:
-        """Return the JSON at this path. Raise RayUnavailable if there is no answer, or if it has an error status or is not JSON."""
+        """Return the JSON at this path. Raise RayUnavailable if the answer does not come, has an error status or is not JSON."""
         return self.json(self.call("GET", path))
 
     def json(self, answer: httpx2.Response) -> Any:

@@ -137,7 +137,7 @@ class LocalNode:
             self._process.send_signal(signal.SIGTERM)
 
     def _find_raylet(self) -> int:
-        """Return the process id of the node's raylet, or 0 if there is no such process."""
+        """Return the process id of the node's raylet, or 0 if the process does not exist."""
         with contextlib.suppress(psutil.Error):
             started = psutil.Process(self._process.pid).children() if self._process else []
             return next((child.pid for child in started if child.name() == "raylet"), 0)

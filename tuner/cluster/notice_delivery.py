@@ -171,7 +171,7 @@ class MachineWatch:
                 log.info("notice %s: the cloud accepted the early release of this machine", notice.id)
 
     def _note(self, error_text: str) -> None:
-        """Log a problem, unless it is the one logged last. An empty text means that there is no problem any more."""
+        """Log a problem, unless it is the one logged last. An empty text means that the problem has ended."""
         if error_text and error_text != self._error_text:
             log.info("waiting: %s", error_text)
         self._error_text = error_text

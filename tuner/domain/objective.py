@@ -85,7 +85,7 @@ class Fidelity:
 def stage_of(step: int, rungs: Sequence[int]) -> int:
     """Return the index of the first rung at or above `step`, counted from 0.
 
-    Return the index of the last rung if the step is above all rungs, and 0 if there are no rungs.
+    Return the index of the last rung if the step is above all rungs, and 0 without rungs.
     """
     return min(bisect_left(rungs, step), len(rungs) - 1) if rungs else 0
 

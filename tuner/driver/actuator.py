@@ -242,7 +242,7 @@ class RecentRead(Generic[T]):
 class MemoryLimit:
     """Compute the memory limit of a trial that requests the resources `size`, from the nodes that exist now.
 
-    The limit can change: there may be no nodes when a driver starts, and larger ones may join later. `nodes` is called at
+    The limit can change: the cluster may be empty when a driver starts, and larger nodes may join later. `nodes` is called at
     most once per second. If it raises, the last known limit is returned.
     """
 

@@ -85,7 +85,7 @@ class AttemptLease:
         return self.until is None or self.last_step < self.until
 
     def since_report_ns(self, *kinds: CostKind) -> int:
-        """Return the nanoseconds billed as any of these cost kinds since the last report, or since the beginning if there was no report."""
+        """Return the nanoseconds billed as any of these cost kinds since the last report, or since the beginning before the first report."""
         return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
 
     def read(self, meter: Meter, *, last_message_ns: int) -> None:

@@ -517,7 +517,7 @@ def compare(
 
 
 def _answers_differ(ours: Fold, theirs: Fold, number: int, event: Answer) -> Difference | None:
-    """Compare the two samplers' answers to the command that the event answers. Return None if they agree or if there is no command."""
+    """Compare the two samplers' answers to the command that the event answers. Return None if they agree or if the command is missing."""
     mine, yours = ours.question(event), theirs.question(event)
     if mine is None or yours is None:
         return None

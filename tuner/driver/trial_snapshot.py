@@ -37,7 +37,7 @@ def snapshot(
         saved: The step of the newest checkpoint, by trial.
         pace: The durations seen so far.
         now: The time on a monotonic clock.
-        time_ns: Time until the wall-clock limit, in nanoseconds. None if there is no limit.
+        time_ns: Time until the wall-clock limit, in nanoseconds. None if the job has no limit.
     """
     trial, lease, kept = state.trial(name), leases.get(name), saved.get(name, 0)
     target = trial.until if trial.until is not None else state.max_step

@@ -52,7 +52,7 @@ class BudgetWait:
 def note(db: Connection, project: str, job: str, name: str, at: Instant) -> None:
     """Record that the job waits for the shared budget `name` from `at` on.
 
-    If the name is empty or there is no such budget, remove the record of the job's wait.
+    If the name is empty or the budget does not exist, remove the record of the job's wait.
     """
     w = budget_waits.c
     before = db.execute(select(budget_waits).where(w.job == job)).first()

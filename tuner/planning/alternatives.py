@@ -129,7 +129,7 @@ def chosen_of(compared: Sequence[Compared]) -> Compared:
     """Choose a candidate for the plan.
 
     Among the candidates that are in time in a share of at least SURE_ENOUGH of their runs, return the one with the lowest cost per step.
-    If there is no such candidate, return the one that is most often in time. If several are equally often in time, return the fastest of
+    Without such a candidate, return the one that is most often in time. If several are equally often in time, return the fastest of
     them. If no candidate was simulated, return the first one. Without a deadline, all runs count as in time.
     """
     able = [candidate for candidate in compared if candidate.shown.why_not is None]

@@ -165,7 +165,7 @@ def _concurrency(
 ) -> SettingChoice:
     """Choose the smallest concurrency that finishes in time, among half, once and twice the concurrency of `setting`.
 
-    If there is no time limit, keep the concurrency of `setting`. If none of the three finishes in time, choose the largest. `room` is an
+    Without a time limit, keep the concurrency of `setting`. If none of the three finishes in time, choose the largest. `room` is an
     upper bound for the doubled concurrency.
     """
     current = requested.resources.max_concurrent_trials

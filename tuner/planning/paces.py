@@ -147,7 +147,7 @@ class Paces:
         """The mean gain from step 1 to each power of two, in places, up to at least the last step of a training.
 
         The gain from one power of two to the next is the mean over the trials that reported at or before the first and at or after the
-        second. If there is no such trial, it is computed from the preceding gain and DECAY.
+        second. Without such a trial, it is computed from the preceding gain and DECAY.
         """
         gains = [0.0]
         curves = [self._curve(trial) for trial in self.evidence.curves]

@@ -106,7 +106,7 @@ class Paths:
     def _gain(self, start: int, end: int) -> float:
         """Return the largest gain of the best score between two steps that any trial had whose reports cover both steps.
 
-        Return 0 if there is no such trial.
+        Return 0 without such a trial.
         """
         if (start, end) not in self._gains:
             seen = (best for best in self._bests if best.steps[0] <= start and best.steps[-1] >= end)

@@ -168,7 +168,7 @@ def page_of_jobs(
 def page_of_trials(
     service: Service, job: str, *, sort: Sort, descending: bool, after: After | None, limit: int
 ) -> list[TrialRow]:
-    """Return a page of the job's trials. Raise NotFound if there is no such job."""
+    """Return a page of the job's trials. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         mode = jobs.get(db, job, service.project).spec.objective.mode
         return answers.page_of_trials(
@@ -216,7 +216,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
 
 
 def bill(service: Service, job: str) -> BillView:
-    """Return the bill of a job. Raise NotFound if there is no such job."""
+    """Return the bill of a job. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         return BillView(
@@ -262,7 +262,7 @@ def ledger_lines(
 def changes(service: Service, job: str, after: int) -> tuple[ChangesSince, JobView]:
     """Return the trials and reports that changed after event `after`, and the job's current view.
 
-    Raise NotFound if there is no such job.
+    Raise NotFound if the job does not exist.
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
@@ -271,7 +271,7 @@ def changes(service: Service, job: str, after: int) -> tuple[ChangesSince, JobVi
 
 
 def version(service: Service, job: str) -> Version:
-    """Return the current version of a job's answers. Raise NotFound if there is no such job.
+    """Return the current version of a job's answers. Raise NotFound if the job does not exist.
 
     If it equals an earlier version, no answer about the job has changed since.
     """
@@ -282,7 +282,7 @@ def version(service: Service, job: str) -> Version:
 def changes_between(service: Service, job: str, after: int, until: int) -> ChangesSince:
     """Return the trials and reports that changed after event `after`, up to event `until`.
 
-    Raise NotFound if there is no such job.
+    Raise NotFound if the job does not exist.
     """
     with service.database.read() as db:
         mode = jobs.get(db, job, service.project).spec.objective.mode

@@ -150,7 +150,7 @@ def get(service: Service, job: str, export: str, query: ServingQuery) -> ExportV
 
 
 def of_job(service: Service, job: str) -> list[ExportView]:
-    """Return the exports of a job, newest first. Raise NotFound if there is no such job."""
+    """Return the exports of a job, newest first. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         jobs.get(db, job, service.project)
         names = [export_row.id for export_row in exports.of_job(db, job)]

@@ -156,7 +156,7 @@ class BudgetUse:
 
     @property
     def used(self) -> Fraction:
-        """Return the larger of the spent fractions of the limits in dollars and in GPU time, or 0 if there is no limit."""
+        """Return the larger of the spent fractions of the limits in dollars and in GPU time, or 0 without a limit."""
         budget, posted = self.budget, self.account.posted
         parts = [Fraction(0)]
         if budget.usd is not None:

@@ -215,7 +215,7 @@ def _nearest(service: Service, name: str) -> str:
 def _name_of(contents: PackageContents) -> str:
     """Return a name for a package: the name and version of a wheel, otherwise the name of a top-level module or folder.
 
-    Return "package" if there is no such name, or if it has characters that names must not have.
+    Return "package" if none is found, or if the name has characters that names must not have.
     """
     tops = sorted({name.partition("/")[0] for name in contents.digests})
     wheel = next((top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info")), None)

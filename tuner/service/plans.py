@@ -178,7 +178,7 @@ def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
 
 
 def _deadline_ns(facts: PlanningFacts, now: Instant) -> int | None:
-    """Return the nanoseconds until the deadline, or None if there is no deadline. Raise Invalid if it has passed."""
+    """Return the nanoseconds until the deadline, or None without a deadline. Raise Invalid if it has passed."""
     left_ns = facts.deadline_ns if facts.deadline_at is None else facts.deadline_at - now
     if left_ns is None or left_ns > 0:
         return left_ns

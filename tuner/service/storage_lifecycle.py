@@ -1,7 +1,7 @@
 """Measure stored files, and remove files that a retention policy or a user's request no longer keeps.
 
 A removal has two parts. One transaction checks that nothing needs the files, deletes their records, and orders the
-removal with an entry in the audit log. From then on the files are no longer listed. Afterwards the files are removed from
+removal with an entry in the audit log. From then on nothing lists the files. Afterwards the files are removed from
 the storage, manifests first. The order stays in the database until the last file is removed, so a service that is killed, or
 an error of the storage, only delays the removal.
 """
@@ -173,7 +173,7 @@ class OrderedRemoval:
 def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> OrderedRemoval:
     """Delete the checkpoints and artifacts of a job that has ended.
 
-    The files are no longer listed afterwards. They are removed from the storage within a few minutes.
+    Afterwards nothing lists the files. They are removed from the storage within a few minutes.
 
     Args:
         retain: The trials whose files are kept.

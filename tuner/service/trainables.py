@@ -32,7 +32,7 @@ class Described:
     search_space: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     objective: Mapping[str, Any] | None = None  #: Suggested by the trainable's author.
     error: str | None = None  #: Why it cannot be tuned; None if it can.
-    #: Error code of the reason why the search space of an objective cannot be recorded; None if there is no such reason.
+    #: Error code of the reason why the search space of an objective cannot be recorded; None if it can be recorded.
     code: str | None = None
     import_ns: int = 0  #: CPU time of the import; 0 if not known.
 

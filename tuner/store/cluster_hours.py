@@ -177,7 +177,7 @@ def _within(table: Table, project: str, since: Instant, until: Instant) -> Colum
 
 
 def _add(db: Connection, table: Table, key: Mapping[str, object], more: Mapping[str, int]) -> None:
-    """Add the numbers in `more` to the row with this key. If there is no such row, insert it.
+    """Add the numbers in `more` to the row with this key. If the row does not exist, insert it.
 
     Call `advance` first in the same transaction: it locks the project's clock, so that no other process adds at the same time.
     """

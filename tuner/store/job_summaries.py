@@ -18,7 +18,7 @@ from tuner.store.launches import Launch
 class JobSummary:
     """A job's account, launch and newest event.
 
-    Instances compare by identity. Reading an unchanged row again returns the same object as long as it is cached.
+    Instances compare by identity. Reading an unchanged row again returns the same object while the row is cached.
     """
 
     account: Account

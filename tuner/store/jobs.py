@@ -59,7 +59,7 @@ _TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=Tr
 class JobRow:
     """A job, as read from the database.
 
-    Instances compare by identity. Reading an unchanged row again returns the same object as long as it is cached.
+    Instances compare by identity. Reading an unchanged row again returns the same object while the row is cached.
     """
 
     id: str
@@ -201,7 +201,7 @@ def get(db: Connection, job: str, project: str | None = None) -> JobRow:
     """Return the job.
 
     Raises:
-        NotFound: There is no such job, or `project` is given and the job belongs to another project.
+        NotFound: The job does not exist, or `project` is given and the job belongs to another project.
     """
     row = db.execute(_GET, {"job": job}).first()
     if row is None or (project is not None and row.project != project):

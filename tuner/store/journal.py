@@ -154,7 +154,7 @@ class SqlJournal:
             return _best_checkpoint(db, self._job, trial, self._spec)
 
     def saved_by(self, trial: str, step: int) -> int | None:
-        """Return the number of the attempt that saved the trial's checkpoint of a step, or None if there is no such checkpoint."""
+        """Return the number of the attempt that saved the trial's checkpoint of a step, or None if the step has no checkpoint."""
         with self._database.read() as db:
             row = _SAVED_BY.first(db, {"of_job": self._job, "of_trial": trial, "of_step": step})
         return None if row is None else row[0]

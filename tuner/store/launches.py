@@ -98,7 +98,7 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
 
 
 def put_off(db: Connection, launch: Launch, not_before: Instant) -> None:
-    """Put the launch off until `not_before`, for example until its job's window opens. Do nothing if it is no longer wanted."""
+    """Put the launch off until `not_before`, for example until its job's window opens. Do nothing if it was submitted or called off."""
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch)
     values = {"not_before": not_before}
     db.execute(update(launches).where(mine, launches.c.state == "wanted").values(values))

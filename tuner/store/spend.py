@@ -109,7 +109,7 @@ def round_half_up(amount: int, parts: int) -> int:
 
 
 def extent(db: Connection, project: str) -> Span | None:
-    """Return the span from the project's first ledger entry to just after its last entry, or None if there is no entry."""
+    """Return the span from the project's first ledger entry to just after its last entry, or None without entries."""
     e = entries.c
     # Two subqueries, because an index can answer each of them. If one query asks for both ends, SQLite reads all entries.
     ends = (select(find(e.at)).where(e.project == project).scalar_subquery() for find in (func.min, func.max))

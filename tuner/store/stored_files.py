@@ -226,7 +226,7 @@ def removals_to_do(db: Connection, limit: int) -> list[Removal]:
 
 
 def removal_of(db: Connection, job: str, trial: str) -> int | None:
-    """Return the number of the last attempt whose files are ordered to be removed, or None if there is no such order.
+    """Return the number of the last attempt whose files are ordered to be removed, or None if nothing was ordered.
 
     The order covers the files of all attempts of the trial up to this number.
     """

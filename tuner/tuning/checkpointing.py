@@ -125,7 +125,7 @@ def saves_on_notice(notice_ns: int | None, step_ns: int, durable_ns: int) -> boo
 def _time_before_save_ns(notice_ns: int | None, durable_ns: int) -> int:
     """Return the time for finishing a step between a notice and the preemption: the notice time minus the reaction and the save.
 
-    The result is negative if the notice is too short for a save, or if there is no notice.
+    The result is negative if the notice is too short for a save, or if no notice comes.
     """
     return -1 if notice_ns is None else notice_ns - REACTION_NS - durable_ns
 

@@ -30,7 +30,7 @@ def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int
 def fits_deadline(wanted_ns: int, *, need_ns: int, left_ns: int | None) -> int:
     """Return `wanted_ns`, reduced to the wall-clock time `left_ns` if less is left. Return 0 if even less than `need_ns` is left.
 
-    If `left_ns` is None, there is no limit.
+    If `left_ns` is None, the time is not limited.
     """
     if left_ns is None or wanted_ns <= left_ns:
         return wanted_ns

@@ -110,7 +110,7 @@ class PlacementMemory:
         return Price(-(-paid // (record.gained_ns + PRIOR_NS)))
 
     def cheapest(self, offers: Collection[Offer], now: Instant) -> Offer | None:
-        """Return the offer with the lowest price of progress, or None if there are no offers. Ties go to the first by name."""
+        """Return the offer with the lowest price of progress, or None without offers. Ties go to the first by name."""
         return min(offers, key=lambda offer: (self.price(offer, now), _name(offer)), default=None)
 
 
@@ -153,7 +153,7 @@ class PlacementRequest:
     begun: Instant
     work_ns: int  #: The whole work, as training time on an on-demand machine: C(0).
     deadline: Instant | None = None  #: None if there is no deadline. `deadline - begun` is R(0).
-    #: The longest wait for spot without progress. Used only if there is no deadline.
+    #: The longest wait for spot without progress. Used only without a deadline.
     spot_wait_ns: int = SPOT_WAIT_NS
 
     def __post_init__(self) -> None:

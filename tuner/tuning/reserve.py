@@ -111,7 +111,7 @@ class Reserve:
 
     @property
     def _first_stop(self) -> int:
-        """Return the step at which a new trial first stops: the first rung, or the last step if there are no rungs."""
+        """Return the step at which a new trial first stops: the first rung, or the last step without rungs."""
         return self.state.rungs[0].step if self.state.rungs else self.state.max_step or 1
 
     @property

@@ -280,7 +280,7 @@ class ChannelEnd:
             raise
 
     def send(self, data: bytes) -> bool:
-        """Send a short message without waiting. Return False if there is no room for it, because the child does not read.
+        """Send a short message without waiting. Return False if the buffer is full, because the child does not read.
 
         If another thread is in `send_waiting`, that thread sends this message after its own. This happens when the child has read
         and answered that thread's message before `send_waiting` returns. Return True if the channel is closed, because the reading

@@ -100,6 +100,6 @@ def stand_in(on_import: Callable[[], None]) -> None:
 
 
 def end_stand_in() -> None:
-    """Replace the stand-in by the real torch._dynamo. Do nothing if there is no stand-in."""
+    """Replace the stand-in by the real torch._dynamo. Do nothing without a stand-in."""
     if isinstance(module := sys.modules.get(NAME), StandIn):
         module.imported()

@@ -105,7 +105,7 @@ class ReadLog:
         self._taken = 0
 
     def take(self) -> DatasetReads | None:
-        """Return the sums of the new lines, or None if there is no valid new line.
+        """Return the sums of the new lines, or None without a valid new line.
 
         One call reads at most 64 KiB of lines. A line that is not valid is skipped.
         """

@@ -274,7 +274,7 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
 
     Raises:
         StorageFailed: A checkpoint could not be read, so it is unknown whether it is damaged. This is also raised if the expected
-            checkpoint is missing and there is no other, because then the storage itself may have been replaced.
+            checkpoint is missing and no other exists, because then the storage itself may have been replaced.
     """
     step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
     expected = CheckpointId(step, number) if number is not None else None

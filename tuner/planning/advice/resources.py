@@ -266,7 +266,7 @@ BUSY_GPU = Fraction(9, 10)
 def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
     """Find jobs whose training often waits for its input data.
 
-    If the GPU is busy most of the time, there is no finding: the GPU computes while the program waits, so faster input would not help.
+    If the GPU is busy most of the time, return nothing: the GPU computes while the program waits, so faster input would not help.
     """
     attempts = evidence.measured("data_wait_ns", "compute_ns")
     counts = sums(attempts)

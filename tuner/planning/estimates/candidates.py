@@ -154,7 +154,7 @@ class Ranked:
     left_out: tuple[ExcludedMachines, ...]
 
     def cheapest(self, *, market: Market | None = None, in_time: bool = False) -> MachineEstimate | None:
-        """Return the cheapest machine on which the run fits without changes. Return None if there is no such machine.
+        """Return the cheapest machine on which the run fits without changes. Return None if it fits on none.
 
         If `market` is given, only that market is searched. If `in_time`, only machines that meet the deadline are considered.
         """

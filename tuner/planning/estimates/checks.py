@@ -194,7 +194,7 @@ def listings_in(where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
 
 
 def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
-    """Yield a fault if there is no data sheet for the accelerator `name`. `pointer` is the name's place in the request."""
+    """Yield a fault if the accelerator `name` has no data sheet. `pointer` is the name's place in the request."""
     if accelerator(name) is None:
         known = {known_name.casefold(): known_name for known_name in ACCELERATORS}
         near = [

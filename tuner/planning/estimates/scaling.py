@@ -172,7 +172,7 @@ class ScaledMachines:
     efficiency: Fraction
     hours: Fraction
     usd: Money
-    #: The extra dollars for each hour saved, compared to the cheapest machines with fewer GPUs. None if there are no extra dollars or no
+    #: The extra dollars for each hour saved, compared to the cheapest machines with fewer GPUs. None without extra dollars or
     #: hours saved.
     usd_per_hour_saved: Fraction | None
     pays: Literal["first", "cheaper and faster", "faster, dearer", "dearer and no faster"]
