@@ -54,6 +54,23 @@ def test_jobs_that_fit_together_run_at_once(service: FakeService, client: TestCl
     assert launched(service) == made[:2]
 
 
+def test_changed_concurrency_of_a_running_job_counts_against_the_room(
+    service: FakeService, client: TestClient
+) -> None:
+    """The controller keeps the rows of jobs between its passes, and a PATCH changes the concurrency of a kept row."""
+    give_room(service, cpus=4)
+    controller = Controller(service)
+    running, waiting = submit(service, client), submit(service, client)
+    narrow = client.patch(f"/v1/jobs/{running}", json={"max_concurrent_trials": 4})
+    assert narrow.status_code == 200, narrow.text
+    controller.one_pass()
+    controller.one_pass()
+    assert launched(service) == [running]
+    client.patch(f"/v1/jobs/{running}", json={"max_concurrent_trials": 1})
+    controller.one_pass()
+    assert launched(service) == [running, waiting]
+
+
 def test_smaller_job_does_not_overtake_a_job_that_does_not_fit(
     service: FakeService, client: TestClient
 ) -> None:

@@ -53,6 +53,7 @@ class Controller(PeriodicService):
         self._watch = SilenceWatch()
         # Rows and windows of launched and waiting jobs. They are cached because a job's resources and window never change.
         self._rows: dict[str, JobRow] = {}
+        self._concurrency: dict[str, int] = {}
         self._windows: dict[str, Window | None] = {}
 
     def one_pass(self) -> None:
@@ -105,11 +106,11 @@ class Controller(PeriodicService):
             return
         known = {*(launch.job for launch in live), *exporting}
         self._rows = {name: row for name, row in self._rows.items() if name in known}
+        with self._service.database.read() as db:
+            allowed, self._concurrency = queue.of_projects(db), queue.concurrency_of_unfinished(db)
         working = [launch.job for launch in live if launch.state != "wanted" or launch.job in begun]
         under_way = [self._needs(job) for job in working]
         exports_under_way = [_of_export(self._needs(job)) for job in exporting]
-        with self._service.database.read() as db:
-            allowed = queue.of_projects(db)
         full, awaited = set[str](), frozenset[int]()
         nodes = with_those_to_come(self._service.settings, self._service.cluster.nodes())
         for turn in turns:
@@ -150,9 +151,10 @@ class Controller(PeriodicService):
             return [waiting_job for waiting_job in in_fair_order(db, now) if waiting_job.job in due]
 
     def _needs(self, job: str) -> JobRow:
-        """Return the row of a job, which may be cached: only fields that never change are up to date."""
-        if job not in self._rows:
-            self._rows[job] = self._row(job)
+        """Return the row of a job. Its concurrency and the fields that never change are up to date; others may be old."""
+        row = self._rows.get(job) or self._row(job)
+        now = self._concurrency.get(job, row.concurrency)
+        self._rows[job] = row if row.concurrency == now else replace(row, concurrency=now)
         return self._rows[job]
 
     def _row(self, job: str) -> JobRow:

@@ -46,6 +46,12 @@ def at_work(db: Connection, project: str) -> list[int]:
     return list(db.execute(query.where(mine & (has_driver | is_lost))).scalars())
 
 
+def concurrency_of_unfinished(db: Connection) -> dict[str, int]:
+    """Return how many trials may run at once, for each job whose launch has not ended, by the job's id."""
+    query = select(jobs.c.id, jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
+    return {job: concurrency for job, concurrency in db.execute(query.where(launches.c.state != "ended"))}
+
+
 OWNER = "owner"
 RECENT_NS = 24 * 3600 * NS
 AT_ONCE = 500
