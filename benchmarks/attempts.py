@@ -27,7 +27,7 @@ def run_attempt(supervisor: Supervisor, storage: str, number: int) -> int:
         "attempt": 1,
         "entry": "benchmarks.noop:train",
         "config": {"x": 0.5},
-        "until": 1,
+        "target_step": 1,
         "max_step": STEPS,
         "lease_ns": 600_000_000_000,
         "storage": storage,
@@ -46,7 +46,7 @@ def run_attempt(supervisor: Supervisor, storage: str, number: int) -> int:
             elif number % 2:
                 supervisor.order({"order": "stop", "keep_best": True})
             else:
-                supervisor.order({"order": "go", "until": STEPS, "lease_ns": message["lease_ns"]})
+                supervisor.order({"order": "go", "target_step": STEPS, "lease_ns": message["lease_ns"]})
         elif result["state"] != "running":
             assert result["error"] is None, result["error"]
             return results

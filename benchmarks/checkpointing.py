@@ -89,7 +89,7 @@ def ours(folder: Path, megabytes: int, pieces: int) -> Waits:
     config = {"megabytes": megabytes, "pieces": pieces, "step_s": STEP_S}
     saved: dict[int, float] = {}
     try:
-        driver.begin(until=None, max_step=10**6, lease_s=3600, checkpoint_interval_ns=1, config=config)
+        driver.begin(target_step=None, max_step=10**6, lease_s=3600, checkpoint_interval_ns=1, config=config)
         while len(saved) < SAVES:
             result = driver.supervisor.step()
             driver.reports += result["reports"]
@@ -117,7 +117,7 @@ def share_in_a_storm(folder: Path, seconds: float) -> tuple[float, int, int]:
     saves = 0
     try:
         storm = InterruptionRisk(preemption=Hazard(120 * NS))
-        driver.begin(until=None, max_step=10**6, lease_s=3600, exposure=storm, config=config)
+        driver.begin(target_step=None, max_step=10**6, lease_s=3600, exposure=storm, config=config)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             result = driver.supervisor.step()

@@ -284,7 +284,7 @@ def pairs(framework: str, count: int, steps: int, folder: Path) -> list[dict[str
         out = folder / f"{framework}-{number}.json"
         config = {"framework": framework, "steps": steps, "bare_first": number % 2 == 0, "out": str(out)}
         try:
-            driver.begin(until=None, max_step=10**6, lease_s=3600, config=config)
+            driver.begin(target_step=None, max_step=10**6, lease_s=3600, config=config)
             driver.until_state("ended")
         finally:
             driver.supervisor.close()

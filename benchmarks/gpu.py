@@ -299,7 +299,7 @@ def worker(device: str, size: Size) -> None:
         assert isinstance(many, int)
         for mib in (8192, 2 * many // MIB, 8192):
             config = {"mib": mib, "step_s": 2.0}
-            driver.begin(until=2, lease_s=120, config=config, resources={"CPU": 1, "GPU": 1})
+            driver.begin(target_step=2, lease_s=120, config=config, resources={"CPU": 1, "GPU": 1})
             result = driver.until_state("waiting", "failed")
             if result["state"] == "failed":
                 print(f"{mib} MiB: {result['error']['type']}, {result['error']['message'][:300]}")
@@ -349,7 +349,7 @@ def multiplied(trials: int, width: int) -> list[float]:
             stack.callback(drivers[-1].supervisor.close)
         for driver in drivers:
             config = {"width": width, "step_s": 3.0}
-            driver.begin(until=2, lease_s=120, config=config, resources={"CPU": 1, "GPU": 0.5})
+            driver.begin(target_step=2, lease_s=120, config=config, resources={"CPU": 1, "GPU": 0.5})
         for driver in drivers:
             driver.until_state("waiting", "failed")
         return [driver.reports[-1]["metrics"]["rate"] for driver in drivers]

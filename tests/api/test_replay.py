@@ -170,7 +170,7 @@ def test_other_policies_are_compared(client: TestClient, job: str) -> None:
     commands = replay(client, job, scheduler="none", sampler="random")["difference"]
     assert commands["code"] == "commands"
     assert commands["instead"]["summary"].startswith("start trial_00000, to run to step 9")
-    assert commands["decided"]["fields"]["commands"][0]["until"] < 9
+    assert commands["decided"]["fields"]["commands"][0]["target_step"] < 9
 
 
 def test_unknown_policies_are_refused_with_a_suggestion(client: TestClient, job: str) -> None:

@@ -26,7 +26,7 @@ class World:
     def begin(self, assignment: Assignment) -> None:
         self.begun[assignment.trial] = assignment
 
-    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
+    def continue_to(self, trial: str, target_step: int | None, lease_ns: int, job_best: float | None) -> None:
         pass
 
     def pause(self, trial: str) -> None:

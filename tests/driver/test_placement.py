@@ -10,7 +10,7 @@ from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import NS, Instant
 from tuner.driver.placement import (
-    KIND_WAIT_NS,
+    OFFER_WAIT_NS,
     AllowedPlaces,
     AnyMachine,
     CheapestFree,
@@ -99,8 +99,8 @@ def test_each_node_of_a_trial_needs_room_on_another_machine() -> None:
 
 def test_attempt_waits_a_limited_time_for_its_offer() -> None:
     there = placement(SPOT_MACHINE, DEMAND_MACHINE)
-    assert there.relocation(waits(place(SPOT), KIND_WAIT_NS - 1)) is None
-    new_place = there.relocation(waits(place(SPOT), KIND_WAIT_NS))
+    assert there.relocation(waits(place(SPOT), OFFER_WAIT_NS - 1)) is None
+    new_place = there.relocation(waits(place(SPOT), OFFER_WAIT_NS))
     assert new_place is not None
     assert new_place.offer == DEMAND
 
@@ -114,8 +114,8 @@ def test_attempt_moves_immediately_if_its_machines_are_gone() -> None:
 @pytest.mark.parametrize("occupied", [{}, {DEMAND: 1}])
 def test_attempt_stays_if_no_other_offer_is_free(occupied: dict[Offer, int]) -> None:
     machines = [DEMAND_MACHINE] if occupied else []
-    assert placement(*machines).relocation(waits(place(SPOT), 10 * KIND_WAIT_NS, occupied)) is None
-    assert placement(SPOT_MACHINE, offers=(SPOT,)).relocation(waits(place(SPOT), 10 * KIND_WAIT_NS)) is None
+    assert placement(*machines).relocation(waits(place(SPOT), 10 * OFFER_WAIT_NS, occupied)) is None
+    assert placement(SPOT_MACHINE, offers=(SPOT,)).relocation(waits(place(SPOT), 10 * OFFER_WAIT_NS)) is None
 
 
 def test_running_attempt_is_not_moved() -> None:
@@ -147,14 +147,14 @@ def test_negated_label_matches_any_machine_but_spot(labels: dict[str, str], is_o
 def test_autoscaled_machine_gets_longer_wait_and_offers_take_turns() -> None:
     kinds = [replace(machine, to_come=True) for machine in (SPOT_MACHINE, OTHER_SPOT_MACHINE, DEMAND_MACHINE)]
     coming = CheapestFree(
-        AllowedPlaces((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * KIND_WAIT_NS
+        AllowedPlaces((DEMAND, OTHER_SPOT, SPOT), Resources(), lambda: kinds), coming_ns=5 * OFFER_WAIT_NS
     )
     assert first(coming) == SPOT
-    assert coming.relocation(waits(place(SPOT), 5 * KIND_WAIT_NS - 1)) is None
+    assert coming.relocation(waits(place(SPOT), 5 * OFFER_WAIT_NS - 1)) is None
     turns = []
     at = place(SPOT)
     for _ in range(3):
-        new_place = coming.relocation(waits(at, 5 * KIND_WAIT_NS))
+        new_place = coming.relocation(waits(at, 5 * OFFER_WAIT_NS))
         assert new_place is not None
         turns.append(new_place.offer)
         at = new_place
@@ -171,6 +171,6 @@ def test_machine_that_has_not_started_does_not_count_as_existing() -> None:
 
 def test_existing_machine_is_preferred_to_autoscaled_one_after_a_wait() -> None:
     kinds = [SPOT_MACHINE, replace(OTHER_SPOT_MACHINE, to_come=True), DEMAND_MACHINE]
-    new_place = placement(*kinds).relocation(waits(place(SPOT), KIND_WAIT_NS))
+    new_place = placement(*kinds).relocation(waits(place(SPOT), OFFER_WAIT_NS))
     assert new_place is not None
     assert new_place.offer == DEMAND

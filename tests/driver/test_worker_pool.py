@@ -114,7 +114,12 @@ class GlobalState:
 class Driver:
     def __init__(self) -> None:
         self.actuator = Actuator(
-            lambda begun: {"order": "begin", "until": None, "trial": begun.trial, "attempt": begun.attempt},
+            lambda begun: {
+                "order": "begin",
+                "target_step": None,
+                "trial": begun.trial,
+                "attempt": begun.attempt,
+            },
             lambda: 0,
         )
         self.loop, self.tune, self.now = Loop(self.actuator), Tune(), 0.0

@@ -30,7 +30,7 @@ def run(driver: Driver, attack: str, lease_s: float) -> dict[str, Any]:
     """
     before = len(driver.reports)
     began = time.monotonic()
-    driver.begin(config={"attack": attack}, until=None, lease_s=lease_s)
+    driver.begin(config={"attack": attack}, target_step=None, lease_s=lease_s)
     while True:
         result = driver.supervisor.step()
         driver.reports += result["reports"]

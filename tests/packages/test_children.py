@@ -57,7 +57,7 @@ def drive(tmp_path: Path) -> Iterator[Callable[[Stored], Driver]]:
 
     def start(package: Stored) -> Driver:
         drivers.append(Driver(tmp_path / "storage", ENTRY, Supervisor(ENTRY, package=package)))
-        drivers[-1].begin(until=9)
+        drivers[-1].begin(target_step=9)
         return drivers[-1]
 
     yield start
@@ -99,7 +99,7 @@ def test_package_changed_in_the_storage_is_refused_until_uploaded_again(
     assert driver.reports == []
     assert not psutil.Process(driver.supervisor.server.pid).children(recursive=True)
     file.write_bytes(right)
-    driver.begin(until=9)
+    driver.begin(target_step=9)
     driver.until_state("ended")
     assert driver.reports[-1]["metrics"]["acc"] == 7
 
@@ -151,7 +151,7 @@ with open(os.environ["TUNER_METRICS"], "a") as file:
     supervisor = Supervisor(PROGRAM_ENTRY, package=package)
     driver = Driver(tmp_path / "storage", PROGRAM_ENTRY, supervisor)
     try:
-        driver.begin(until=9, config=program_config("python run/train.py", None, 9, {}))
+        driver.begin(target_step=9, config=program_config("python run/train.py", None, 9, {}))
         driver.until_state("ended")
     finally:
         supervisor.close()

@@ -397,7 +397,7 @@ def test_other_scheduler_differs_at_its_first_other_command(run: SimulatedRun) -
     both = comparison.difference.decided, comparison.difference.other
     begin, other = (side.fields["commands"][0] for side in both)
     assert (begin["type"], begin["trial"]) == (other["type"], other["trial"]) == ("begin", trial_id(0))
-    assert begin["until"] < other["until"] == 27
+    assert begin["target_step"] < other["target_step"] == 27
 
 
 @pytest.mark.parametrize(("scheduler", "sampler"), [("auto", "auto"), ("asha", "grid")])

@@ -89,7 +89,7 @@ def test_infeasible_trial_waits_while_a_feasible_one_can_be_promoted(scheduler: 
     promote = PromotionAsha().promote if scheduler == "asha" else lambda state: earned(state, None)
     first = promote(state)
     assert first is state.trials[3], "the infeasible trials are on the higher rung"
-    first.until = high.step
+    first.target_step = high.step
     assert promote(state) is state.trials[0]
 
 

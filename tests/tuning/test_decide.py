@@ -66,7 +66,7 @@ class Story:
 
 
 def begins(orders: list[do.Command]) -> list[tuple[str, int | None]]:
-    return [(order.trial, order.until) for order in orders if isinstance(order, do.Begin)]
+    return [(order.trial, order.target_step) for order in orders if isinstance(order, do.Begin)]
 
 
 def test_job_starts_as_many_trials_as_its_concurrency() -> None:
@@ -481,7 +481,7 @@ def test_request_that_a_trial_cannot_follow_changes_nothing(status: Status) -> N
     story.state.set(trial, status)
     story.state.accepting_work = False
     assert story.tell(ev.PromoteRequested(AT, 1, "trial_00000")) == []
-    assert (trial.status, trial.until) == (status, 1)
+    assert (trial.status, trial.target_step) == (status, 1)
     if status != "new":
         assert story.tell(ev.StopRequested(AT, 2, "trial_00000")) == []
         assert trial.status == status

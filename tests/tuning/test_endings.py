@@ -237,7 +237,7 @@ def test_trial_without_checkpoint_is_not_paused_for_the_leader() -> None:
     story.state.budget = Budget(usd=Money(60_000))  # at 1,000 micro-dollars per second: 60 steps
     for number, resumable, steps in ((0, True, 30), (1, False, 3), (1, True, 4)):
         record = story.state.trials[number]
-        record.until = 48
+        record.target_step = 48
         report = ev.Reported(
             AT, record.id, steps, 0.9 - number / 2, Money(0), resumable, (steps - record.steps) * second_ns
         )

@@ -23,7 +23,7 @@ STEPS = 40
 class Trial(NamedTuple):
     status: Status
     steps: int
-    until: int
+    target_step: int
     step_s: float = 1
 
 
@@ -51,8 +51,10 @@ def state_of(
         confirm=confirm,
     )
     state = State.fresh(spec, concurrency=4, rate=Rate(Price(3_600 * PER_STEP)))
-    for number, (status, steps, until, step_s) in enumerate(trials):
-        record = TrialRecord(number, {"x": 0.5}, until, steps=steps, trained_ns=round(steps * step_s * NS))
+    for number, (status, steps, target_step, step_s) in enumerate(trials):
+        record = TrialRecord(
+            number, {"x": 0.5}, target_step, steps=steps, trained_ns=round(steps * step_s * NS)
+        )
         state.trials.append(record)
         state.set(record, status)
         state.steps, state.trained_ns = state.steps + steps, state.trained_ns + record.trained_ns
@@ -121,9 +123,9 @@ def test_running_trials_are_funded_before_new_ones_begin() -> None:
 def test_interrupted_trial_resumes_unless_leader_needs_the_money() -> None:
     leader, interrupted = Trial("running", 20, STEPS), Trial("paused", 5, 12)
     rich, poor = (reserve(leader, interrupted, left_steps=n) for n in (100, 28))
-    assert rich.may_go_on(rich.state.trials[1])
-    assert not poor.may_go_on(poor.state.trials[1])
-    assert poor.may_go_on(poor.state.trials[0])
+    assert rich.may_continue(rich.state.trials[1])
+    assert not poor.may_continue(poor.state.trials[1])
+    assert poor.may_continue(poor.state.trials[0])
 
 
 def test_unaffordable_running_trials_block_the_leader() -> None:
@@ -179,10 +181,10 @@ def test_any_trial_may_use_the_last_money_if_none_runs() -> None:
     """If nothing runs and the leader is finished, the ledger alone limits how far a trial gets."""
     leader, interrupted = Trial("completed", STEPS, STEPS), Trial("paused", 5, 12)
     leader_reserve = reserve(leader, interrupted, left_steps=2)
-    assert leader_reserve.may_go_on(leader_reserve.state.trials[1])
+    assert leader_reserve.may_continue(leader_reserve.state.trials[1])
     assert leader_reserve.may_begin()
     busy = reserve(leader, interrupted, Trial("running", 3, 4), left_steps=2)
-    assert not busy.may_go_on(busy.state.trials[1])
+    assert not busy.may_continue(busy.state.trials[1])
     assert not busy.may_begin()
 
 

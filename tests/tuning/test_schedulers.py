@@ -77,7 +77,7 @@ def test_forecast_promotion_waits_until_space_is_exhausted() -> None:
     assert ForecastPromotion().promote(state) is None
     state.space_exhausted = True
     assert number_of(ForecastPromotion().promote(state)) == 1
-    assert state.trials[1].until == 16
+    assert state.trials[1].target_step == 16
     assert ForecastPromotion().promote(state) is None
     assert PromotionAsha().promote(state) is None
 
@@ -85,7 +85,7 @@ def test_forecast_promotion_waits_until_space_is_exhausted() -> None:
 def test_full_fidelity_and_stopping_asha_continue_or_stop_without_promotion() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     assert FullFidelity().at_rung(state, state.trials[0]) == "continue"
-    assert state.trials[0].until == 16
+    assert state.trials[0].target_step == 16
     assert FullFidelity().promote(state) is StoppingAsha().promote(state) is None
     assert StoppingAsha().at_rung(state, state.trials[1]) == "continue"
     assert StoppingAsha().at_rung(state, state.trials[2]) == "stop"

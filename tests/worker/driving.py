@@ -29,7 +29,12 @@ class Driver:
         self.attempt = 0
 
     def begin(
-        self, *, until: int | None = 3, lease_s: float = LEASE_S, restore: int | None = None, **more: Any
+        self,
+        *,
+        target_step: int | None = 3,
+        lease_s: float = LEASE_S,
+        restore: int | None = None,
+        **more: Any,
     ) -> None:
         self.attempt += 1
         order = {
@@ -40,7 +45,7 @@ class Driver:
             "attempt": self.attempt,
             "entry": self.entry,
             "config": {"x": 2},
-            "until": until,
+            "target_step": target_step,
             "max_step": MAX_STEP,
             "lease_ns": int(lease_s * SECOND),
             "storage": str(self.storage),
@@ -54,7 +59,7 @@ class Driver:
 
     def run_to(self, step: int, **more: Any) -> dict[str, Any]:
         """Begin an attempt, and return the result with which it waits at this step."""
-        self.begin(until=step, **more)
+        self.begin(target_step=step, **more)
         return self.until_state("waiting")
 
     def end(self, word: str, state: str | None = None, **more: Any) -> dict[str, Any]:
@@ -84,7 +89,7 @@ class Driver:
         self.run_to(step, **more)
         while not self.reports[-1]["resumable"]:
             assert self.reports[-1]["step"] < MAX_STEP, self.reports
-            self.order("go", until=self.reports[-1]["step"] + 1, lease_ns=LEASE_S * SECOND)
+            self.order("go", target_step=self.reports[-1]["step"] + 1, lease_ns=LEASE_S * SECOND)
             self.until_state("waiting")
         saved: int = self.end("pause")["saved_step"]
         assert saved == self.reports[-1]["step"]

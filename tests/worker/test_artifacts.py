@@ -145,11 +145,11 @@ def test_attempt_stores_what_it_reports_and_continues_if_the_storage_refuses(
     driver.end("pause")
     monkeypatch.undo()
     assert steps(stored) == {"table.csv": 2, "first.txt": 1}
-    driver.begin(until=4, restore=3, config={"leaves_link": str(tmp_path)})
+    driver.begin(target_step=4, restore=3, config={"leaves_link": str(tmp_path)})
     failed = driver.until_state("failed")
     message = failed["error"]["message"]
     assert "an artifact was refused: the directory for the step's artifacts is a link" in message
-    driver.begin(until=2, artifact_room=9, config={"evades": 2})
+    driver.begin(target_step=2, artifact_room=9, config={"evades": 2})
     failed = driver.until_state("failed")
     assert "of which 9 were left for this attempt" in failed["error"]["message"]
     assert steps(stored) == {"table.csv": 2, "first.txt": 1, "large": 1}

@@ -109,7 +109,7 @@ def test_attempt_without_output_has_no_log(drive: Any, tmp_path: Path) -> None:
 def test_unwritable_storage_loses_only_the_log(drive: Any, tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("no folder")
     driver = drive("prints_and_ends", storage=str(tmp_path / "a file"))
-    driver.begin(until=1)
+    driver.begin(target_step=1)
     assert driver.until_state("ended", "finished", "failed")["state"] != "failed"
 
 

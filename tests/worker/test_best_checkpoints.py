@@ -56,7 +56,7 @@ def test_best_step_of_the_last_stage_of_proxies_has_a_checkpoint(drive: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("until", "job_best", "end", "stored"),
+    ("target_step", "job_best", "end", "stored"),
     [
         pytest.param(9, 5.5, {"word": "finish"}, [9], id="another trial leads"),
         pytest.param(2, None, {"word": "stop", "keep_best": True}, [2], id="stopped at its best step"),
@@ -65,10 +65,10 @@ def test_best_step_of_the_last_stage_of_proxies_has_a_checkpoint(drive: Any) -> 
     ],
 )
 def test_best_step_is_stored_at_the_end_only_if_it_is_needed(
-    drive: Any, until: int, job_best: float | None, end: dict[str, Any], stored: list[int]
+    drive: Any, target_step: int, job_best: float | None, end: dict[str, Any], stored: list[int]
 ) -> None:
     driver = drive("follows_scores")
-    driver.run_to(until, job_best=job_best, **SCORES)
+    driver.run_to(target_step, job_best=job_best, **SCORES)
     assert driver.end(**end)["error"] is None
     assert steps_stored(driver) == stored
 
@@ -85,7 +85,7 @@ def test_infeasible_step_is_not_the_best(drive: Any) -> None:
 def test_kept_best_state_is_dropped_when_another_trial_leads(drive: Any) -> None:
     driver = drive("follows_scores")
     driver.run_to(3, **SCORES)
-    driver.order("go", until=9, lease_ns=0, job_best=6.0)
+    driver.order("go", target_step=9, lease_ns=0, job_best=6.0)
     driver.until_state("waiting")
     driver.end("pause")
     assert steps_stored(driver) == [9]
@@ -97,5 +97,5 @@ def test_best_step_is_saved_immediately_if_saving_is_cheap(drive: Any) -> None:
         3, metric="acc", mode="max", config={"gated": 4, "gate": "never", "step_s": 0}, job_best=2.0
     )
     driver.takes(60.0)
-    driver.order("go", until=9, lease_ns=0)
+    driver.order("go", target_step=9, lease_ns=0)
     driver.until(lambda _: steps_stored(driver) == [3])

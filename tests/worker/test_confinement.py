@@ -67,7 +67,7 @@ def strict() -> Iterator[None]:
 
 
 def metrics_of(driver: Any) -> dict[str, Any]:
-    driver.begin(until=9)
+    driver.begin(target_step=9)
     driver.until_state("ended")
     return dict(driver.reports[-1]["metrics"])
 

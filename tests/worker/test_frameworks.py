@@ -90,7 +90,7 @@ def test_preempted_training_equals_an_uninterrupted_one(
     """A training that warns, and gets a notice in the middle of a step, saves there."""
     config = {"what": "wait", "at": at, "reached": str(tmp_path / "reached"), "gate": str(tmp_path / "gate")}
     driver = drive(case, "tests.worker.framework_cases")
-    driver.begin(until=3, config=config)
+    driver.begin(target_step=3, config=config)
     driver.until(lambda _: Path(config["reached"]).exists())
     node_board.announce(NODE, Notice("gone", Instant(time.time_ns() + 1000 * SECOND), "goes"))
     driver.until(lambda result: result["leaving"])
@@ -124,7 +124,7 @@ def test_preempted_training_equals_an_uninterrupted_one(
 )
 def test_training_that_runs_out_of_memory_fails_for_that_reason(drive: Any, case: str, what: str) -> None:
     driver = drive(case, "tests.worker.framework_cases")
-    driver.begin(until=3, config={"what": what, "at": 3}, memory_limit_bytes=1500 << 20)
+    driver.begin(target_step=3, config={"what": what, "at": 3}, memory_limit_bytes=1500 << 20)
     assert driver.until_state("failed")["error"]["kind"] == "memory"
 
 
@@ -150,7 +150,7 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
     drive: Any, module: str, case: str, message: str
 ) -> None:
     driver = drive(case, f"tests.frameworks.{module}")
-    driver.begin(until=2, config={})
+    driver.begin(target_step=2, config={})
     assert message in driver.until_state("failed")["error"]["message"]
 
 
@@ -161,7 +161,7 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
 )
 def test_training_that_ends_by_itself_saves_its_last_step(drive: Any, module: str) -> None:
     driver = drive("train_briefly", f"tests.frameworks.{module}")
-    driver.begin(until=9, config={})
+    driver.begin(target_step=9, config={})
     assert driver.until_state("ended")["saved_step"] == 2
 
 
@@ -172,14 +172,14 @@ def test_training_that_ends_by_itself_ends_at_the_same_step_after_pauses(
 ) -> None:
     """A training ends because of its number of rounds or because of early stopping, and its last step is saved."""
     whole = drive(case, f"tests.frameworks.{module}")
-    whole.begin(until=9, config={})
+    whole.begin(target_step=9, config={})
     ended = whole.until_state("ended")
     assert 3 < ended["saved_step"] == whole.reports[-1]["step"] < 9
     parts = drive(case, f"tests.frameworks.{module}", storage=f"{whole.storage}-parts")
     parts.save_at(1, config={})
     parts.run_to(3, restore=1, config={})
     parts.end("pause")
-    parts.begin(until=9, restore=3, config={})
+    parts.begin(target_step=9, restore=3, config={})
     assert parts.until_state("ended")["saved_step"] == ended["saved_step"]
     assert [report["step"] for report in parts.reports] == [report["step"] for report in whole.reports]
     metric = METRICS[module, "train"]
@@ -205,7 +205,7 @@ def test_early_stopping_ends_a_paused_training_at_the_same_step(
 ) -> None:
     entry = f"tests.frameworks.{module}"
     whole = drive("train_until_stopped", entry)
-    whole.begin(until=9, config=config)
+    whole.begin(target_step=9, config=config)
     assert whole.until_state("ended")["saved_step"] == 5
     # The last pause is at the step after which the training ends.
     for pauses in ((2, 4), (5,)):
@@ -215,7 +215,7 @@ def test_early_stopping_ends_a_paused_training_at_the_same_step(
             parts.run_to(step, config=config, restore=restore)
             assert parts.end("pause")["saved_step"] == step
             restore = step
-        parts.begin(until=9, config=config, restore=restore)
+        parts.begin(target_step=9, config=config, restore=restore)
         assert parts.until_state("ended")["saved_step"] == 5
         assert _losses(parts.reports) == _losses(whole.reports)
 
@@ -265,13 +265,13 @@ def test_estimator_with_a_notice_is_saved_and_continues(drive: Any, node_board: 
 @pytest.mark.extended
 def test_estimator_that_runs_out_of_memory_fails_for_that_reason(drive: Any) -> None:
     driver = drive("train", SKLEARN)
-    driver.begin(until=3, config={**NETWORK, "width": 5_000_000}, memory_limit_bytes=1000 << 20)
+    driver.begin(target_step=3, config={**NETWORK, "width": 5_000_000}, memory_limit_bytes=1000 << 20)
     assert driver.until_state("failed")["error"]["kind"] == "memory"
 
 
 def test_returned_number_is_recorded_as_the_objectives_metric(drive: Any) -> None:
     driver = drive("fit", SKLEARN)
-    driver.begin(until=9, config={"smoothing": 1e-9}, metric="accuracy", mode="max")
+    driver.begin(target_step=9, config={"smoothing": 1e-9}, metric="accuracy", mode="max")
     driver.until_state("ended")
     (report,) = driver.reports
     assert report["metrics"].keys() == {"accuracy"}

@@ -72,7 +72,7 @@ def test_notice_finishes_and_saves_the_step_in_progress_without_driver_request(
     drive: Any, node: Node, gate: Path, step: int
 ) -> None:
     driver = drive()
-    driver.begin(until=9, config=gated(step, gate))
+    driver.begin(target_step=9, config=gated(step, gate))
     driver.until(lambda result: "train" in result["meter"] and len(driver.reports) == step - 1)
     node.goes(1000)
     await_notice(driver)
@@ -92,7 +92,7 @@ def test_too_short_notice_loses_only_the_step_in_progress(
 ) -> None:
     """The earliest deadline of several notices counts."""
     driver = drive()
-    driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
+    driver.begin(target_step=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
     driver.reported(1)
     driver.until(lambda result: result["saved_step"] == 1)
     driver.takes(2000)
@@ -108,7 +108,7 @@ def test_too_short_notice_loses_only_the_step_in_progress(
 
 def test_unfinished_first_step_is_abandoned_before_preemption(drive: Any, node: Node) -> None:
     driver = drive()
-    driver.begin(until=9, config={"step_s": 1000})
+    driver.begin(target_step=9, config={"step_s": 1000})
     trains(driver)
     node.goes(2)
     ended = driver.until_state("preempted")
@@ -126,7 +126,7 @@ def test_attempt_that_has_not_begun_to_train_is_preempted_immediately(
     driver.end("pause")
     other = drive(case)
     other.attempt = 1
-    other.begin(until=9, restore=1)
+    other.begin(target_step=9, restore=1)
     kind = "setup" if case == "hangs" else "restore"
     other.until(lambda result: kind in result["meter"] and other.supervisor.pid)
     node.goes(1000)
@@ -158,7 +158,7 @@ def test_running_save_is_awaited_if_the_step_cannot_finish(
 ) -> None:
     hangs, goes_on = hanging_save
     driver = drive()
-    driver.begin(until=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
+    driver.begin(target_step=9, config=gated(2, gate), lease_s=10_000, **EVERY_STEP)
     driver.reported(1)
     assert hangs.wait(240)
     driver.takes(2000)
@@ -173,7 +173,7 @@ def test_running_save_does_not_prevent_the_final_save(
 ) -> None:
     hangs, goes_on = hanging_save
     driver = drive()
-    driver.begin(until=9, config={"step_s": 0.5}, **EVERY_STEP)
+    driver.begin(target_step=9, config={"step_s": 0.5}, **EVERY_STEP)
     driver.reported(1)
     assert hangs.wait(240)
     node.goes(1000)
@@ -232,7 +232,7 @@ def test_plain_ray_tune_trainable_is_saved_on_notice_and_resumes(drive: Any, nod
 
 def test_unsaveable_trial_is_preempted_immediately(drive: Any, node: Node) -> None:
     driver = drive("never_saves_slowly", "tests.worker.tune_cases")
-    driver.begin(until=99, max_step=99)
+    driver.begin(target_step=99, max_step=99)
     driver.reported(1)
     node.goes(1000)
     assert driver.until_state("preempted")["saved_step"] is None
@@ -241,7 +241,7 @@ def test_unsaveable_trial_is_preempted_immediately(drive: Any, node: Node) -> No
 def test_child_killed_after_a_notice_counts_as_preempted(drive: Any, node: Node) -> None:
     """A machine that shuts down also sends a signal to each of its processes."""
     driver = drive()
-    driver.begin(until=9, config={"step_s": 1000})
+    driver.begin(target_step=9, config={"step_s": 1000})
     trains(driver)
     node.goes(1000)
     await_notice(driver)
@@ -253,7 +253,7 @@ def test_child_killed_after_a_notice_counts_as_preempted(drive: Any, node: Node)
 
 def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> None:
     driver = drive()
-    driver.begin(until=4, config=gated(2, gate))
+    driver.begin(target_step=4, config=gated(2, gate))
     driver.reported(1)
     node.goes(1000)
     await_notice(driver)
@@ -268,7 +268,7 @@ def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> N
 def test_training_continues_in_the_middle_of_a_long_step(drive: Any, node: Node, gate: Path) -> None:
     """A notice in the third step, then a pause in the same step, then the end of the lease in the next one."""
     whole = drive("long_steps")
-    whole.begin(until=5, max_step=5, rungs=[2])
+    whole.begin(target_step=5, max_step=5, rungs=[2])
     whole.until_state("waiting")
     whole.end("finish")
     driver = drive("long_steps", storage=f"{whole.storage}-parts")
@@ -276,7 +276,13 @@ def test_training_continues_in_the_middle_of_a_long_step(drive: Any, node: Node,
     def begin(first: int, restore: int | None, reported: int, **more: Any) -> None:
         config = gated(first, gate)
         driver.begin(
-            until=5, config=config, max_step=5, restore=restore, reported_step=reported, rungs=[2], **more
+            target_step=5,
+            config=config,
+            max_step=5,
+            restore=restore,
+            reported_step=reported,
+            rungs=[2],
+            **more,
         )
 
     begin(26, None, 0)
@@ -327,7 +333,7 @@ def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) 
     driver.end("pause")
     driver.reports.clear()
     node.goes(1000)
-    driver.begin(until=1)
+    driver.begin(target_step=1)
     ended = driver.until_state("paused")
     assert ended["reports"] == []
     assert ended["leaving"], "so that the worker is given nothing more"
@@ -348,7 +354,7 @@ def test_worker_started_during_a_notice_reports_preemption(
     try:
         driver = Driver(tmp_path / "storage", entry, born)
         node.goes(1000)
-        driver.begin(until=1)
+        driver.begin(target_step=1)
         assert driver.until_state("preempted")["reports"] == []
         node.stays()
         driver.run_to(1)
@@ -359,7 +365,7 @@ def test_worker_started_during_a_notice_reports_preemption(
 
 def test_stop_request_is_obeyed_during_a_notice(drive: Any, node: Node) -> None:
     driver = drive()
-    driver.begin(until=9, config={"step_s": 1000})
+    driver.begin(target_step=9, config={"step_s": 1000})
     trains(driver)
     node.goes(1000)
     assert driver.end("stop")["error"] is None

@@ -86,7 +86,7 @@ def test_permanent_storage_failure_fails_attempt_with_advice(drive: Any, bucket:
         not_saved = driver.end("pause", "failed")["error"]
         assert not_saved["kind"] == "storage"
         assert advice in not_saved["message"]
-        driver.begin(until=2, restore=1, restore_attempt=1)
+        driver.begin(target_step=2, restore=1, restore_attempt=1)
         not_read = driver.until_state("failed")["error"]
         assert not_read["kind"] == "storage"
         assert advice in not_read["message"]
@@ -122,7 +122,7 @@ def test_unreadable_checkpoint_fails_the_attempt_and_is_not_skipped(drive: Any, 
     driver.save_at(2)
     driver.save_at(4, restore=2, restore_attempt=1)
     bucket.proxy.fault("answer", "GET", "step_00000004-a2/state.pt", times=1000, status=500)
-    driver.begin(until=5, restore=4, restore_attempt=2)
+    driver.begin(target_step=5, restore=4, restore_attempt=2)
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "storage"
     assert failed["from_step"] is None

@@ -27,7 +27,7 @@ def channel_of(config: dict[str, Any]) -> Mock:
 
 
 def test_reports_of_an_objective_are_steps(drive: Any) -> None:
-    driver = started(drive, "objective", CONFIG, until=9)
+    driver = started(drive, "objective", CONFIG, target_step=9)
     driver.until_state("ended")
     assert [report["step"] for report in driver.reports] == [1, 2, 3, 4, 5, 6]
     values = [report["metrics"]["value"] for report in driver.reports]
@@ -37,17 +37,17 @@ def test_reports_of_an_objective_are_steps(drive: Any) -> None:
 
 
 def test_paused_objective_begins_again(drive: Any) -> None:
-    driver = started(drive, "objective", CONFIG, until=2)
+    driver = started(drive, "objective", CONFIG, target_step=2)
     driver.until_state("waiting")
     assert driver.end("pause")["saved_step"] in (0, None)
-    driver.begin(config=CONFIG, kind="optuna", metric="value", until=3)
+    driver.begin(config=CONFIG, kind="optuna", metric="value", target_step=3)
     driver.until_state("waiting")
     assert [report["step"] for report in driver.reports] == [1, 2, 1, 2, 3]
     assert driver.reports[0]["metrics"] == driver.reports[2]["metrics"]
 
 
 def test_objective_that_ignores_pruning_is_stopped(drive: Any) -> None:
-    driver = started(drive, "ignores_pruning", {"x": 0.5}, until=2)
+    driver = started(drive, "ignores_pruning", {"x": 0.5}, target_step=2)
     driver.until_state("waiting")
     driver.end("pause")
     assert len(driver.reports) == 2
@@ -116,25 +116,25 @@ def test_parameter_of_two_kinds_is_refused_as_in_optuna() -> None:
 
 
 def test_returned_value_is_the_only_step(drive: Any) -> None:
-    driver = started(drive, "one_value", {"x": 0.5, "y": 0.25, "z": 0.25}, until=9)
+    driver = started(drive, "one_value", {"x": 0.5, "y": 0.25, "z": 0.25}, target_step=9)
     driver.until_state("ended")
     assert [(report["step"], report["metrics"]) for report in driver.reports] == [(1, {"value": 1.0})]
 
 
 def test_objective_that_prunes_itself_ends_with_its_steps(drive: Any) -> None:
-    driver = started(drive, "prunes_itself", {"x": 0.25}, until=9)
+    driver = started(drive, "prunes_itself", {"x": 0.25}, target_step=9)
     driver.until_state("ended")
     assert [report["metrics"]["value"] for report in driver.reports] == [0.25, 0.5]
 
 
 def test_trial_is_one_of_optuna(drive: Any) -> None:
-    driver = started(drive, "facts", {"choice": True, "whole": 2, "n": 3}, until=9)
+    driver = started(drive, "facts", {"choice": True, "whole": 2, "n": 3}, target_step=9)
     driver.until_state("ended")
     assert driver.reports[0]["metrics"] == {"value": 1.0}
 
 
 def test_objective_with_spot_safe_that_is_promoted_twice_equals_an_uninterrupted_one(drive: Any) -> None:
-    whole = started(drive, "with_spot_safe", {"rate": 0.01}, until=6, seed=1)
+    whole = started(drive, "with_spot_safe", {"rate": 0.01}, target_step=6, seed=1)
     whole.until_state("waiting")
     whole.end("stop")
     driver = drive("with_spot_safe", MODULE, storage=f"{whole.storage}-parts")
@@ -156,20 +156,20 @@ def test_objective_with_spot_safe_that_is_promoted_twice_equals_an_uninterrupted
 def test_forbidden_calls_of_an_objective_are_named(
     drive: Any, case: str, config: dict[str, Any], message: str
 ) -> None:
-    error = started(drive, case, config, until=9).until_state("failed")["error"]
+    error = started(drive, case, config, target_step=9).until_state("failed")["error"]
     assert message in error["message"]
 
 
 def test_objective_without_its_kind_names_the_fix(drive: Any) -> None:
     driver = drive("objective", MODULE)
-    driver.begin(config=CONFIG, until=9)
+    driver.begin(config=CONFIG, target_step=9)
     assert "kind: optuna" in driver.until_state("failed")["error"]["message"]
 
 
 def test_nested_values_reach_a_function_of_ray_tune(drive: Any) -> None:
     flat = {"rate": 0.1, "model.activation": "relu", "model.norm": True}
     driver = drive("train", "tests.frameworks.with_ray_tune")
-    driver.begin(config=config_values(flat, {"model.depth": 3}, "ray_tune"), until=9, kind="ray_tune")
+    driver.begin(config=config_values(flat, {"model.depth": 3}, "ray_tune"), target_step=9, kind="ray_tune")
     driver.until_state("ended")
     assert [report["step"] for report in driver.reports] == [1, 2, 3, 4]
     assert driver.reports[0]["metrics"]["loss"] == pytest.approx(0.3)

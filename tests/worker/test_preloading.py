@@ -113,7 +113,7 @@ def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
 
 def test_error_while_data_is_prepared_fails_the_attempt_with_its_traceback(drive: Any) -> None:
     driver = drive("train", "tests.worker.prepared_failing", fresh=True)
-    driver.begin(until=1)
+    driver.begin(target_step=1)
     failed = driver.until_state("failed")
     assert failed["error"]["message"].startswith("/no/such/data")
     assert "def data" in failed["error"]["traceback"] or "in data" in failed["error"]["traceback"]

@@ -83,9 +83,9 @@ def test_program_stores_artifacts_with_its_steps_and_names_one_that_is_refused(
     # The sleep comes first, because the program is stopped only a moment after its line of metrics.
     script = "for i in 1 2; do sleep 0.3; NAME=table.csv; [ $i = 2 ] && NAME='a b'; {}; {}; done"
     figure = 'echo $i > "$TUNER_ARTIFACTS_DIR/$NAME"'
-    program.begin(until=1, config=bash(script.format(figure, step_of(seconds=0))))
+    program.begin(target_step=1, config=bash(script.format(figure, step_of(seconds=0))))
     program.until_state("waiting")
-    program.order("go", until=2, lease_ns=600 * SECOND)
+    program.order("go", target_step=2, lease_ns=600 * SECOND)
     failed = program.until_state("failed")
     assert "a file in TUNER_ARTIFACTS_DIR cannot be stored: 'a b' is not a name" in failed["error"]["message"]
     stored = TrialArtifacts(str(program.storage), "default", "job_1", "trial_00000").list()
@@ -125,13 +125,13 @@ def test_program_does_not_run_while_its_report_waits_for_a_reply(
     program.run_to(2, config=bash(counting(step_of(waits=False))))
     time.sleep(0.3)
     assert (tmp_path / "tried").read_text().split()[-1] in ("2", "3")
-    program.order("go", until=3, lease_ns=600 * SECOND)
+    program.order("go", target_step=3, lease_ns=600 * SECOND)
     program.until_state("waiting")
     assert values(program, "loss") == [1, 2, 3]
 
 
 def test_program_with_a_notice_saves_the_step_in_progress(program: Driver, bash: Any, notice: Any) -> None:
-    program.begin(until=9, config=bash(COUNTS.replace("sleep 0.1", "sleep 0.5")))
+    program.begin(target_step=9, config=bash(COUNTS.replace("sleep 0.1", "sleep 0.5")))
     program.reported(1)
     notice()
     ended = program.until_state("preempted")
@@ -157,7 +157,7 @@ print(json.dumps({"words": json.dumps(sys.argv[1:]), "file": open(os.environ["TU
 E"""
     words = "--text={text} {rate} {on} --gone {gone} --also={gone} '{{x}}'"
     config = bash(script, words=words, text=evil, rate=1e-05, on=True, other=[1])
-    program.begin(until=9, config=config)
+    program.begin(target_step=9, config=config)
     program.until_state("ended")
     metrics = program.reports[0]["metrics"]
     assert json.loads(metrics["words"]) == [f"--text={evil}", "1e-05", "true", "{x}"]
@@ -180,7 +180,7 @@ def test_program_that_prints_all_the_time_reports_and_ends(program: Driver, bash
 
 
 def test_program_that_ends_by_itself_saves_its_last_step(program: Driver, bash: Any) -> None:
-    program.begin(until=9, config=bash(f"for i in 1 2; do {step_of()}; done"))
+    program.begin(target_step=9, config=bash(f"for i in 1 2; do {step_of()}; done"))
     assert program.until_state("ended")["saved_step"] == 2
 
 
@@ -226,7 +226,7 @@ def test_steps_that_a_restored_program_trains_again_are_ignored(program: Driver,
     ],
 )
 def test_failed_program_says_why(program: Driver, bash: Any, script: str, says: str) -> None:
-    program.begin(until=9, config=bash(script))
+    program.begin(target_step=9, config=bash(script))
     error = program.until_state("failed")["error"]
     assert says in error["message"]
     assert "Traceback" not in error["traceback"]
@@ -234,20 +234,20 @@ def test_failed_program_says_why(program: Driver, bash: Any, script: str, says: 
 
 def test_program_that_runs_out_of_memory_fails_for_that_reason(program: Driver, bash: Any) -> None:
     fills = "python3 -c 'kept = []\nwhile True: kept.append(bytearray(1 << 24))'"
-    program.begin(until=9, config=bash(f"i=1; {step_of()}; {fills}"), memory_limit_bytes=500 << 20)
+    program.begin(target_step=9, config=bash(f"i=1; {step_of()}; {fills}"), memory_limit_bytes=500 << 20)
     error = program.until_state("failed")["error"]
     assert error["kind"] == "memory", error
 
 
 def test_output_that_matches_nothing_fails_and_shows_the_pattern(program: Driver, bash: Any) -> None:
-    program.begin(until=9, config=bash("echo loss=0.5", r"val_loss=(?P<val_loss>\S+)"))
+    program.begin(target_step=9, config=bash("echo loss=0.5", r"val_loss=(?P<val_loss>\S+)"))
     message = program.until_state("failed")["error"]["message"]
     assert r"no line of its output matches val_loss=(?P<val_loss>\S+)" in message
     assert "loss=0.5" in message
 
 
 def test_missing_program_fails_with_its_name(program: Driver) -> None:
-    program.begin(until=9, config=of("/no/such/program"))
+    program.begin(target_step=9, config=of("/no/such/program"))
     assert "/no/such/program cannot be started" in program.until_state("failed")["error"]["message"]
 
 
@@ -267,7 +267,7 @@ def test_program_that_ignores_sigterm_is_killed_with_everything_that_it_left_beh
 @pytest.mark.parametrize("how", ["lease ends", "child is killed"])
 def test_program_ends_with_its_attempt(program: Driver, bash: Any, tmp_path: Path, how: str) -> None:
     script = f"echo $$ > $HERE/main; echo $PPID > $HERE/child; i=1; {step_of()}; sleep 1000 & wait"
-    program.begin(until=9, config=bash(script), lease_s=3 if how == "lease ends" else 600)
+    program.begin(target_step=9, config=bash(script), lease_s=3 if how == "lease ends" else 600)
     program.reported(1)
     main, child = (int((tmp_path / name).read_text()) for name in ("main", "child"))
     if how == "child is killed":
@@ -279,7 +279,7 @@ def test_program_ends_with_its_attempt(program: Driver, bash: Any, tmp_path: Pat
 def test_processes_that_an_ended_program_left_behind_are_killed(
     program: Driver, bash: Any, tmp_path: Path
 ) -> None:
-    program.begin(until=9, config=bash(f"(setsid sleep 1000 & echo $! > $HERE/left); i=1; {step_of()}"))
+    program.begin(target_step=9, config=bash(f"(setsid sleep 1000 & echo $! > $HERE/left); i=1; {step_of()}"))
     program.until_state("ended")
     assert not psutil.pid_exists(int((tmp_path / "left").read_text()))
 
@@ -310,7 +310,9 @@ def test_orphans_that_have_ended_are_collected(program: Driver, bash: Any, tmp_p
 
 
 def test_many_fast_steps_are_all_reported(program: Driver, bash: Any) -> None:
-    program.begin(until=9, config=bash(f"for i in $(seq 9); do {step_of(seconds=0, waits=False)}; done"))
+    program.begin(
+        target_step=9, config=bash(f"for i in $(seq 9); do {step_of(seconds=0, waits=False)}; done")
+    )
     program.until_state("ended", "waiting")
     assert values(program, "loss") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
@@ -351,7 +353,7 @@ def test_each_rank_runs_the_program_with_the_same_checkpoint(program: Driver, ba
 
 def test_program_that_fails_on_another_rank_fails_the_attempt(program: Driver, bash: Any) -> None:
     config = bash("[ $RANK = 0 ] && sleep 600; echo no luck; exit 3")
-    program.begin(until=9, config=config, processes=2, resources={"CPU": 2})
+    program.begin(target_step=9, config=config, processes=2, resources={"CPU": 2})
     failed = program.until_state("failed")
     assert (
         "rank 1: the program ended with exit status 3; it printed last: no luck" in failed["error"]["message"]
@@ -372,7 +374,7 @@ def test_program_waits_for_a_dataset_that_another_one_downloads(
         assert server.half_sent.wait(60)
         command = f"python -m tuner.training.datasets DATA={{data}} {script['command']}"
         driver = drive("run", "tuner.worker.program", fresh=True)
-        driver.begin(until=1, config=of(command, data=server.url()))
+        driver.begin(target_step=1, config=of(command, data=server.url()))
         driver.until(lambda result: result["outage_ns"] > SECOND)
         server.may_end.set()
         driver.until_state("waiting")

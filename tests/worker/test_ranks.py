@@ -195,7 +195,7 @@ def test_death_of_one_rank_fails_the_attempt_with_its_cause(
     drive: Any, rank: int, how: str, kind: str, text: str
 ) -> None:
     driver = drive("trains", CASES)
-    driver.begin(until=9, config={"dies": rank, "how": how}, **TWO)
+    driver.begin(target_step=9, config={"dies": rank, "how": how}, **TWO)
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == kind
     assert text in failed["error"]["message"]
@@ -205,7 +205,7 @@ def test_death_of_one_rank_fails_the_attempt_with_its_cause(
 
 def test_end_of_the_lease_kills_all_ranks_within_two_seconds(drive: Any) -> None:
     driver = drive("trains", CASES)
-    driver.begin(until=9, config={"step_s": 60}, **TWO)
+    driver.begin(target_step=9, config={"step_s": 60}, **TWO)
     driver.until(lambda _: len(ranks_of(driver)) == 2)
     pids = ranks_of(driver)
     driver.lease_ends_in(0.5)
@@ -241,7 +241,7 @@ def test_death_of_a_rank_on_one_of_two_nodes_fails_the_attempt_with_its_cause(
     drive: Any, on_two_nodes: SecondNode, rank: int, how: str, kind: str, text: str
 ) -> None:
     driver = drive("trains", CASES)
-    driver.begin(until=9, config={"dies": rank, "how": how}, **on_two_nodes.order)
+    driver.begin(target_step=9, config={"dies": rank, "how": how}, **on_two_nodes.order)
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == kind
     assert text in failed["error"]["message"]
@@ -251,7 +251,7 @@ def test_death_of_a_rank_on_one_of_two_nodes_fails_the_attempt_with_its_cause(
 def test_attempt_is_lost_with_one_of_its_nodes(drive: Any, on_two_nodes: SecondNode) -> None:
     driver = drive("trains", CASES)
     driver.run_to(1, config={}, **on_two_nodes.order)
-    driver.order("go", until=9, lease_ns=0)
+    driver.order("go", target_step=9, lease_ns=0)
     on_two_nodes.is_silent = True  # Its ranks die first. That the node is gone is noticed later.
     for pid in on_two_nodes.ranks:
         os.kill(pid, signal.SIGKILL)
@@ -265,7 +265,7 @@ def test_attempt_is_lost_with_one_of_its_nodes(drive: Any, on_two_nodes: SecondN
 def test_end_of_the_lease_kills_the_ranks_on_all_nodes(drive: Any, on_two_nodes: SecondNode) -> None:
     """The second node ends them by itself, also if the first one hangs."""
     driver = drive("trains", CASES)
-    driver.begin(until=9, lease_s=20, config={"step_s": 60}, **on_two_nodes.order)
+    driver.begin(target_step=9, lease_s=20, config={"step_s": 60}, **on_two_nodes.order)
     driver.until(lambda _: len(ranks_of(driver) + on_two_nodes.ranks) == 2)
     pids = on_two_nodes.ranks
     attempt, other = driver.supervisor.attempt, on_two_nodes.supervisor.attempt
@@ -353,7 +353,7 @@ def test_stopped_attempt_leaves_no_rank(drive: Any) -> None:
 
 def test_reports_of_ranks_other_than_the_first_are_ignored(drive: Any) -> None:
     driver = drive("all_report", CASES)
-    driver.begin(until=9, **TWO)
+    driver.begin(target_step=9, **TWO)
     driver.until_state("ended")
     assert [(report["step"], report["metrics"]["acc"]) for report in driver.reports] == [
         (1, 0),
@@ -474,7 +474,7 @@ def test_training_on_two_ranks_that_ends_by_itself_saves_its_last_step(
 ) -> None:
     driver = drive("trains", CASES)
     driver.entry = f"tests.worker.rank_frameworks:{case}"
-    driver.begin(until=9, config=config, **TWO)
+    driver.begin(target_step=9, config=config, **TWO)
     assert driver.until_state("ended")["saved_step"] == 2
 
 

@@ -25,8 +25,8 @@ from tuner.worker.metering import Gpus, UsageMeter
 from tuner.worker.process_tree import ResourceUse
 
 
-def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
-    driver.begin(until=until, config=config)
+def used(driver: Any, *, target_step: int = 2, **config: Any) -> Usage:
+    driver.begin(target_step=target_step, config=config)
     usage = WorkerMessage.parse(driver.until_state("waiting")).usage
     driver.end("stop")
     assert usage is not None
@@ -36,7 +36,7 @@ def used(driver: Any, *, until: int = 2, **config: Any) -> Usage:
 @pytest.mark.parametrize("apart", [False, True], ids=["in its process", "in one of its children"])
 def test_computing_uses_more_cpu_time_than_waiting(drive: Any, apart: bool) -> None:
     driver = drive("burns_or_waits")
-    waits, burns = (used(driver, until=4, burns=burns, apart=apart) for burns in (False, True))
+    waits, burns = (used(driver, target_step=4, burns=burns, apart=apart) for burns in (False, True))
     assert waits.cpu_ns is not None
     assert burns.cpu_ns is not None
     assert burns.cpu_ns > 2 * waits.cpu_ns

@@ -39,7 +39,7 @@ def test_unexpected_storage_error_fails_the_attempt_and_is_named(
 
     monkeypatch.setattr(CheckpointStore, operation, refuse)
     driver = drive("counts")
-    driver.begin(until=1, restore=1 if operation == "newest_valid" else None)
+    driver.begin(target_step=1, restore=1 if operation == "newest_valid" else None)
     if operation == "publish":
         driver.until_state("waiting")
         driver.order("pause")
@@ -184,7 +184,7 @@ def test_unmounted_folder_does_not_restart_the_trial(
         CheckpointStore, "ids", lambda store, trial: (looks.append(trial), ids(store, trial))[1]
     )
     driver = drive("counts")
-    driver.begin(until=6, restore=5, restore_attempt=1)
+    driver.begin(target_step=6, restore=5, restore_attempt=1)
     failed = driver.until_state("failed")
     assert "mount it on every worker" in failed["error"]["message"]
     assert driver.reports == []
@@ -237,7 +237,7 @@ def test_failed_fork_leaves_no_descriptor_open(drive: Any, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(ForkServer, "fork", refuse)
         for _ in range(3):
-            driver.begin(until=1)
+            driver.begin(target_step=1)
             assert "out of processes" in driver.until_state("failed")["error"]["message"]
     until(lambda: open_descriptors() <= before)
 

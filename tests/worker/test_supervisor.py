@@ -42,8 +42,8 @@ def test_attempt_cannot_begin_before_the_previous_one_has_ended(drive: Any) -> N
     driver = drive("counts")
     driver.run_to(1)
     with pytest.raises(RuntimeError, match="attempt 1 of trial_00000 has not ended"):
-        driver.begin(until=2)
-    driver.order("go", until=2, lease_ns=LEASE_S * SECOND)
+        driver.begin(target_step=2)
+    driver.order("go", target_step=2, lease_ns=LEASE_S * SECOND)
     assert driver.until_state("waiting")["attempt"] == 1
     assert driver.reports[-1]["step"] == 2
 
@@ -51,7 +51,7 @@ def test_attempt_cannot_begin_before_the_previous_one_has_ended(drive: Any) -> N
 def test_promoted_trial_continues_without_pause_and_saves_its_last_step(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     driver.run_to(1)
-    driver.order("go", until=9, lease_ns=LEASE_S * SECOND)
+    driver.order("go", target_step=9, lease_ns=LEASE_S * SECOND)
     driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 9
     finished = driver.end("finish")
@@ -118,7 +118,7 @@ def test_lease_end_stops_a_hanging_child(drive: Any) -> None:
 def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     gate = tmp_path / "gate"
-    driver.begin(until=9, config={"step_s": 0.5, "gated": 2, "gate": str(gate)})
+    driver.begin(target_step=9, config={"step_s": 0.5, "gated": 2, "gate": str(gate)})
     driver.reported(1)
     assert min(driver.step_ns) >= SECOND // 2
     driver.takes(LEASE_S)
@@ -126,7 +126,7 @@ def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path
     waiting = driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 2
     assert waiting["need_ns"] > 0
-    driver.order("go", until=3, lease_ns=10 * LEASE_S * SECOND)
+    driver.order("go", target_step=3, lease_ns=10 * LEASE_S * SECOND)
     driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 3
     stopped = driver.end("stop")
@@ -222,7 +222,7 @@ def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
 )
 def test_returned_or_yielded_values_are_reports(drive: Any, case: str, values: list[float]) -> None:
     driver = drive(case)
-    driver.begin(until=9, metric="acc", mode="max")
+    driver.begin(target_step=9, metric="acc", mode="max")
     driver.until_state("ended")
     assert [r["metrics"]["acc"] for r in driver.reports] == values
 
@@ -315,7 +315,7 @@ def test_death_of_the_actor_kills_the_child(tmp_path: Path) -> None:
 
     code = (
         "from tests.worker.driving import Driver; from pathlib import Path; import os, time\n"
-        f"d = Driver(Path({str(tmp_path)!r}), '{PLAIN}:counts'); d.begin(until=1); d.until_state('waiting')\n"
+        f"d = Driver(Path({str(tmp_path)!r}), '{PLAIN}:counts'); d.begin(target_step=1); d.until_state('waiting')\n"
         "print(d.supervisor._pid, d.supervisor.server._process.pid, flush=True); time.sleep(1000)"
     )
     actor = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -373,7 +373,7 @@ def test_trial_reads_the_teacher_of_its_job_and_names_one_that_is_gone(drive: An
     assert waiting["meter"]["restore"] > 0
     student.end("stop")
     student.supervisor._teacher = None
-    student.begin(until=1, job="job_2", teacher={**named, "step": 3})
+    student.begin(target_step=1, job="job_2", teacher={**named, "step": 3})
     error = student.until_state("failed")["error"]
     assert error["kind"] == "import"
     assert "the checkpoint of its teacher, trial_00000 of job_1, cannot be used" in error["message"]

@@ -25,19 +25,19 @@ class Predict:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start or resume the trial on a free worker, and let it train to step `until`, or to its end if `until` is None."""
+    """Start or resume the trial on a free worker, and let it train to step `target_step`, or to its end if `target_step` is None."""
 
     trial: str
     config: Config
-    until: int | None
+    target_step: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Let a running trial continue past its rung to step `until`, or to its end if `until` is None."""
+    """Let a running trial continue past its rung to step `target_step`, or to its end if `target_step` is None."""
 
     trial: str
-    until: int | None
+    target_step: int | None
 
 
 @dataclass(frozen=True, slots=True)

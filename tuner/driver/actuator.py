@@ -46,8 +46,10 @@ class Actuator:
     def begin(self, assignment: Assignment) -> None:
         self._waiting[assignment.trial] = assignment
 
-    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
-        self._send(trial, {"order": "go", "until": until, "lease_ns": lease_ns, "job_best": job_best})
+    def continue_to(self, trial: str, target_step: int | None, lease_ns: int, job_best: float | None) -> None:
+        self._send(
+            trial, {"order": "go", "target_step": target_step, "lease_ns": lease_ns, "job_best": job_best}
+        )
 
     def pause(self, trial: str) -> None:
         if not self._send(trial, {"order": "pause"}):
@@ -135,8 +137,8 @@ def task_name(message: Mapping[str, Any]) -> str:
     """
     if message["order"] != "begin":
         return f"order {message['order']}"
-    until = "its end" if message["until"] is None else f"step {message['until']}"
-    return f"{message['trial']}, attempt {message['attempt']}, to {until}"
+    target = "its end" if message["target_step"] is None else f"step {message['target_step']}"
+    return f"{message['trial']}, attempt {message['attempt']}, to {target}"
 
 
 # The part of a node's memory for user code. The rest is for Ray, our own processes and the system's cache.
@@ -176,7 +178,7 @@ class BeginMessages:
             "config": spec.begin_config(assignment.config),
             "kind": spec.kind,
             "seed": spec.algorithm.seed + assignment.seed,
-            "until": assignment.until,
+            "target_step": assignment.target_step,
             "max_step": spec.fidelity.max,
             "lease_ns": assignment.lease_ns,
             "storage": self.storage,

@@ -38,7 +38,7 @@ class AttemptLease:
     slice: int  #: Counts the leases of the attempt, from 1.
     held: Cost  #: The current hold.
     last_message_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
-    until: int | None  #: The attempt may train up to this step. None if it may train to the end.
+    target_step: int | None  #: The attempt may train up to this step. None if it may train to the end.
     from_step: int  #: The step of the checkpoint that the attempt continued from. 0 if there was none.
     base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
     carried_ns: int = 0  #: Training time of earlier attempts in the step after `from_step`.
@@ -82,7 +82,7 @@ class AttemptLease:
     @property
     def may_train_further(self) -> bool:
         """Whether the attempt may train beyond its last reported step."""
-        return self.until is None or self.last_step < self.until
+        return self.target_step is None or self.last_step < self.target_step
 
     def since_report_ns(self, *kinds: CostKind) -> int:
         """Return the nanoseconds billed as any of these cost kinds since the last report, or since the beginning before the first report."""

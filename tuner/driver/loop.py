@@ -188,7 +188,7 @@ class Loop:
             if not self.hold_service.affords(turn.tx, place.rate, request, instead_of=lease):
                 return False
             self._close(turn, lease, "paused", "no machine of this kind was available")
-            command = do.Begin(trial, self.state.trial(trial).config, lease.until)
+            command = do.Begin(trial, self.state.trial(trial).config, lease.target_step)
             for event in self._begin(turn, command, [place]):
                 self._record_and_decide(turn, event)
         return True
@@ -294,8 +294,8 @@ class Loop:
                 return [command]
             case do.Begin():
                 return self._begin(turn, command)
-            case do.Continue(trial, until):
-                self.leases[trial].until = until
+            case do.Continue(trial, target_step):
+                self.leases[trial].target_step = target_step
                 turn.go.add(trial)
             case do.Pause(trial):
                 turn.commands.append(lambda: self._world.pause(trial))
@@ -353,13 +353,15 @@ class Loop:
             return [self._refused(turn, trial, request, places[0].rate, running=False)]
         place, lease_ns, held = opened
         step, now_ns = self.saved.get(trial, 0), self._clock.elapsed_ns()
-        lease = AttemptLease(trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, command.until, step)
+        lease = AttemptLease(
+            trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, command.target_step, step
+        )
         lease.assigned_at = turn.at if place.offer is None else None
         lease.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.leases[trial] = attempt, lease
         turn.tx.put_attempt(lease.row)
         not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
-        work = (command.config, command.until, lease_ns, step or None)
+        work = (command.config, command.target_step, lease_ns, step or None)
         reported = self.state.trial(trial).steps
         assignment = Assignment(
             trial,
@@ -463,7 +465,9 @@ class Loop:
         extended = self.hold_service.extend(turn.tx, lease, request)
         if extended or (waits and not progress.need_ns):
             best = self._job_best()
-            turn.commands.append(lambda: self._world.continue_to(trial, lease.until, lease.lease_ns, best))
+            turn.commands.append(
+                lambda: self._world.continue_to(trial, lease.target_step, lease.lease_ns, best)
+            )
         elif waits:
             self._record_and_decide(turn, self._refused(turn, trial, request, lease.rate, running=True))
 

@@ -17,7 +17,7 @@ from tuner.store.evidence import Losses
 from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices
 
 # How long an attempt waits for a machine of one offer, in nanoseconds, before it may move to another offer.
-KIND_WAIT_NS = 60 * NS
+OFFER_WAIT_NS = 60 * NS
 EPOCH = Instant(0)
 OccupiedOffers = Mapping[Offer, int]
 """For each offer, how many of the job's other attempts run on it, wait for it or move to it."""
@@ -141,12 +141,12 @@ class CheapestFree:
     """Placement on the cheapest offer that has room for another trial of the job.
 
     Machines that the autoscaler may start count as room. If no offer has room, the cheapest offer is chosen, and the attempt waits.
-    An attempt waits up to `KIND_WAIT_NS` before it may move to another offer. If the autoscaler has yet to start the machine, it
+    An attempt waits up to `OFFER_WAIT_NS` before it may move to another offer. If the autoscaler has yet to start the machine, it
     waits up to `coming_ns`, if that is longer.
     """
 
-    def __init__(self, places: AllowedPlaces, *, coming_ns: int = KIND_WAIT_NS) -> None:
-        self._places, self._coming_ns = places, max(KIND_WAIT_NS, coming_ns)
+    def __init__(self, places: AllowedPlaces, *, coming_ns: int = OFFER_WAIT_NS) -> None:
+        self._places, self._coming_ns = places, max(OFFER_WAIT_NS, coming_ns)
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
         return sorted(self._places.all, key=lambda place: self._places.room(place, trial.occupied) <= 0)
@@ -157,7 +157,7 @@ class CheapestFree:
             return None
         room = self._places.room(at, trial.occupied)
         comes = room > 0 >= self._places.room(at, trial.occupied, now=True)
-        if room > 0 and waited_ns < (self._coming_ns if comes else KIND_WAIT_NS):
+        if room > 0 and waited_ns < (self._coming_ns if comes else OFFER_WAIT_NS):
             return None
         return self._another(at, trial.occupied)
 

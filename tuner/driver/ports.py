@@ -33,7 +33,7 @@ class Assignment:
     trial: str
     attempt: int
     config: Config
-    until: int | None  #: The step to train to, or None for the trial's last step.
+    target_step: int | None  #: The step to train to, or None for the trial's last step.
     lease_ns: int  #: The length of its lease: the time that its hold pays for.
     restore_step: int | None  #: The step of the checkpoint to continue from, or None to begin without one.
     not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
@@ -70,8 +70,8 @@ class World(Protocol):
 
     def begin(self, assignment: Assignment) -> None: ...
 
-    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
-        """Let the trial's running attempt train up to the step `until`, or to the trial's last step if it is None.
+    def continue_to(self, trial: str, target_step: int | None, lease_ns: int, job_best: float | None) -> None:
+        """Let the trial's running attempt train up to `target_step`, or to the trial's last step if it is None.
 
         `lease_ns` is the length of the attempt's whole lease, counted from its beginning. `job_best` is the
         job's best score so far, or None if there is none.

@@ -557,7 +557,7 @@ IN_WORDS: Mapping[type[ev.Event | do.Command], str] = {
     do.EndJob: "the job ends as {state}",
 }
 # The parts of events and commands that a decision shows as fields, if the event or command has them.
-SHOWN = ("trial", "step", "limit", "go", "config", "until", "reason", "state")
+SHOWN = ("trial", "step", "limit", "go", "config", "target_step", "reason", "state")
 
 
 def in_words(value: ev.Event | do.Command) -> Decision:
@@ -571,7 +571,7 @@ def in_words(value: ev.Event | do.Command) -> Decision:
         case do.EndJob(state, reason) if reason:
             summary = f"the job ends as {state} ({reason})"
         case _:
-            target = "its end" if parts.get("until") is None else f"step {parts['until']}"
+            target = "its end" if parts.get("target_step") is None else f"step {parts['target_step']}"
             summary = IN_WORDS[type(value)].format(target=target, **parts)
     if isinstance(value, ev.ControlRequested):
         shown["request"] = value.what

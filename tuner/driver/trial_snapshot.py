@@ -40,7 +40,7 @@ def snapshot(
         time_ns: Time until the wall-clock limit, in nanoseconds. None if the job has no limit.
     """
     trial, lease, kept = state.trial(name), leases.get(name), saved.get(name, 0)
-    target = trial.until if trial.until is not None else state.max_step
+    target = trial.target_step if trial.target_step is not None else state.max_step
     left_ns = least_ns = None
     if target is not None:
         left_ns = _left_ns(trial, target - kept, pace)

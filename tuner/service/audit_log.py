@@ -62,7 +62,7 @@ def of_job(row: JobRow) -> dict[str, Any]:
     """Return the facts about a job that a request can change."""
     return {
         "state": row.state,
-        "wish": row.control_request,
+        "control_request": row.control_request,
         "budget": of_budget(row.budget),
         "tags": dict(row.tags),
         "priority": row.priority,

@@ -17,7 +17,7 @@ from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import Instant
 from tuner.driver.fallback import placement_of
 from tuner.driver.messages import WorkerMessage
-from tuner.driver.placement import KIND_WAIT_NS, AllowedPlaces, Placement
+from tuner.driver.placement import OFFER_WAIT_NS, AllowedPlaces, Placement
 from tuner.driver.ports import Assignment
 from tuner.simulator.journal import Committed, Tables
 from tuner.simulator.traces import UpTimes
@@ -204,7 +204,7 @@ class Markets:
 
     offers: tuple[Offer, ...]  #: The offers of the markets that the job may use, spot first.
     spot_wait_ns: int = (
-        KIND_WAIT_NS  #: A trial falls back to on-demand after this time without a spot machine.
+        OFFER_WAIT_NS  #: A trial falls back to on-demand after this time without a spot machine.
     )
     wanted: Resources = ONE  #: The resources of a trial, which are those of a whole machine.
 

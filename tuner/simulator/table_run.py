@@ -14,7 +14,7 @@ from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.driver.placement import KIND_WAIT_NS
+from tuner.driver.placement import OFFER_WAIT_NS
 from tuner.driver.ports import LoopConfig
 from tuner.simulator.fleet import LABEL, Markets
 from tuner.simulator.recorded import RecordedTable, RowsSampler
@@ -46,7 +46,7 @@ class SpotConditions:
     notice_ns: int | None = None  #: How long before a preemption the notice comes. None means no notice.
     market: Market = "spot"
     saving: float = SPOT_SAVES  #: Discount of the spot price, as a fraction of the on-demand price.
-    spot_wait_ns: int = KIND_WAIT_NS  #: Fall back to on-demand after this time without a spot machine.
+    spot_wait_ns: int = OFFER_WAIT_NS  #: Fall back to on-demand after this time without a spot machine.
     save_ns: int = SAVE_NS  #: Time until a checkpoint is durable. Training is stalled for a tenth of it.
     #: Time between saves. "auto" means the rule of real workers. None means no saves in the background.
     every_ns: int | Literal["auto"] | None = "auto"

@@ -101,7 +101,7 @@ class SimulatedAttempt:
     before_ns: int = 0  # billed time before `since_ns`
     ns: dict[CostKind, int] = field(default_factory=dict)  # `before_ns` by cost kind
     lease_ns: int = 0
-    until: int | None = None
+    target_step: int | None = None
     step: int = 0
     saved: int = 0  # the newest durable step
     over: bool = False
@@ -122,7 +122,7 @@ class SimulatedAttempt:
     step_began_ns: int = 0  # when the current step began
 
     def start(self) -> None:
-        self.lease_ns, self.until = self.given.lease_ns, self.given.until
+        self.lease_ns, self.target_step = self.given.lease_ns, self.given.target_step
         self.step = self.saved = self.sent_saved = self.given.restore_step or 0
         self.since_ns = self.last_sent_ns = self.clock.elapsed_ns()
         setup_ns = self.warming_ns + self.overheads.before_ns(resumed=self.step > 0)
@@ -131,8 +131,8 @@ class SimulatedAttempt:
 
     # Commands
 
-    def continue_to(self, until: int | None, lease_ns: int) -> None:
-        self.until, self.lease_ns = until, max(lease_ns, self.lease_ns)
+    def continue_to(self, target_step: int | None, lease_ns: int) -> None:
+        self.target_step, self.lease_ns = target_step, max(lease_ns, self.lease_ns)
         if self.waiting and not self.over:
             self.waiting = False
             self._next_step()
@@ -225,7 +225,7 @@ class SimulatedAttempt:
         if self.pausing or self.has_notice:
             self._save_and("paused" if self.pausing else "preempted")
             return
-        at_rung = self.until is not None and self.step >= self.until
+        at_rung = self.target_step is not None and self.step >= self.target_step
         at_end = self.max_step is not None and self.step >= self.max_step
         left = self.lease_ns - self._used_ns()
         need = self.took_ns + self.overheads.save_ns

@@ -60,8 +60,8 @@ class SimulatedWorld:
         self._run.fleet.begin(assignment)
         self._run.look_later()
 
-    def continue_to(self, trial: str, until: int | None, lease_ns: int, job_best: float | None) -> None:
-        self._send(trial, lambda attempt: attempt.continue_to(until, lease_ns))
+    def continue_to(self, trial: str, target_step: int | None, lease_ns: int, job_best: float | None) -> None:
+        self._send(trial, lambda attempt: attempt.continue_to(target_step, lease_ns))
 
     def pause(self, trial: str) -> None:
         called_off = self._run.fleet.call_off(trial, "paused")

@@ -241,8 +241,8 @@ def _on_gone(state: State, trial: TrialRecord, event: ev.Lost | ev.Preempted) ->
 
 
 def _on_lost(state: State, trial: TrialRecord, event: ev.Lost) -> list[Command]:
-    brought_nothing = trial.last_report is None or trial.last_report >= trial.steps
-    trial.losses = trial.losses + 1 if brought_nothing else 0
+    reported_nothing = trial.last_report is None or trial.last_report >= trial.steps
+    trial.losses = trial.losses + 1 if reported_nothing else 0
     progressed = event.step > trial.saved or event.in_step
     trial.losses_without_progress = 0 if progressed else trial.losses_without_progress + 1
     if trial.losses >= LOSSES_WITHOUT_NEW_STEP:
@@ -419,7 +419,7 @@ def _fill(state: State) -> list[Command]:
         state.set(trial, "running")
         trial.last_report, trial.was_preempted = None, False
         state.begun += 1
-        orders.append(do.Begin(trial.id, trial.config, trial.until))
+        orders.append(do.Begin(trial.id, trial.config, trial.target_step))
     return orders
 
 
@@ -438,7 +438,7 @@ def _next_to_run(state: State) -> TrialRecord | None:
     waiting.sort(key=lambda trial: (not trial.by_user, not trial.was_preempted))
     for trial in waiting:
         may_run = trial.status == "new" or trial.by_user
-        if may_run or reserve is None or reserve.may_go_on(trial):
+        if may_run or reserve is None or reserve.may_continue(trial):
             return trial
     wants_new = bool(state.queue) and state.may_suggest
     return None if state.skipped or wants_new else scheduler_for(state.spec).promote(state)

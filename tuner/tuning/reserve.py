@@ -79,14 +79,14 @@ class Reserve:
             return True
         return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
 
-    def may_go_on(self, trial: TrialRecord) -> bool:
+    def may_continue(self, trial: TrialRecord) -> bool:
         """Return whether a waiting trial may resume: the budget pays for it up to its `until` step, or no other trial needs the money.
 
         If the reserve is due (`is_due`) and there is a leader, the budget must pay for the trial up to its last step instead.
         """
         if self.leader is not None and self.is_due:
             return self.can_finish(trial)
-        return self._is_last or self._affords(_reaching_ns(self.state, trial, trial.until), trial)
+        return self._is_last or self._affords(_reaching_ns(self.state, trial, trial.target_step), trial)
 
     def may_begin(self) -> bool:
         """Return whether a new trial may start: the budget pays for it up to the first rung, or no other trial needs the money.
@@ -133,12 +133,12 @@ class Reserve:
     def _needs(self, but: TrialRecord | None, *, to_end: bool = False) -> Iterator[tuple[int, TrialRecord]]:
         """Yield (nanoseconds needed, trial) for each active trial except `but` and the leader.
 
-        It is the time to reach the trial's `until` step, or its last step if `to_end` is set.
+        It is the time to reach the trial's `target_step`, or its last step if `to_end` is set.
         """
         state = self.state
         for trial in (state.trials[number] for number in state.active):
             if trial is not but and trial is not self.leader:
-                until = state.max_step if to_end else trial.until
+                until = state.max_step if to_end else trial.target_step
                 yield _reaching_ns(state, trial, until if trial.status == "running" else trial.steps), trial
 
 

@@ -28,7 +28,7 @@ Verdict = Literal["continue", "pause", "stop", "predict"]
 class Scheduler(Protocol):
     """Decide how far trials run.
 
-    A scheduler is pure except that it changes `TrialRecord.until` and the promotions that the rungs record.
+    A scheduler is pure except that it changes `TrialRecord.target_step` and the promotions that the rungs record.
     """
 
     def first_stop(self, state: State) -> int | None:
@@ -51,7 +51,7 @@ def raise_target(state: State, trial: TrialRecord) -> None:
     for rung in state.rungs:
         if rung.step <= trial.steps and trial.number in rung.recorded:
             rung.promote(trial.number)
-    trial.until = next_stop(state, trial.steps)
+    trial.target_step = next_stop(state, trial.steps)
 
 
 class FullFidelity:

@@ -40,7 +40,7 @@ class TrialRecord:
 
     number: int
     config: Config
-    until: int | None  #: The step that the trial may run to. None if it may run to its end.
+    target_step: int | None  #: The step that the trial may run to. None if it may run to its end.
     status: Status = "new"
     steps: int = 0  #: The highest step that it reported.
     value: float | None = None  #: The latest value of the objective's metric.
@@ -88,7 +88,7 @@ class TrialRecord:
         """Return whether the trial waits to run: it may run further than it has, or must run its last step again."""
         if self.status not in ("new", "paused"):
             return False
-        return self.until is None or self.steps < self.until or self.last_step_unsaved
+        return self.target_step is None or self.steps < self.target_step or self.last_step_unsaved
 
 
 @dataclass(frozen=True, slots=True)

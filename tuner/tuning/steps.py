@@ -34,7 +34,7 @@ def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
         trial.last_step_unsaved = False
         state.set(trial, "finishing")
         return [do.Finish(trial.id)]
-    if trial.until is None or step < trial.until:
+    if trial.target_step is None or step < trial.target_step:
         return []
     trial.by_user = False
     if trial.value is None:
@@ -47,7 +47,7 @@ def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
         case "predict":
             return [do.Predict(trial.id)]
         case "continue":
-            return [do.Continue(trial.id, trial.until)]
+            return [do.Continue(trial.id, trial.target_step)]
         case "stop":
             return drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
         case "pause":
@@ -56,7 +56,7 @@ def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
 
 def continue_trial(state: State, trial: TrialRecord) -> list[Command]:
     raise_target(state, trial)
-    return [do.Continue(trial.id, trial.until)]
+    return [do.Continue(trial.id, trial.target_step)]
 
 
 def pause_at_rung(state: State, trial: TrialRecord) -> list[Command]:
@@ -105,9 +105,9 @@ def promote_by_user(state: State, trial: TrialRecord) -> list[Command]:
         if not trial.ready:
             raise_target(state, trial)
         state.set(trial, "paused")
-    elif trial.status == "running" and trial.until is not None:
-        trial.by_user, trial.until = True, next_stop(state, trial.until)
-        return [do.Continue(trial.id, trial.until)]
+    elif trial.status == "running" and trial.target_step is not None:
+        trial.by_user, trial.target_step = True, next_stop(state, trial.target_step)
+        return [do.Continue(trial.id, trial.target_step)]
     return []
 
 
@@ -173,7 +173,7 @@ def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | 
     trial.pace_ns = inherited.trained_ns // inherited.step
     if state.max_step is not None and trial.steps >= state.max_step:
         state.set(trial, "completed")
-    elif trial.until is None or trial.steps < trial.until:
+    elif trial.target_step is None or trial.steps < trial.target_step:
         state.set(trial, "paused")
     else:
         verdict = scheduler_for(state.spec).at_rung(state, trial)

@@ -58,7 +58,7 @@ class RunningAttempt:
     order: dict[str, Any]
     watch: Stopwatch
     lease_ns: int
-    until: int | None  # the step up to which the driver lets the attempt run now
+    target_step: int | None  # the step up to which the driver lets the attempt run now
     max_step: int | None  # the last step of the trial
     restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
     from_step: int | None = None  # `restored`, once the child has begun; sent to the driver
@@ -363,7 +363,7 @@ class RunningAttempt:
         """Return whether the child waits for the reply to a report at or beyond the last step that the attempt may currently
         train to.
         """
-        stops = [stop for stop in (self.until, self.max_step) if stop is not None and not self.asks]
+        stops = [stop for stop in (self.target_step, self.max_step) if stop is not None and not self.asks]
         return self.awaiting_reply is not None and any(self.awaiting_reply >= stop for stop in stops)
 
     def closed_by(self, position: Position) -> bool:

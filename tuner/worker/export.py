@@ -98,7 +98,7 @@ def export(
                     "entry": entry,
                     "kind": EXPORT_KIND,
                     "config": {**wanted, "checkpoint": str(checkpoint)},
-                    "until": None,
+                    "target_step": None,
                     "max_step": formats,
                     "lease_ns": max(1, round(lease_s * 1e9)),
                     "storage": storage,

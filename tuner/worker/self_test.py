@@ -152,7 +152,7 @@ class RestoreSelfTest:
 
     def _train_and_kill(self, config: Mapping[str, Any]) -> int:
         """Train until a checkpoint is durable, then kill the process. Return the step of the checkpoint. Raise _Failed if there is none."""
-        self._begin(config, until=2, checkpoint_interval_ns=1)
+        self._begin(config, target_step=2, checkpoint_interval_ns=1)
         waits_since: list[float] = []
 
         def end(run: _AttemptResults) -> str | None:
@@ -179,7 +179,7 @@ class RestoreSelfTest:
     def _resume(self, config: Mapping[str, Any], saved: CheckpointId) -> None:
         self._begin(
             config,
-            until=saved.step + 1,
+            target_step=saved.step + 1,
             restore_step=saved.step,
             restore_attempt=saved.attempt,
             checkpoint_interval_ns=10**18,

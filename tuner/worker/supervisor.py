@@ -144,7 +144,7 @@ class Supervisor:
                 return
             match message["order"]:
                 case "go":
-                    attempt.until, attempt.announced_waiting = message["until"], False
+                    attempt.target_step, attempt.announced_waiting = message["target_step"], False
                     attempt.learn_job_best(message.get("job_best"))
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
                     self._others.renew(attempt.lease_ns)
@@ -188,7 +188,7 @@ class Supervisor:
         kept, self._fresh = not self._fresh, False
         watch = Stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
-        attempt = RunningAttempt(order, watch, order["lease_ns"], order["until"], order["max_step"])
+        attempt = RunningAttempt(order, watch, order["lease_ns"], order["target_step"], order["max_step"])
         with self._changed:
             if self._attempt is not None:
                 # Replies to the previous child would go to the new one, because there is one channel.
@@ -751,10 +751,10 @@ class Supervisor:
         self._kill_orphans()
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
         grace_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
-        until = time.monotonic() + grace_s
+        target_step = time.monotonic() + grace_s
         self._publisher.settle(grace_s)
         # The artifacts get only what is left, because waiting twice would take longer than the lease pays for.
-        rest_s = max(0.0, until - time.monotonic())
+        rest_s = max(0.0, target_step - time.monotonic())
         self._artifact_publisher.settle(rest_s if attempt.notice is None else min(rest_s, EXIT_GRACE_S))
         for folder in (self._restore_dir(attempt), self._home / "cwd"):
             wipe(folder)

@@ -177,7 +177,7 @@ def _setup_figures(
         "setup_usd": total(setups),
         "setup_share": part,
         "attempts": len(setups),
-        "dearest_setup_usd": max(setups),
+        "highest_setup_usd": max(setups),
         "workers": evidence.concurrency,
     }
 
