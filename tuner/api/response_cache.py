@@ -81,7 +81,10 @@ class AnswerCache(Generic[T]):
                 self._bytes -= self._kept.pop(key).size
 
     def _weigh(self, key: Hashable, kept: _Kept[T], size: int) -> None:
-        """Record the size of a value, and remove the least recently used values until the others are within `KEPT` and `MOST_BYTES`."""
+        """Record the size of a value. Then remove the least recently used values until the cache is within its limits.
+
+        The limits are `KEPT` values and `MOST_BYTES` bytes. A single value stays even if it has more bytes.
+        """
         with self._lock:
             if self._kept.get(key) is kept:
                 self._bytes += size - kept.size

@@ -365,9 +365,9 @@ class CheckpointStore:
         `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, and the driver died
         before it recorded it. Unfinished uploads of earlier attempts are removed too.
 
-        At most one checkpoint from the middle of a step is kept, and only if its last finished step is at least `newest` or in `protect`:
-        the newest one of the newest attempt that has one. The attempt decides before the step, because an earlier attempt that lost its
-        driver may have trained further than a later one.
+        At most one intact checkpoint from the middle of a step is kept. Its last finished step must be at least `newest` or be in `protect`.
+        If there are several, the newest one of the latest attempt is kept. An earlier attempt that lost its driver may have trained
+        further, but its checkpoint is removed.
 
         Checkpoints of attempts after `attempt` are kept. The checkpoint that `attempt` published as `newest`
         is kept as well, even if its manifest is not visible yet.

@@ -26,7 +26,7 @@ EDGE = 0.001  # shares nearer than this to 0 or 1 are treated as if they were th
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A transformation between scores and places. Scores are extrapolated and smoothed as places."""
+    """A transformation of scores to numbers that can be extrapolated and smoothed. The transformed score is called its place."""
 
     #: The lowest and the highest score of the logistic scale. None means that a place equals its score.
     bounds: tuple[float, float] | None = None
@@ -102,7 +102,10 @@ class Paces:
 
     @cached_property
     def _last_places(self) -> Floats:
-        """The place (see `Scale`) of each seen trial's score at the last step, extrapolated if necessary."""
+        """The place (see `Scale`) of each seen trial's score at the last step of a full training.
+
+        If the trial ended before that step, its score is extrapolated.
+        """
         return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
 
     @cached_property

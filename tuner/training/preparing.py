@@ -100,7 +100,10 @@ def prepare(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def prepare_all(constants: Mapping[str, Any]) -> None:
-    """Call all functions decorated so far whose arguments are constants of the job. An error of one is raised."""
+    """Call each function that is decorated with `prepare` and whose arguments are constants of the job.
+
+    If a function raises an error, raise it and do not call the remaining functions.
+    """
     for prepared in _PREPARED:
         prepared.prepare(constants)
 

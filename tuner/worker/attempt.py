@@ -367,7 +367,7 @@ class RunningAttempt:
         return self.awaiting_reply is not None and any(self.awaiting_reply >= stop for stop in stops)
 
     def closed_by(self, position: Position) -> bool:
-        """Return whether the attempt is ending and the checkpoint of this position is new enough to end it."""
+        """Return whether the attempt is closing and a checkpoint at this position is new enough to be its last one."""
         return self.closing and position >= self.closes_with
 
     def saved(self, message: SavedMessage) -> None:

@@ -191,7 +191,7 @@ class Supervisor:
         attempt = RunningAttempt(order, watch, order["lease_ns"], order["target_step"], order["max_step"])
         with self._changed:
             if self._attempt is not None:
-                # Replies to the previous child would go to the new one, because there is one channel.
+                # If the new attempt began now, replies to the previous child would go to the new child, because both use one channel.
                 raise RuntimeError(f"attempt {self._attempt.number} of {self._attempt.trial} has not ended")
             self._attempt = attempt
         self._watchdog.start(attempt, kept=kept)
@@ -429,7 +429,7 @@ class Supervisor:
     def _rank_ended(self, attempt: RunningAttempt, end: RankEnd) -> None:
         """Note the end of a rank of an attempt on several nodes. Node 0 then fails the attempt. Call it under the lock."""
         is_stopped = attempt.closing and (end.code == 0 or attempt.closed_by(attempt.saved_at))
-        # A process that sends an exception exits after that.
+        # A process that sends an exception exits afterwards, so the end of its rank may be noted twice. Only the first note counts.
         is_known = any(known.rank == end.rank for known in attempt.rank_ends)
         if attempt.state is not None or is_stopped or is_known:
             return

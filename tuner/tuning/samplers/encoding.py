@@ -30,7 +30,7 @@ class UnitCube:
         self._conditional = any(p.when for p in self._parameters)
 
     def point(self, config: Mapping[str, Value]) -> Floats:
-        """Return the point of a configuration. An inactive parameter is 0.5."""
+        """Return the point that encodes a configuration. The number of an inactive parameter is 0.5."""
         values = [
             place_of(p, config[name]) if name in config else 0.5
             for name, p in zip(self._order, self._parameters, strict=True)
