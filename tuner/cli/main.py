@@ -131,7 +131,7 @@ def submit(
         str,
         typer.Argument(
             metavar="JOB.yaml|MODULE:FUNCTION",
-            help="Job file, where - reads standard input; or a Ray Tune trainable or an Optuna objective.",
+            help="Job file (- reads standard input), or a Ray Tune trainable or an Optuna objective.",
             show_default=False,
         ),
     ],

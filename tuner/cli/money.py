@@ -316,7 +316,8 @@ def collect(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete the files that jobs no longer keep. The service does this by itself within minutes, or later if the storage fails."""
+    """Delete the files that the retention policies of ended jobs do not keep. The service does this by itself within minutes, or later if
+    the storage fails."""
     client = connect()
     due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
     done = [] if dry_run else [client.delete_artifacts(job.job, retain=str(job.keeps)) for job in due]
@@ -331,7 +332,7 @@ def collect(
             f"{deleted.job}: deleted the files of {escape.plural(deleted.trials, 'trial')}, {deleted.checkpoint_bytes} bytes of checkpoints"
         )
     if not due:
-        typer.echo("no job has files that it no longer keeps")
+        typer.echo("no ended job has files to delete")
 
 
 def _storage(answer: StoredFiles) -> RenderableType:
@@ -364,7 +365,7 @@ def topup(
         raise typer.BadParameter("give --usd or --gpu-hours")
     for option, more in (("--usd", usd), ("--gpu-hours", gpu_hours)):
         if more is not None and not more > 0:
-            raise typer.BadParameter("what is added must be more than 0", param_hint=option)
+            raise typer.BadParameter("the amount to add must be more than 0", param_hint=option)
     from tuner.client import ApiError
     from tuner.client.changes import raised, wants_more
 

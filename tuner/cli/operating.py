@@ -179,7 +179,7 @@ def dashboard(
         client.whoami()  # raises an error if the service does not answer or refuses the key
     elif client.job(job).links.ray_dashboard is None:
         raise Unavailable(
-            "the Ray cluster is still starting, or this key may not see the jobs of all projects"
+            "Ray's dashboard cannot be shown: the Ray cluster is still starting, or this key is not allowed to see the jobs of all projects"
         )
     # On a terminal the printed address contains the key, as the address that `tuner serve` prints does. The browser is started without the
     # key, because other users of this machine can see the arguments of processes. The page asks for the key if the browser has none.

@@ -60,9 +60,7 @@ def keep(
         RayUnavailable: The cluster does not start.
     """
     if settings.ray_address:
-        raise Conflict(
-            "TUNER_RAY_ADDRESS names a cluster that is there; a local one is for a home without it"
-        )
+        raise Conflict("TUNER_RAY_ADDRESS names an existing cluster; unset it to run a local cluster")
     settings.make_home()
     metadata = Metadata(settings.cloud, settings.metadata_url)
     cluster = LocalCluster(

@@ -15,11 +15,11 @@ from tuner.tuning.stopping import points_per_usd
 TRIALS = 200  # number of best trials that the forecast learns from
 ASKED = 20  # number of best unfinished trials among them that are forecast
 SHOWN = 3
-TOO_FEW = (
-    "too early to tell: fewer than three trials have gone on past the step where the best of the others wait"
-)
+TOO_FEW = "too early to forecast: fewer than three trials have trained past the rung at which the best unfinished trials wait"
 NONE_BETTER = "no trial is expected to beat the best if it is trained to its last step"
-NO_END = "there is no fidelity.max: trials end as they like, and there is no last step to foretell"
+NO_END = (
+    "fidelity.max is not set, so the last step is not known, and the metric at that step cannot be forecast"
+)
 
 
 @dataclass(frozen=True, slots=True)

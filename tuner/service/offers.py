@@ -142,8 +142,8 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
     types = _types(nodes)
     if types:
         detail = (
-            f"no node of this size that is alive or may come {what}; the autoscaler has {types}: give it such a type, "
-            f"or ask for {other} or spot_with_fallback"
+            f"no node of this size that is alive, or that the autoscaler may start, {what}; the autoscaler has {types}: "
+            f"add a node type with this label, or ask for {other} or spot_with_fallback"
         )
     else:
         detail = (

@@ -95,8 +95,8 @@ def recorded_space(objective: Objective, *, limit_s: float = LIMIT_S) -> Space:
     except _TimeIsUp:
         raise SpaceRefused(
             "too_slow",
-            f"in {limit_s:.0f} s, the objective reached its first report or its end {len(runs.made)} times, which is too few to know all "
-            f"of its parameters; {INSTEAD}",
+            f"the objective is too slow: {len(runs.made)} runs up to its first report or its end were completed in {limit_s:.0f} s, which is "
+            f"too few to find all of its parameters; {INSTEAD}",
         ) from None
 
 

@@ -333,7 +333,7 @@ def _check_gpus(run: TrainingRun, listings: list[Listing]) -> None:
     short = {name: has for name, has in few.items() if name.casefold() in named}
     if short:
         listed = ", ".join(f"{name} has {has:g}" for name, has in sorted(short.items()))
-        raise Invalid.at("/run/gpus", f"there are fewer than {run.gpus} GPUs: {listed}")
+        raise Invalid.at("/run/gpus", f"a requested machine has fewer than {run.gpus} GPUs: {listed}")
     if all(listing.accelerators < run.gpus for listing in listings):
         counts = sorted({f"{listing.accelerators:g}" for listing in listings}, key=float)
         raise Invalid.at(
