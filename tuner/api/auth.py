@@ -2,7 +2,7 @@
 
 A browser that follows a link cannot send the key as a header. The page therefore exchanges the key for a session cookie
 (`begin`), which is valid no longer than the key. `Callers` remembers the keys that were valid recently, and
-`while_allowed` ends a stream once its key is no longer valid.
+`while_allowed` ends a stream once its caller loses access.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def _signed(secret: str, ends_s: int, key: str) -> str:
 
 
 PROJECT = "Tuner-Project"  # the header that names the project of a request
-REMEMBERED = 10_000  # most keys that `Callers` remembers
+REMEMBERED = 10_000  # maximum number of keys that `Callers` remembers
 
 
 class Callers:
@@ -109,7 +109,7 @@ async def actor_of(request: Request, given: str | None) -> Actor:
     service: Service = request.app.state.service
     project = request.headers.get(PROJECT)
     if access.is_operators(given, request.app.state.api_key):
-        if project is None:  # does not read the database, so it may run on the event loop
+        if project is None:  # `operator` then does not read the database, so it may run on the event loop
             return access.operator(service, None)
         return await run_in_threadpool(access.operator, service, project)
     callers: Callers = request.app.state.callers

@@ -79,7 +79,7 @@ async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
 
 
 class _Dashboard(ABC):
-    """Base of the two dashboards: an ASGI application that answers with `refusal` if that refuses the request, and otherwise with `_serve`."""
+    """Base of the two dashboards: an ASGI application. It answers with the result of `refusal`, or by `_serve` if that result is None."""
 
     not_reading: str  #: The detail of the answer to methods other than GET and HEAD.
 

@@ -24,7 +24,7 @@ MOST_WAITING, BUSY_S = 500, 2
 FREE = ("/healthz", "/readyz", "/metrics")
 # The token buckets of this many most recent clients are kept. A client whose bucket was dropped starts again with a full one.
 REMEMBERED = 10_000
-CLOCK_S = 1e-6  # seconds; rounding errors in sums of times are smaller
+CLOCK_S = 1e-6  # seconds; a shorter wait may be a rounding error, so the request is let through
 TITLES = {
     400: "The body's length is given twice",
     413: "The body is too large",
@@ -198,7 +198,8 @@ class ConcurrencyLimit:
         this = object()
 
         async def forward(message: Message) -> None:
-            self._waiting.discard(this)  # the answer has begun; a stream may last for hours
+            # Once its answer has begun, a request does not count as waiting. A stream may last for hours.
+            self._waiting.discard(this)
             await send(message)
 
         self._waiting.add(this)

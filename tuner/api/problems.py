@@ -117,7 +117,7 @@ def _on_unexpected_error(_request: Request, _error: Exception) -> JSONResponse:
 def answer(
     status: int, title: str, detail: str, *, kind: str | None = None, fields: Sequence[FieldProblem] = ()
 ) -> JSONResponse:
-    """Return a problem document. `kind` is the end of its `type`, by which programs identify the error. If it is None, `KINDS` gives it by status."""
+    """Return a problem document. `kind` is the end of its `type`, by which programs identify the error. If it is None, `KINDS` is used."""
     problem = Problem(
         type=f"urn:tuner:problem:{kind or KINDS.get(status, f'http-{status}')}",
         title=title,
@@ -149,7 +149,7 @@ def _walk(annotation: Any, parent: str) -> Iterator[str]:
 
 
 def _unknown(pointer: str, known: Iterable[str]) -> str:
-    """Return the detail of an error about an unknown field. It suggests a similar name in the same object, or another place for this name."""
+    """Return the detail of an error about an unknown field. It suggests a similar name in the same object, or a place where this name is known."""
     parent, _, name = pointer[:200].rpartition("/")
     siblings = [other.rpartition("/")[2] for other in known if other.rpartition("/")[0] == parent]
     places = [other for other in known if other.rpartition("/")[2] == name]

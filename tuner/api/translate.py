@@ -119,7 +119,7 @@ def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Obj
     if request.objective not in (None, given[0]):
         read.faults.append(Fault("/objectives", "must begin with objective; leave objective out"))
     objectives = [Objective(**objective.model_dump()) for objective in given]
-    # The domain would report the faults of a single objective at /objective.
+    # The domain reports the faults of a single objective at /objective. Report them here if the request names it in /objectives.
     if request.objectives is not None and len(objectives) == 1:
         read.faults += objectives[0].faults("/objectives/0")
     return objectives

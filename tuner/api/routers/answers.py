@@ -64,7 +64,7 @@ def get_trial(job: str, trial: str, request: Request, service: Svc) -> Response:
 
 @router.get("/jobs/{job}/bill", response_model=show.Bill)
 def get_bill(job: str, request: Request, service: Svc) -> Response:
-    """Return the cost of the job by kind, per trial and in total, and the savings. The answer for a running job may be up to two
+    """Return the cost of the job by cost kind, per trial and in total, and the savings. The answer for a running job may be up to two
     seconds old.
     """
     return response_cache.answer(request, service, "bill", job, lambda: _bill(answers.bill(service, job)))
@@ -82,11 +82,12 @@ def get_report(job: str, request: Request, service: Svc) -> Response:
 def get_replay(
     job: str, service: Svc, scheduler: str | None = None, sampler: str | None = None
 ) -> show.Replay:
-    """Replay the job's recorded events, and return the first difference between what is decided and what is recorded.
+    """Replay the job's recorded events, and return the first difference between the replayed and the recorded decisions.
 
-    A job that still runs is compared up to its newest event. With `scheduler` or `sampler`, each a value that a job file allows, return
-    the first event at which the job would have decided differently with it. The record is not compared then. A replay ends after 60
-    seconds; `not_checked` says so. The service replays one job at a time: the answer is 503 if another replay takes long.
+    A job that still runs is compared up to its newest event. `scheduler` and `sampler` are values that a job file allows. With either of
+    them, the replay is not compared with the record: the answer has the first event at which the job would have decided differently with
+    that scheduler or sampler. A replay ends after 60 seconds; `not_checked` names what it did not reach. The service replays one job at a
+    time: the answer is 503 if another replay takes long.
     """
     view = replay(service, job, scheduler=scheduler, sampler=sampler)
     replayed, difference = view.replayed, view.replayed.difference
@@ -150,8 +151,8 @@ def get_trainable(
     service.
 
     `package` names the package that contains it. With `kind=optuna`, the objective is run until its first report or its end, several
-    times within 30 s, and `search_space` is what it suggests; if that cannot be recorded, `code` says why. Both are refused with 409 if
-    packages are disabled.
+    times within 30 s, and `search_space` has the parameters that it suggests. If they cannot be recorded, `code` says why. A request
+    with `package` or `kind` is refused with 409 if packages are disabled.
     """
     return show.Trainable.model_validate(packages.described(service, trainable, package, kind or ""))
 

@@ -29,7 +29,7 @@ HEADERS = {
 
 @router.get("/jobs/{job}/trials/{trial}/artifacts")
 def list_artifacts(job: str, trial: str, service: Svc) -> show.ArtifactList:
-    """List the files that a trial reported with its metrics, by name. A name that was reported again has its newest file."""
+    """List the files that a trial reported with its metrics, by name. If a name was reported several times, its newest file is listed."""
     return show.ArtifactList.model_validate({"items": artifacts_of(service, job, trial)})
 
 
@@ -65,7 +65,7 @@ def get_artifact(job: str, trial: str, artifact: str, service: Svc) -> Response:
 def delete_artifacts(job: str, service: Svc, retain: Retain = "none") -> show.DeletedArtifacts:
     """Delete the checkpoints and artifacts of a job that has ended, except those of the trials that `retain` names.
 
-    They are no longer listed from then on, and the files are removed from the storage within a few minutes. Metrics, bills and logs are
+    They are not listed from then on, and the files are removed from the storage within a few minutes. Metrics, bills and logs are
     kept. A job that is resumed later trains its trials from the beginning. The request is refused with 409 while the job, or a warm
     start of another job, needs the files.
     """
@@ -76,7 +76,7 @@ def delete_artifacts(job: str, service: Svc, retain: Retain = "none") -> show.De
 def get_storage(service: Svc, job: str | None = None) -> show.StoredFiles:
     """Return the size of the files of each of the project's jobs, as last measured, what they cost, and when they will be deleted.
 
-    `job` restricts the answer to one job, also if all of its files were deleted. Files of a running job are measured every 15 minutes.
+    `job` restricts the answer to one job, even if all of its files were deleted. Files of a running job are measured every 15 minutes.
     """
     return show.StoredFiles.model_validate(storage_lifecycle.storage(service, job))
 

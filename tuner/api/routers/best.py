@@ -44,7 +44,7 @@ def get_best(
 ) -> Response | show.BestAnswer:
     """Return the best configuration that can be trained within the limits.
 
-    The answer also has the next better configuration with its cost, and the gain expected from training on. If a market, an instance
+    The answer also has the next better configuration with its cost, and the gain expected from further training. If a market, an instance
     type or a region is given, all costs are those on that machine.
     """
 

@@ -37,8 +37,8 @@ def put_budget(
 ) -> wire.SharedBudgetAnswer:
     """Create a shared budget (201), or replace it (200).
 
-    What the jobs that it covers have already spent and hold in the current period counts towards it. The answer is 409 if the new
-    limit is below that amount.
+    What the covered jobs have already spent in the current period, and what they hold, counts towards the budget. The answer is 409 if
+    the new limit is below this amount.
     """
     view, is_new = shared_budgets.put(service, _read(name, body), new_secret=body.new_secret)
     response.status_code = 201 if is_new else 200

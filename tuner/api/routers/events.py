@@ -33,7 +33,7 @@ async def stream_events(
 ) -> Response:
     """Stream the job's `report`, `trial`, `spend` and `job` events.
 
-    `Last-Event-ID`, or `after`, continues after that event. The stream ends when the job has ended. It ends earlier if the client reads
+    With `Last-Event-ID` or `after`, the stream begins after that event. The stream ends when the job has ended. It ends earlier if the client reads
     too slowly; a client that reconnects with `Last-Event-ID` misses nothing. If the client's key expires or is revoked, the stream ends
     within two seconds.
     """

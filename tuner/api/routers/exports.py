@@ -32,7 +32,7 @@ Serving = Annotated[ServingQuery, Depends(_serving)]
 
 @router.post("/jobs/{job}/exports", status_code=202)
 def create_export(job: str, body: show.ExportRequest, response: Response, service: Svc) -> show.Export:
-    """Export a trial's best checkpoint to files that run elsewhere, as a paid step under the job's budget.
+    """Export a trial's best checkpoint to files that run elsewhere. The export is paid from the job's budget.
 
     The answer is 409 if the job still runs, if another export of it has not ended, or if the budget does not pay for 30 s of a machine.
     """
@@ -52,7 +52,7 @@ def list_exports(job: str, service: Svc) -> show.ExportList:
 
 @router.get("/jobs/{job}/exports/{export}")
 def get_export(job: str, export: str, service: Svc, serving: Serving) -> show.Export:
-    """Return an export with the figures of its variants, and what a million predictions cost in three ways to serve them."""
+    """Return an export with the figures of its variants, and the cost of a million predictions for each of three ways to serve them."""
     return _export(exports.get(service, job, export, serving), serving)
 
 

@@ -111,7 +111,7 @@ def list_keys(service: Svc, limit: Limit = 50, cursor: str | None = None) -> wir
 
 @router.post("/keys", status_code=201)
 def create_key(body: wire.KeyRequest, response: Response, service: Svc) -> wire.Key:
-    """Create a key for a member of the project. It gives the member's role. Only this answer contains the whole key; it cannot be shown
+    """Create a key for a member of the project. The key has the member's role. Only this answer contains the whole key; it cannot be shown
     again.
     """
     view = access.make(service, body.user, body.name, duration_ns_of("/expires_in", body.expires_in))

@@ -57,7 +57,7 @@ def get_monthly_report(
 ) -> Response:
     """Return the spend of the project in a calendar month, its efficiency, and possible savings.
 
-    `month` is such as `2026-11`; without it the present month is reported. The answer may be some seconds old.
+    `month` has the form `2026-11`; without it, the current month is reported. The answer may be some seconds old.
     """
 
     def text() -> bytes:
