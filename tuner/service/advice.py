@@ -53,11 +53,11 @@ class AdviceView:
     findings: list[AdviceFinding]
     missing: list[MissingMeasurement]  #: Measurements that the job lacks and that some rules need.
     catalogue: str  #: Name of the price catalogue.
-    catalogue_age: str  #: Age of its prices, in words.
+    catalogue_age: str  #: Age of the catalogue's prices, in words.
 
 
 def advice(service: Service, job: str) -> AdviceView:
-    """Return the advice on a job. Raise NotFound if there is no such job."""
+    """Return the advice on a job. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
     evidence = evidence_of(service, row)
@@ -77,9 +77,9 @@ def advice(service: Service, job: str) -> AdviceView:
 def evidence_of(service: Service, row: JobRow) -> JobEvidence:
     """Return the records of a job that the advice rules use.
 
-    The attempts and reports are read in pages of trials, because with SQLite's rollback journal a read blocks every
-    commit. The spend of a running job grows meanwhile, so it is read last. It is therefore never less than the sum of
-    the attempts' bills.
+    With SQLite's rollback journal a read blocks every commit. The attempts and reports are therefore read in short
+    transactions, one per page of trials. The spend of a running job grows meanwhile. It is read last, so that it is never
+    less than the sum of the attempts' bills.
     """
     now = service.now()
     with service.database.read() as db:
@@ -155,8 +155,8 @@ def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
 def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price | None, str]:
     """Return the price of one trial's share of a machine on this market, and the source of the price.
 
-    The price is the lowest among the job's offers on this market. If the job has no offer on this market, it is the
-    price of the job's instance type there, or None if that is not known.
+    The price is the lowest among the job's offers on this market. If the job has no offer on this market, return the
+    price of the job's instance type on this market, or None if that price is not known.
     """
     size = row.spec.resources
     offered = [offer for offer in row.offers if offer.market == market]

@@ -52,7 +52,7 @@ class CurvesView:
         return sum(len(course.steps) for course in self.series.values())
 
     def promotions(self, trial: str) -> list[int]:
-        """Return the rungs at which the trial has a value of the objective and beyond which it continued."""
+        """Return the rungs at which the trial reported the objective's metric and after which it continued."""
         course = self.series.get(trial, EMPTY)
         if not course.steps:
             return []
@@ -73,7 +73,7 @@ def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesV
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective.metric
-        # Read before the curves, so that no event is missed: the event stream delivers all events after this one.
+        # The number is read before the curves. A client that opens the event stream after this number then misses no event.
         seq = jobs.newest_event(db, job)
         names = sorted({objective, *curves.metric_names(db, job)})
         trials, courses, losses = (
@@ -113,7 +113,7 @@ class BillView:
 
     job: JobRow
     account: Account
-    by_trial: Mapping[str, Mapping[CostKind, Cost]]  #: By trial or export.
+    by_trial: Mapping[str, Mapping[CostKind, Cost]]  #: The cost of each trial and each export, by cost kind.
     trials: list[TrialRow]
     #: Estimated cost if every trial with a report had been trained to the job's last step, at the trial's own cost per step.
     #: None if the job has no last step or no report.
@@ -242,7 +242,7 @@ def ledger_lines(
 
     Args:
         after: Sequence number of the entry to start after; 0 starts at the first entry.
-        limit: Most entries to yield; None for all.
+        limit: Maximum number of entries to yield; None for all.
 
     Raises:
         NotFound: The job does not exist. Raised at the first entry, not at the call.
@@ -271,9 +271,9 @@ def changes(service: Service, job: str, after: int) -> tuple[ChangesSince, JobVi
 
 
 def version(service: Service, job: str) -> Version:
-    """Return the current version of a job's answers. Raise NotFound if the job does not exist.
+    """Return the current version of the answers about a job. Raise NotFound if the job does not exist.
 
-    If it equals an earlier version, no answer about the job has changed since.
+    If two versions are equal, no answer about the job has changed in between.
     """
     with service.database.read() as db:
         return curves.version(db, job, service.project)

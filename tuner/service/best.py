@@ -30,7 +30,8 @@ from tuner.store.pareto_front import skyline
 from tuner.tuning.confirm import confidence, mean
 
 HERE = MachineQuery()
-#: Two configurations count as equally good if the one with the better mean is really better with a probability below this.
+#: The configuration with the better mean is really better only with some probability. Two configurations count as equally
+#: good if this probability is below `EQUAL_BELOW`.
 EQUAL_BELOW = 0.6
 
 
@@ -39,7 +40,8 @@ class PricedPoint:
     """A configuration at a step (a point), with the cost and time to train it on the requested machine."""
 
     point: CostedReport
-    elsewhere: Repriced | None = None  #: Cost and time on another machine. None if the recorded ones apply.
+    #: Cost and time on another machine. None if the recorded cost and time apply.
+    elsewhere: Repriced | None = None
 
     @property
     def cost(self) -> Cost:
@@ -54,11 +56,12 @@ class PricedPoint:
 class Confirmation:
     """A configuration that was chosen after the best ones were trained with several seeds, and how certain the choice is."""
 
-    trial: str  #: The trial of the search that has the configuration. Its repetitions are further trials.
+    trial: str  #: The trial that found the configuration. The trainings with other seeds are separate trials.
     step: int
     seeds: int  #: Number of seeds that the configuration was trained with.
     mean: float  #: Mean of the metric over the seeds.
-    runner_up: str | None  #: Trial of the best other configuration. None if there is none.
+    #: Trial of the best other configuration that was trained with several seeds. None if there was only one configuration.
+    runner_up: str | None
     #: Probability that the configuration is better than the runner-up. None without a runner-up.
     confidence: float | None
 
@@ -100,7 +103,7 @@ def best(
     """Return the best configuration whose training stays within these limits of cost, GPU-hours and time.
 
     Args:
-        query: The machine for which cost and time are computed. By default, the recorded ones apply.
+        query: The machine for which cost and time are computed. By default, the recorded cost and time apply.
         with_forecast: Whether to add a forecast of what more money would buy.
 
     Raises:

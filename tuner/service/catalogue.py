@@ -1,6 +1,7 @@
 """Find, query and replace the price catalogue in effect.
 
-It is the file that TUNER_PRICES names, otherwise the imported file, otherwise the catalogue that is shipped with tuner.
+The catalogue in effect is the file that TUNER_PRICES names. Without that setting it is the imported file, and without
+an imported file the catalogue that is shipped with tuner.
 """
 
 import os
@@ -25,7 +26,7 @@ SHIPPED = "shipped with tuner"
 
 
 def catalogue(settings: Settings) -> Catalogue:
-    """Return the catalogue of TUNER_PRICES, otherwise of `$TUNER_HOME/prices.csv`, otherwise the shipped one.
+    """Return the catalogue in effect: the file of TUNER_PRICES, otherwise `$TUNER_HOME/prices.csv`, otherwise the shipped one.
 
     A file is read again only if it has changed. Raise BadFile if the file cannot be used.
     """
@@ -118,7 +119,7 @@ def storage_price(settings: Settings) -> Money | None:
     """Return the price, in dollars per month, of keeping a GB (10^9 bytes) in the job storage.
 
     TUNER_STORAGE_USD_PER_GB_MONTH is used if it is set, otherwise the list price of the storage's cloud. Return None if
-    neither is known, as for a directory without that setting.
+    neither is known. A local directory has no list price.
     """
     if settings.storage_usd_per_gb_month is not None:
         return Money.from_usd(settings.storage_usd_per_gb_month)
@@ -130,7 +131,7 @@ def transfer_price(settings: Settings) -> Money | None:
     """Return the price, in dollars, of moving a GB (10^9 bytes) between the job storage and another region.
 
     TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of the storage's cloud. Return None if neither
-    is known, as for a directory without that setting.
+    is known. A local directory has no list price.
     """
     return _between_regions(settings, _rates_of_storage(settings))
 
@@ -139,13 +140,13 @@ def data_transfer_price(settings: Settings) -> Money | None:
     """Return the price, in dollars, of moving a GB (10^9 bytes) from the region of the datasets to another region.
 
     TUNER_EGRESS_USD_PER_GB is used if it is set, otherwise the list price of the cloud of the datasets' region. Return None
-    if neither is known, as for a region that the catalogue does not list.
+    if neither is known, for example because the catalogue does not list the region.
     """
     return _between_regions(settings, rates_of_region(settings, settings.data_region))
 
 
 def _between_regions(settings: Settings, rates: DataRates | None) -> Money | None:
-    if settings.egress_usd_per_gb is not None:  # applies also if the cloud is not known
+    if settings.egress_usd_per_gb is not None:  # the setting applies even if the cloud is not known
         return Money.from_usd(settings.egress_usd_per_gb)
     return None if rates is None else rates.between_regions
 

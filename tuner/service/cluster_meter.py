@@ -1,4 +1,4 @@
-"""Meter the time and cost of the cluster's machines, and how much of it passes while no trial runs on them.
+"""Measure how long the cluster's machines run and what they cost, in total and while no trial runs on them.
 
 The leader measures every few seconds. The cost of idle machines is not part of any job's bill. If no service measured
 for a period, its cost is not estimated. Only the length of the period is reported.
@@ -19,9 +19,10 @@ from tuner.store import cluster_hours
 from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, MachineTime, ObservedTime
 
 LOOK_NS = 5 * NS
-# If the last measurement is longer ago than this, it is not known which machines were running in the meantime.
+# If the last measurement is longer ago than this, it is not known which machines were running in the meantime. No machine
+# time is then recorded for that period.
 GAP_NS = 30 * NS
-# How long to wait after the cluster did not answer, because each further try would delay the reconciler's pass.
+# If the cluster did not answer, the next try is made after this time, because each try delays the reconciler's pass.
 AWAY_NS = 15 * NS
 
 

@@ -51,7 +51,7 @@ class EstimateView:
     """The sections of an estimate, named as in the answer of `POST /v1/estimates`. A section that was not requested is None."""
 
     catalogue: str  #: Name of the price catalogue.
-    prices: str  #: Age of its prices, in words.
+    prices: str  #: Age of the catalogue's prices, in words.
     run: RunView | None
     choices: ChoicesView | None
     scaling: ScalingView | None

@@ -35,7 +35,7 @@ from tuner.training.variants import Variant
 OUTLIVES_NS = 2 * NS
 LOST = "the process of the export died, or its cluster was restarted; export again"
 log = logging.getLogger("tuner.controller")
-# An export is refused if the money pays for less time. Importing PyTorch and tracing a small module take half of this.
+# An export is refused if the money pays for less time than this. Importing PyTorch and tracing a small module take half of it.
 LEAST_NS = 30 * NS
 
 
@@ -69,7 +69,7 @@ class ExportView:
     cost: Cost  #: The cost posted so far.
     held: Cost  #: The cost held now.
     variants: Sequence[VariantView]
-    #: The formats that no other format beats both in the metric and in dollars per million predictions in batches.
+    #: The formats on the Pareto front of the metric and the dollars per million predictions in batches.
     pareto_front: Sequence[str]
 
 
@@ -239,9 +239,9 @@ def _view(
 def _machines(
     service: Service, row: JobRow, export: ExportRow, query: ServingQuery
 ) -> list[tuple[PricedMachine, Price]]:
-    """Return the requested machine on each market on which it has a price, with the price of a share as large as a trial.
+    """Return the requested machine on each market on which it has a price, with the price of the share that one trial uses.
 
-    Without a requested machine, use the instance type that the export ran on. If that has no price, return an empty list.
+    Without a requested machine, use the instance type that the export ran on. If this type has no price, return an empty list.
 
     Raises:
         Invalid: The requested machine has no price on any market.
@@ -336,7 +336,7 @@ class ExportSupervisor:
     def _settle_dead(self, term: Term, row: ExportRow) -> None:
         """Settle the hold of an export whose process died, and fail the export.
 
-        The machine time that it used is posted as lost, as for a dead driver.
+        The machine time that the process used is posted as lost, as for a dead driver.
         """
         now = self._service.now()
         died_at = Instant(min(now, (row.heartbeat_at or now) + OUTLIVES_NS))

@@ -66,8 +66,8 @@ class Maturity:
     capability: str
     measure: str  #: What is measured, as a text for users.
     value: float | None  #: None if it cannot be measured.
-    walk: float  #: The value at which the level is walk.
-    run: float  #: The value at which the level is run.
+    walk: float  #: The value from which the level is `walk`.
+    run: float  #: The value from which the level is `run`.
     thresholds: str  #: Where the thresholds come from.
 
     @property
@@ -171,7 +171,8 @@ def _month(service: Service, month: str | None, timezone: str) -> tuple[Instant,
         at = calendar.moment_of(f"{month}-15", where)
     first, last = calendar.period_of(at, "month", where)
     assert last is not None
-    # The name is taken from the middle of the month, which no change of the time zone's offset moves into another month.
+    # The name is taken from an instant in the middle of the month. No change of the time zone's offset moves that instant into
+    # another month.
     return first, last, f"{datetime.fromtimestamp((first + last) // 2 // NS, where):%Y-%m}"
 
 

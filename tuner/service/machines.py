@@ -68,12 +68,12 @@ class PricedMachine:
 def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachine:
     """Return the requested machine with its price.
 
-    If the job has an offer of this instance type and market in this region, the price in the offer is used. If the job has an offer of the
-    instance type on another market, TUNER_NODE_PRICES is used. If that has no price, or the job has no such offer, the price is that of the
-    cheapest listing in the catalogue. A machine of the job that is not in the catalogue is priced by its CPUs and GPUs.
+    The first of these sources that has a price is used: the job's offer of this machine, TUNER_NODE_PRICES, and the cheapest listing in the
+    catalogue. The first two are used only if the job has an offer of this instance type, and the request names no region or the job's. If
+    the job has such an offer but the catalogue lacks the type, a request without a region is answered with a price for its CPUs and GPUs.
 
     Raises:
-        Invalid: There is no such machine, market or region with a price; the nearest names are given.
+        Invalid: The machine, the market or the region is not known or has no price. The error gives the nearest names.
     """
     prices = catalogue(settings)
     market = _market(row, query.market)
@@ -139,8 +139,8 @@ def _listed(
 ) -> PricedMachine | None:
     """Return the cheapest listing of an instance type as a machine, or None if the catalogue does not have the type.
 
-    Only listings in the requested region count. If no region is requested, those in the job's region count, or all listings if there are
-    none in the job's region.
+    If a region is requested, only its listings count. Otherwise, only the listings in the job's region count, or all listings if the job's
+    region has none.
 
     Raises:
         Invalid: The requested region lists no such machine, or no listing has a price on this market.

@@ -32,9 +32,9 @@ CLOCKS_NS = 600 * NS
 
 
 class PostedSums:
-    """Keep the sums of the ledger's entries in memory, so that a reading does not sum the whole ledger.
+    """Keep the sums of the ledger's entries in memory, so that `read` does not sum the whole ledger each time.
 
-    `_sums` are the sums of the entries up to number `_upto`. A reading adds the entries with higher numbers.
+    `_sums` are the sums of the entries up to number `_upto`. `read` adds the entries with higher numbers.
     """
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ class JobShape:
 
 
 class TrialCounter:
-    """Count the trials, steps and ended attempts of all jobs, and the promotions since the first reading.
+    """Count the trials, steps and ended attempts of all jobs, and the promotions since the first call of `read`.
 
-    A job is counted again at each reading while it is open, and once more after it has ended. All jobs are counted again
-    if a job that had ended before the last complete count is resumed.
+    Each call of `read` recounts the jobs that run or are paused, and those that have ended since the last call. If a job is
+    resumed that had already ended when all jobs were last counted, all jobs are counted again.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,8 @@ class BudgetUse:
 class RunningMetrics:
     """Metrics of the running jobs."""
 
-    #: The oldest among the times of the jobs' last reports; None if no job runs. If a job has no report, its start counts.
+    #: For the running job that has not reported for longest, the time of its last report, or of its start if it has no report.
+    #: None if no job runs.
     reported_since: Instant | None
     stalled: int  #: Number of stalled jobs.
     unimproved: Money  #: The most that a running job has spent since its best result last improved.

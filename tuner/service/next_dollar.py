@@ -13,7 +13,7 @@ from tuner.tuning.rungs import Outlook, ladder, outlooks
 from tuner.tuning.stopping import points_per_usd
 
 TRIALS = 200  # number of best trials that the forecast learns from
-ASKED = 20  # number of best unfinished trials among them that are forecast
+ASKED = 20  # of the `TRIALS` best trials, the number of best unfinished ones that are forecast
 SHOWN = 3
 TOO_FEW = "too early to forecast: fewer than three trials have trained past the rung at which the best unfinished trials wait"
 NONE_BETTER = "no trial is expected to beat the best if it is trained to its last step"
@@ -27,7 +27,7 @@ class TrialContinuation:
     """Forecast of the result if one trial is trained to its last step."""
 
     trial: str
-    from_step: int  #: Step of its checkpoint; 0 if it starts from the beginning.
+    from_step: int  #: Step of the trial's checkpoint; 0 if it starts from the beginning.
     to_step: int
     extra: Money  #: Additional cost of training it to `to_step`.
     metric: float  #: Expected metric at `to_step`. The low and high values bound the middle 80 %.
@@ -48,7 +48,7 @@ class NextDollarForecast:
     """The continuations that are expected to beat the job's best."""
 
     trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
-    reason: str  #: Why `trials` is empty. An empty text if it is not.
+    reason: str  #: Why `trials` is empty. Empty if `trials` is not.
     as_of: int  #: Number of the newest event of the job when the forecast was made.
     #: Points (0.01 of the metric) that the next dollar is expected to gain if the job continues as before. None if it is not known.
     points_per_usd: float | None = None

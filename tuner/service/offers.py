@@ -32,7 +32,7 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
     """Return the nodes that are large enough for a trial, and have the instance type, region and market that `wanted` requests.
 
     Raises:
-        Invalid: There is no such node; the text says what is missing.
+        Invalid: No node is suitable; the error says what is missing.
         Unavailable: The cluster has no node at all.
     """
     there = list(nodes)
@@ -50,8 +50,8 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
 def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> list[Offer]:
     """Return one offer for each instance type and market on which Ray can place a trial, most expensive first.
 
-    Ray distinguishes machines by labels. If no node has a market label, there is only one offer, and the most expensive
-    suitable node determines its price.
+    Ray distinguishes machines by labels. If no node has a market label, return only one offer, with the price of the most
+    expensive suitable node.
 
     Args:
         nodes: All nodes of the cluster.

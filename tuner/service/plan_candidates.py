@@ -25,7 +25,7 @@ from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced_kind
 from tuner.service.submit import admit
 
-FROM_CATALOGUE = 6  # most instance types that are taken from the catalogue
+FROM_CATALOGUE = 6  # maximum number of instance types that are taken from the catalogue
 
 
 @dataclass(frozen=True)
@@ -332,8 +332,8 @@ def as_fast_by_assumption(
 def suitable_types(service: Service, spec: JobSpec, machines: RequestedMachines) -> list[str]:
     """Return up to three other instance types of the catalogue that are large enough for a trial of the job.
 
-    Types with the same accelerator as a machine in the request come first, then types of the same clouds, each group
-    cheapest first.
+    Types with the accelerator of a machine in the request come first. Among types that are equal in this, those of the cloud
+    of such a machine come first, and then the cheaper ones.
     """
     prices, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
     listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"

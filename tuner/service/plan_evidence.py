@@ -40,9 +40,9 @@ from tuner.worker.environment import code_of
 
 LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
 PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
-USED = 5  # most jobs that evidence is taken from
-SETUPS_MIN = 3  # least number of setups on new workers before admission relies on them
-# micro-dollars that the first steps must have cost at least; with less, rounding would distort the step time
+USED = 5  # maximum number of jobs that evidence is taken from
+SETUPS_MIN = 3  # admission relies on measured setups only if at least this many were on new workers
+# in micro-dollars; if a trial's first steps cost less than this, rounding makes times that are derived from costs too inexact
 COARSE = 10
 Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
@@ -143,7 +143,7 @@ class StepFactor(NamedTuple):
 
 
 def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> dict[str, StepFactor]:
-    """Return, by job, how many times as long a step of `spec` takes as a step of the job.
+    """Return, by job, the time of a step of `spec` divided by the time of a step of the job.
 
     Only jobs whose trials had another number of GPUs or processes are included. The efficiency of several GPUs or processes is
     assumed if none was measured.
@@ -240,9 +240,9 @@ def _import_ns(service: Service, spec: JobSpec) -> int:
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
-    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. If any of them had the same
-    constants as this job, those with other constants are left out. If the trials of any remaining job had the same number of GPUs or
-    processes as those of this job, the others are left out. If there are none, jobs that differ only in this number are preferred.
+    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. Jobs with other constants are
+    included only if no job has the constants of this job. Jobs with another number of GPUs or processes per trial are included only if
+    no remaining job has the number of this job. Jobs that also differ in another resource are included only if all remaining jobs do.
     """
     with service.database.read() as db:
         rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)

@@ -21,14 +21,15 @@ from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
-SLICE_STEPS = 8  # least number of steps of a simulated lease
+SLICE_STEPS = 8  # minimum number of steps of a simulated lease
 # Samplers that learn from results. In a simulation, `KnowingSampler` takes their place.
 LEARNING = ("auto", "tpe", "gp", "cmaes")
-GRID_LISTED = 2000  # most points of a grid that are listed; listing a larger grid takes longer than drawing random points
+# A grid with more points is not listed, because that takes longer than drawing random points.
+GRID_LISTED = 2000
 HEARTBEAT_STEPS = 4  # steps between simulated heartbeats
 SPOT_HEARTBEAT_NS = 60 * NS
-# How many times it is checked, until a trial that waits for a spot machine may run on demand, whether the trial should move to the other
-# market. With a check every second, planning a job of a million steps took 36 s instead of 6 s.
+# While a trial waits for a spot machine, the simulation checks this many times whether the trial should move to the other market. With a
+# check every second, planning a job of a million steps took 36 s instead of 6 s.
 LOOKS = 6
 
 

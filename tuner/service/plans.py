@@ -33,7 +33,7 @@ from tuner.worker.environment import code_of
 
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
-# most parts into which one training is divided for a simulation; ten simulations with this many parts take a few seconds
+# maximum number of parts of one training in a simulation; ten simulations with this many parts take a few seconds
 MAX_PARTS = 2000
 MAX_NS = 366 * 86400 * NS
 NO_PILOT = "no pilot of this job has results yet: run one by POST /v1/pilots or tuner pilot, and plan again"
@@ -233,7 +233,7 @@ def start_pilot(
     ]
     if faults:
         raise Invalid(*faults)
-    # The check comes first, because computing the digest of the code reads the files that a command names.
+    # `code_of` below reads the files that a command names. The check comes first, so that no file of a refused command is read.
     check(service, spec)
     known = pilot_of_job(service, spec)
     if known is not None:

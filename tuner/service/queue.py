@@ -32,7 +32,7 @@ class QuotaView:
     quota: Quota
     budget: SharedBudget | None  #: None if neither dollars nor GPU-hours are limited.
     period: BudgetPeriod | None  #: Spend and holds in the budget's current period.
-    #: How many trials may run at once, for each job that has a driver or lost its driver while it ran.
+    #: One item for each job that has a driver or lost its driver while it ran: how many of its trials may run at once.
     at_work: list[int]
 
 

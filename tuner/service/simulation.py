@@ -22,7 +22,7 @@ TURNS_MAX = 10**9
 
 @dataclass(frozen=True, slots=True)
 class MarketUse:
-    """Paid machine time on one market."""
+    """The machine time that was paid on one market, and its cost."""
 
     hours: float
     usd: float
@@ -38,9 +38,9 @@ class SpotResult:
     market: str
     markets: dict[str, MarketUse]  #: Machine time used on each market.
     kept_trainings: float  #: Training time that was not lost, as a multiple of a mean training.
-    #: Cost that the kept training and one start of each trial would have on spot without interruptions.
+    #: What the kept training and one start of each trial would have cost on spot without interruptions.
     uninterrupted_usd: float
-    on_demand_usd: float  #: Cost that they would have on demand.
+    on_demand_usd: float  #: What the kept training and one start of each trial would have cost on demand.
     times_uninterrupted: float | None  #: Spend relative to `uninterrupted_usd`; None if nothing was kept.
 
 

@@ -56,7 +56,7 @@ class ReportView:
 
 
 def report(service: Service, job: str) -> ReportView:
-    """Return the report on a job. Raise NotFound if there is no such job."""
+    """Return the report on a job. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         objective = row.spec.objective
@@ -200,7 +200,7 @@ def _transfer_cost(price: Money | None, moved_bytes: int, unplaced_bytes: int) -
     Args:
         price: The price of moving 10^9 bytes. If it is None, the cost is known only if nothing was moved.
         moved_bytes: Bytes that were moved between regions.
-        unplaced_bytes: Bytes of which it is not known whether they were moved between regions.
+        unplaced_bytes: Bytes of which it is not known whether they were moved between regions. Unless this is 0, the cost is not known.
     """
     if unplaced_bytes or (moved_bytes and price is None):
         return None
@@ -234,7 +234,7 @@ def _days(begin: int, end: int, timezone: str) -> Iterator[tuple[str, int]]:
 def _sees_cluster(actor: Actor) -> bool:
     """Return whether the actor may see the cluster's cost.
 
-    The cost covers the jobs of all projects, so only the operator may see it.
+    The cost covers the jobs of all projects, so only the operator may see it, and only in the default project.
     """
     return actor.is_operator and actor.project == DEFAULT_PROJECT
 
