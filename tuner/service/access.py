@@ -102,7 +102,7 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
     """Replace a key with a new one of the same lifetime.
 
     Args:
-        overlap_ns: How long the old key stays valid, in nanoseconds. It never outlives its own expiry.
+        overlap_ns: How long the old key stays valid, in nanoseconds. The old key still expires at its own expiry time if that is earlier.
 
     Raises:
         NotFound: The key does not exist, or the user may not change it.
@@ -364,7 +364,7 @@ def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> No
     The operator always may. Other users may only if there is just one project.
 
     Args:
-        what: Subject and verb of the error text, which continues with "the jobs of every project".
+        what: Beginning of the error text, such as "this dashboard shows". The text continues with "the jobs of every project".
     """
     if actor.is_operator:
         return

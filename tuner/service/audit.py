@@ -12,7 +12,7 @@ from tuner.service.shared_budgets import full_name
 
 log = logging.getLogger("tuner.audit")
 
-AT_ONCE, TOGETHER = 50, 10  # Most accounts per call of `Audit.some`, and per transaction.
+AT_ONCE, TOGETHER = 50, 10  # Maximum number of accounts per call of `Audit.some`, and per transaction.
 ROUND_NS = 60 * 10**9
 BUDGET = "budget "
 
@@ -20,7 +20,7 @@ BUDGET = "budget "
 class Audit:
     """Audit the accounts in rounds, a limited number of accounts at each call of `some`.
 
-    Use it from one thread only. A fault stays in `health.violations` of the service until a later check no longer finds it.
+    Use it from one thread only. A fault stays in `health.violations` of the service until a later check of the account finds no fault.
     """
 
     def __init__(self, service: Service) -> None:

@@ -137,7 +137,7 @@ class Restored:
     missing: tuple[str, ...]  #: Checkpoints that the backup names and the storage does not have.
     #: Why the storage could not be searched for checkpoints; None if the search succeeded.
     storage_fault: str | None
-    kept: str | None  #: Path of a copy of the replaced database if that was damaged; otherwise None.
+    kept: str | None  #: Path of a copy of the replaced database if that database was damaged; otherwise None.
 
 
 def restore(
@@ -149,9 +149,9 @@ def restore(
         replace: Whether a database that has jobs or shared budgets may be replaced.
 
     Raises:
-        BadFile: The file is not a complete backup.
-        Conflict: The backup does not fit this database, a service uses the database, or the database has jobs or shared
-            budgets and `replace` is false.
+        BadFile: The file is not a complete and unaltered backup, or is dated in the future.
+        Conflict: The backup is of another kind of database or of a newer version of tuner, a service uses the database, or
+            the database has jobs or shared budgets and `replace` is false.
         Unavailable: The database does not answer.
     """
     if not settings.database_url_file:
@@ -235,7 +235,7 @@ def _put(
     now: Instant,
     failpoint: str,
 ) -> tuple[RestoredRows, Path | None]:
-    """Replace the database with the backup, and correct the accounts.
+    """Replace the database with the backup, and correct the accounts for what jobs spent after the backup.
 
     With SQLite, the accounts are corrected before the backup replaces the database. With PostgreSQL, they are corrected
     after the backup is loaded. No old driver can write in between, because loading also fences old drivers.
@@ -244,7 +244,7 @@ def _put(
         replaced: The accounts of the replaced database, by job.
 
     Returns:
-        The contents of the restored database, and the path of a copy of the replaced one if that was damaged.
+        The contents of the restored database, and the path of a copy of the replaced database if that was damaged.
     """
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
@@ -265,9 +265,9 @@ def _correct(database: Database, about: About, replaced: Mapping[str, Account], 
 
 
 def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[CheckpointKey], str | None]:
-    """Return the checkpoints in `keys` that the storage does not have. The second item is then None.
+    """Search the storage. Return the checkpoints in `keys` that it does not have, and None.
 
-    If the storage cannot be searched, return an empty list and the reason.
+    If the storage cannot be searched, return an empty list, and the reason instead of None.
     """
     stores = {key.job: CheckpointStore(settings.storage, key.project, key.job) for key in keys}
 
@@ -285,9 +285,9 @@ def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[Ch
 def _has_later(settings: Settings, missing: CheckpointKey) -> bool:
     """Return whether the storage has a later checkpoint of the trial than the missing one.
 
-    A later checkpoint shows that retention removed the missing one after the backup. Without one, the settings may name
-    the wrong storage. The missing checkpoint then stays in the database, and a trial that resumes from it reports the
-    fault.
+    A later checkpoint shows that retention removed the missing one after the backup. If the storage has no later
+    checkpoint, the settings may name the wrong storage. The missing checkpoint then stays in the database, and a trial
+    that resumes from it reports the fault.
     """
     try:
         stored = CheckpointStore(settings.storage, missing.project, missing.job).ids(missing.trial)

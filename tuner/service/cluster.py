@@ -25,7 +25,7 @@ DRIVER_ENV = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "1000000",
-    # Seconds after which an actor that does not end by itself is killed. With less than ten, Tune's loop blocks while it
+    # Seconds after which an actor that does not end by itself is killed. With less than 10 s, Tune's loop blocks while it
     # waits for the actor.
     "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
     # Without this, Tune restarts the actor of a drained node regardless of `max_failures`. The driver itself must decide
@@ -92,14 +92,14 @@ class Cluster(Protocol):
     def log_tail(self, submission_id: str) -> str: ...
 
     def dashboard_access(self) -> DashboardAccess | None:
-        """Return the address and token of Ray's dashboard, or None while there is no cluster yet."""
+        """Return the address and token of Ray's dashboard, or None until the cluster has been started."""
 
     def shut_down(self) -> None:
         """End the cluster that the service started for itself. Any other cluster keeps running."""
 
 
 class RayCluster:
-    """The cluster that TUNER_RAY_ADDRESS names. Without that setting, a local Ray head that this service starts."""
+    """The cluster that TUNER_RAY_ADDRESS names or, without that setting, a local Ray head that this service starts."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -197,7 +197,7 @@ WATCHED_NS = 10 * NS
 
 
 class SilenceWatch:
-    """The silent processes, and since when this service has observed the silence of each."""
+    """The silent processes. For each, the time since which this service has observed its silence is stored."""
 
     def __init__(self) -> None:
         self._silent: dict[str, tuple[object, Instant]] = {}

@@ -46,7 +46,7 @@ def pause(service: Service, job: str) -> JobView:
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
         if row.state == "paused":
-            # End the wait first, so that the reconciler cannot resume the job in the meantime.
+            # First end the job's wait for a shared budget, so that the reconciler cannot resume the job in the meantime.
             budget_waits.end(db, job)
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
@@ -87,14 +87,14 @@ def resume(service: Service, job: str) -> JobView:
 def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
     """Raise Conflict if the checkpoint of the job's teacher is gone, or if a job that has not ended learns from this one.
 
-    The resumed trials would replace the checkpoint from which that other job learns.
+    If this job were resumed, its trials would replace the checkpoint from which the other job learns.
     """
     stored_files.lock_job(db, row.id)
     if (student := stored_files.student_of(db, row.id)) is not None:
         raise Conflict(f"{student} learns from a trial of this job; cancel it, or wait until it has ended")
     teacher = row.spec.teacher
     if teacher is None or row.state == "paused":
-        return  # The teacher's checkpoint is never deleted before the job has ended.
+        return  # The teacher's checkpoint is never deleted before the job that learns from it has ended.
     stored_files.lock_job(db, teacher.job)
     try:
         is_kept = chosen_teacher(db, service, teacher) == teacher
@@ -402,8 +402,8 @@ def _ended_without_driver(
 ) -> bool:
     """Cancel or pause a job that has no driver, end the launch that is ordered for it, and return True.
 
-    Return False, without a change, if a driver must cancel or pause the job. That is so if the job has a driver, or if its
-    driver died, because the next driver must first close the open attempts and holds.
+    Return False, without a change, if the job has a driver, because the driver must then cancel or pause the job. Also
+    return False if its driver died, because the next driver must first close the open attempts and holds.
     """
     launch = launches.get(db, row.id)
     has_driver = launch is not None and launch.state in ("submitted", "running")

@@ -34,11 +34,12 @@ log = logging.getLogger("tuner.controller")
 
 PASS_S = 0.25
 ASK_EVERY_S = 0.5
-# Most drivers checked in one pass. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
+# Maximum number of drivers that one pass checks. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16
 EITHER = "spot_with_fallback"
 QUICK_DEATHS_MAX = 5
-# The death of a driver that lived longer than this is not quick, even if no trial reported: it may have waited for a machine.
+# If a driver lived longer than this, its death does not count as quick even if no trial reported. The driver may have waited
+# for a machine.
 QUICK_NS = 3600 * NS
 
 
@@ -94,7 +95,7 @@ class Controller(PeriodicService):
         Args:
             live: The launches that have not ended.
             begun: The jobs whose driver has started, including jobs whose driver has died since.
-            exporting: The jobs that have an export in progress. It takes the room of one trial on one node.
+            exporting: The jobs that have an export in progress. An export occupies the room of one trial on one node.
         """
         now = self._service.now()
         due = {launch.job: launch for launch in live if launch.is_due(now)}
@@ -116,7 +117,7 @@ class Controller(PeriodicService):
         for turn in turns:
             if len(awaited) == len(nodes) and nodes:
                 return
-            # A smaller job of the project does not overtake its next job, which does not fit into the quota.
+            # If a job does not fit into its project's quota, smaller jobs of the project that come later must not overtake it.
             if turn.project in full:
                 continue
             row = self._needs(turn.job)
@@ -125,7 +126,7 @@ class Controller(PeriodicService):
                 continue
             wanted = eligible(nodes, row)
             if wanted & awaited or not has_room(nodes, [*under_way, *exports_under_way], row):
-                awaited |= wanted  # Jobs further back in the queue may not take these nodes before this job.
+                awaited |= wanted  # Jobs further back in the queue must not take these nodes before this job.
                 continue
             self._submit(term, due[turn.job], self._row(turn.job))
             under_way.append(row)
@@ -151,7 +152,7 @@ class Controller(PeriodicService):
             return [waiting_job for waiting_job in in_fair_order(db, now) if waiting_job.job in due]
 
     def _needs(self, job: str) -> JobRow:
-        """Return the row of a job. Its concurrency and the fields that never change are up to date; others may be old."""
+        """Return the row of a job. Its concurrency and the fields that never change are up to date; other fields may be outdated."""
         row = self._rows.get(job) or self._row(job)
         now = self._concurrency.get(job, row.concurrency)
         self._rows[job] = row if row.concurrency == now else replace(row, concurrency=now)
@@ -185,7 +186,7 @@ class Controller(PeriodicService):
     # Supervising drivers
 
     def _due(self, live: Iterable[Launch]) -> list[Launch]:
-        """Return at most `ASK_AT_ONCE` launches whose drivers to check in this pass.
+        """Return at most `ASK_AT_ONCE` launches whose drivers this pass should check.
 
         Silent drivers come first, then the least recently checked ones. A driver that is not silent is checked at most once
         every `ASK_EVERY_S`.
@@ -302,7 +303,7 @@ def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:
 
 
 def _of_export(row: JobRow) -> JobRow:
-    """Return a copy of the job's row that needs only what an export of the job needs: the room of one trial on one node."""
+    """Return a copy of the job's row with the resources of an export of the job: those of one trial on one node."""
     spec = replace(row.spec, resources=row.spec.resources.on_one_node)
     return replace(row, spec=spec, concurrency=1)
 
@@ -310,17 +311,18 @@ def _of_export(row: JobRow) -> JobRow:
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
     """Return whether the trials of one more job fit on the nodes, in addition to the trials of the jobs under way.
 
-    Jobs under way count only if they may use the same nodes. A job that may use both markets takes nodes only after the
-    jobs of a single market. It therefore reduces the room in one market only by the part that does not fit in the other.
-    If no job under way may use the same nodes, there is always room. If the job may run on none of the present nodes,
-    there is room only if no job under way may use the job's market.
+    Only jobs under way that may use the same nodes count. A job that may use both markets is assumed to use a market only
+    for the trials that do not fit in the other one.
+
+    Return True if no job under way may use the same nodes. If the job may run on none of the present nodes, return whether
+    no job under way may use the job's market.
 
     Args:
         row: The job that is to be launched.
     """
     wants, mine = row.spec.resources, eligible(nodes, row)
     others = [(other, eligible(nodes, other)) for other in under_way]
-    if not mine:  # the nodes that the job may run on are gone, or have not joined yet
+    if not mine:  # all nodes that the job may run on are gone, or none has joined yet
         return not any(
             EITHER in (wants.market, other_row.spec.resources.market)
             or other_row.spec.resources.market == wants.market
@@ -370,7 +372,7 @@ def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bo
 
 
 def about(row: JobRow) -> dict[str, str]:
-    """Return the facts about a job that Ray's dashboard shows. Its list of jobs shows `job_name`. The driver adds the spend."""
+    """Return the facts about a job that Ray's dashboard shows. The dashboard lists the job as `job_name`. The driver adds the spend."""
     metadata = {
         "job_name": row.spec.name,
         "trainable": row.spec.trainable,

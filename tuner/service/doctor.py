@@ -38,9 +38,9 @@ log = logging.getLogger("tuner.storage")
 
 @dataclass(frozen=True, slots=True)
 class PartCheck:
-    """The result of checking one part."""
+    """The result of checking one part of the service, such as its key or its storage."""
 
-    part: str  #: Name of the part, such as `key` or `database`.
+    part: str  #: Name of the part, such as `key`.
     ok: bool
     seen: str  #: The state that the check found, for users.
     fix: str = ""  #: How to fix the fault; empty if nothing is wrong.
@@ -73,7 +73,7 @@ def examine(settings: Settings) -> Diagnosis:
 def refuse_unfit(settings: Settings) -> None:
     """Raise Unavailable, with the fix, if the key, Ray's token, the storage or the list of node types has a fault.
 
-    The service must not start then. The database is not checked, because `build` has already migrated it.
+    The service must not start with such a fault. The database is not checked, because `build` has already migrated it.
     """
     _refuse(settings, of_key, of_token, _of_storage_in_time, of_node_types)
 
@@ -81,7 +81,7 @@ def refuse_unfit(settings: Settings) -> None:
 def refuse_without_key(settings: Settings) -> None:
     """Raise Unavailable if the service's own key has a fault (see `of_key`).
 
-    The service calls this before it generates a key. Services that share a database would each generate a different key.
+    The service calls this before it generates a key. A service that must be given a key then stops without generating one.
     """
     _refuse(settings, of_key)
 

@@ -28,7 +28,7 @@ LEASE_NS = 3 * NS
 RENEW_NS = NS
 # A leader whose passes have failed for this long gives up its term, because other services may be able to reach Ray.
 UNFIT_NS = 60 * NS
-REST_NS = 2 * LEASE_NS  # How long such a service waits before it tries to lead again.
+REST_NS = 2 * LEASE_NS  # How long a service that gave up its term waits before it tries to lead again.
 
 
 class Leading:
@@ -54,7 +54,7 @@ class Leading:
         with self._lock:
             now = self._now()
             if self._looked_at is None or not 0 <= now - self._looked_at < LEASE_NS:
-                # This service has just started or was suspended, so no pass could succeed.
+                # This service has just started or was suspended, so no pass could succeed. It is not unfit for that reason.
                 self._fit_at = now
             if self._looked_at is None or not 0 <= now - self._looked_at < RENEW_NS:
                 self._set(self._renew_or_begin(now), now)
@@ -103,7 +103,7 @@ class Leading:
         Give up the term instead if no pass has succeeded for `UNFIT_NS`.
         """
         term = self._term
-        # If the clock was set back, the remaining pause exceeds REST_NS. It is then ignored, so that the pause never gets longer.
+        # If the clock was set back, the remaining rest exceeds REST_NS. The rest then ends at once, instead of getting longer.
         if self._is_over or 0 < self._rests_until - now <= REST_NS:
             return None
         if term is None and self.is_led():

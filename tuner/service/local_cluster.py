@@ -76,7 +76,7 @@ def keep(
 def specs(settings: Settings, plan: LocalClusterPlan) -> list[NodeSpec]:
     """Return a description of each node of a plan.
 
-    With n nodes, each gets the (n + 1)th part of this machine's memory, and one part remains for other processes.
+    With n nodes, each node gets 1 / (n + 1) of this machine's memory. The same share remains for other processes.
     """
     wanted: list[tuple[str, Market]] = [
         *((f"spot-{number}", "spot") for number in range(1, plan.spot + 1)),

@@ -15,8 +15,8 @@ from tuner.store import evidence, jobs
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
-# Visible replacements for the other control characters (C0 and C1). Characters that change the direction of text are replaced,
-# too, because they can disguise it.
+# Visible replacements for control characters (C0 and C1) except tab and newline. Characters that change the direction of text
+# are replaced, too, because they can disguise the text.
 _PICTURES = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
@@ -104,7 +104,7 @@ def log(
         node: Number of the attempt's node, counted from 0.
 
     Raises:
-        NotFound: There is no such job, trial or attempt, or the attempt printed nothing.
+        NotFound: The job, the trial or the attempt does not exist, or the attempt printed nothing.
         Invalid: The trials of the job run on fewer nodes.
         Unavailable: The storage does not answer.
     """

@@ -72,7 +72,7 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
     """Migrate the database to an older revision, for an older version of tuner.
 
     Raises:
-        Invalid: There is no such older revision.
+        Invalid: `to` is not an older revision.
         Conflict: A service uses the database.
         Unavailable: The database does not answer or is newer than this code, or other transactions keep its tables locked.
     """

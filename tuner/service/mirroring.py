@@ -43,8 +43,8 @@ REPORTS_AT_ONCE = 1000
 TURN_NS = 30 * NS
 # Held while a mirror's library is imported. If two threads import modules with circular imports, one may see a half-imported module.
 _IMPORTING = threading.Lock()
-# During a write, the turn is renewed every `RENEWED_S` seconds, at most `RENEWALS_MAX` times. A write that hangs therefore loses its turn to
-# another service.
+# While a service writes a mirror, it renews its lease of the mirror (`LeasedTurn`) every `RENEWED_S` seconds, at most `RENEWALS_MAX` times.
+# If the write hangs, the lease therefore expires, and another service can write.
 RENEWED_S, RENEWALS_MAX = 10.0, 60
 
 
@@ -198,7 +198,7 @@ class LeasedTurn:
 
     def is_mine(self) -> bool:
         now = self.service.now()
-        if TURN_NS // 2 < self._until - now <= TURN_NS:  # more than TURN_NS: the clock was set back
+        if TURN_NS // 2 < self._until - now <= TURN_NS:  # above TURN_NS, the clock was set back
             return True
         return self._take(now)
 
@@ -206,7 +206,7 @@ class LeasedTurn:
     def kept(self, every_s: float = RENEWED_S) -> Iterator[None]:
         """Renew the turn in a thread while the caller writes to the mirror.
 
-        If the turn ran out during a long write, another service would write the same results again.
+        Without renewal, the turn would run out during a long write, and another service would write the same results again.
         """
         over = threading.Event()
         renewing = threading.Thread(target=self._renew, args=(over, every_s), name="turn", daemon=True)

@@ -125,6 +125,7 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
         BadFile: The package was lost or changed in the storage.
     """
     # A package is code that the operator has not installed, and recording a search space runs more code than an import does.
+    # Both are therefore possible only if packages are switched on.
     if package is not None or kind:
         check_on(service.settings)
     if package is None:
@@ -142,7 +143,7 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
 def same(service: Service, spec: JobSpec, other: JobSpec) -> bool:
     """Return whether two jobs run the same code, or two versions of it, so that their measurements can be compared.
 
-    This is assumed if neither job uses a package, or if their packages have the same name.
+    Two jobs are assumed to do so if neither uses a package, or if their packages have the same name.
     """
     if spec.package == other.package or spec.package is None or other.package is None:
         return spec.package == other.package

@@ -37,7 +37,7 @@ def _installed() -> bool:
 
 
 def optuna_link(settings: Settings, job: str) -> str | None:
-    """Return the link to the job's Optuna study, or None if there is no dashboard.
+    """Return the link to the job's Optuna study, or None if this service has no Optuna dashboard.
 
     The link contains the job's id. The study's number is looked up when the link is opened (`optuna_study`).
     """
@@ -45,9 +45,9 @@ def optuna_link(settings: Settings, job: str) -> str | None:
 
 
 def ray_link(service: Service, launch: Launch | None) -> str | None:
-    """Return the link to the newest Ray Job that ran a job's driver, or to Ray's list of jobs if there is none yet.
+    """Return the link to the newest Ray Job that ran a job's driver, or to Ray's list of jobs if no driver was submitted yet.
 
-    Return None while there is no cluster.
+    Return None until the cluster has been started.
     """
     if service.cluster.dashboard_access() is None:
         return None
@@ -70,8 +70,8 @@ def optuna_study(service: Service, dashboard: OptunaDashboard, job: str) -> int 
 
 
 TIMEOUT = httpx2.Timeout(60.0, connect=5.0)
-# The paths that the pages of Ray 2.60's dashboard read. Not included are profilers, because they stop a worker, packages, and the following
-# of logs by WebSocket.
+# The paths that the pages of Ray 2.60's dashboard read, with three exceptions: profilers, which stop a worker; packages; and the WebSocket
+# that follows logs.
 FILES = ("favicon.ico",)
 FOLDERS = ("static/", "speedscope-1.5.3/")
 READS = (

@@ -96,9 +96,10 @@ class Reconciler(PeriodicService):
                 log.info("%s is resumed: the shared budget %r has room again", wait.job, wait.name)
 
     def _record_alerts(self, service: Service, term: Term) -> None:
-        """Record a webhook delivery for each alert of the project's shared budgets whose share of the limit is spent.
+        """Record a webhook delivery for each reached alert of the project's shared budgets.
 
-        Alerts of periods that ended while no service ran are included. Deliveries that are already recorded are left out.
+        An alert is reached when its share of the budget's limit is spent. Alerts of periods that ended while no service ran
+        are included. Deliveries that are already recorded are left out.
         """
         with service.database.read() as db:
             fresh = [each for each in _passed(db, service) if not deliveries.exists(db, each.id)]
@@ -118,9 +119,10 @@ def _rests(db: Connection, job: str) -> bool:
 
 
 def _passed(db: Connection, service: Service) -> list[Delivery]:
-    """Return a webhook delivery for each alert of the project's shared budgets whose share of the limit is spent.
+    """Return a webhook delivery for each reached alert of the project's shared budgets.
 
-    The periods of a budget that end after its last change are considered.
+    An alert is reached when its share of the budget's limit is spent. Only periods that end after the last change of the
+    budget are considered.
     """
     passed = []
     for kept in shared_budgets.kept(db, service.project):

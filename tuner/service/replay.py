@@ -25,7 +25,8 @@ from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import past_trials
 from tuner.tuning.samplers import sampler_for
 
-# A sampler of a large job needs minutes for all its suggestions. The replay then ends early and says so. Clients wait 90 s.
+# In a large job, the sampler needs minutes to repeat all its suggestions. A replay therefore ends after this many seconds and
+# names what it did not check. Clients wait 90 s.
 LIMIT_S = 60.0
 # A replay keeps one processor busy and shares the interpreter's lock with all requests, so only one runs at a time. Another
 # request waits at most this many seconds.
@@ -39,7 +40,8 @@ class ReplayView:
 
     job: JobRow
     replayed: Replayed
-    #: The scheduler and the sampler whose decisions were compared with the job's. None if the record was checked.
+    #: The scheduler and the sampler whose decisions were compared with the job's. None if the decisions were compared with
+    #: the record instead.
     instead: Algorithm | None
 
 

@@ -1,4 +1,4 @@
-"""Measure stored files, and remove files that a retention policy or a user's request no longer keeps.
+"""Measure stored files, and remove files according to a job's retention policy or a user's request.
 
 A removal has two parts. One transaction checks that nothing needs the files, deletes their records, and orders the
 removal with an entry in the audit log. From then on nothing lists the files. Afterwards the files are removed from
@@ -34,8 +34,8 @@ log = logging.getLogger("tuner.lifecycle")
 
 EVERY_S = 60.0
 MEASURE_NS = 15 * 60 * NS  # how often the files of a running job are measured
-LATER_NS = 600 * NS  # time after which a job is checked again whose files are due but still needed
-AT_ONCE = 200  # most jobs that are measured, and most trials whose files are removed, in one pass
+LATER_NS = 600 * NS  # how long to wait before checking a job again if its files are due but still needed
+AT_ONCE = 200  # one pass measures at most this many jobs and removes the files of at most this many trials
 REFUSALS = 3  # after this many errors of the storage, a pass gives up
 # A clock that is set wrongly must not make files due. Therefore no file is due until the clock has run for `STEADY_NS` without a jump of more
 # than `JUMP_NS`.
@@ -73,7 +73,7 @@ class StorageLifecycle(PeriodicService):
         super().__init__("lifecycle", every_s=EVERY_S)
         self._service = service
         self._clock = SteadyClock(service.now, monotonic_ns)
-        # When each ended job will next keep fewer files (None if never), by the job's id and the time of its end. This can be cached, because
+        # When more files of an ended job become due (None if never), by the job's id and the time of its end. The time can be cached, because
         # the retention policy of a job never changes.
         self._next: dict[tuple[str, Instant], Instant | None] = {}
 
@@ -105,7 +105,7 @@ class StorageLifecycle(PeriodicService):
                 self._next[key] = known[key]
 
     def _order(self, term: Term, ended: EndedJob, now: Instant) -> Instant | None:
-        """Order the removal of the files that the job no longer keeps. Return when to check the job again, or None if never."""
+        """Order the removal of the files that the job does not keep now. Return when to check the job again, or None if never."""
         service = self._service.of(ended.project)
         with service.database.read() as db:
             policy = policy_of(service, jobs.get(db, ended.id))
@@ -225,7 +225,7 @@ class StoredJob:
     needed_by: str | None  #: Why the files are needed. None if they are not.
     #: The trials whose files the job keeps now; the files of its other trials are due. None if the job has not ended.
     keeps: Retain | None
-    next_change: Instant | None  #: When the job will next keep fewer files. None if never.
+    next_change: Instant | None  #: When more of the job's files become due. None if never.
     storage_gb_months: float  #: Size of the files times the time for which they were stored until now.
     storage_usd: Money | None  #: Cost of storing the files until now. None if the price is not known.
 

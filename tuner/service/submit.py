@@ -95,11 +95,12 @@ def submit(
     )
     rate = offer.rate(spec.resources)
     with service.database.write("job.submit") as db:
-        # Checked first, so that a repeated request gets its answer even if the shared budget is used up by now.
+        # Look for an earlier identical request before checking the shared budget. The repeated request is then answered with the
+        # job that it created, even if the shared budget is used up by now.
         job = jobs.made_before(db, new)
         if job is None:
             if spec.teacher is not None:
-                stored_files.lock_job(db, spec.teacher.job)  # from here on, its checkpoint cannot be removed
+                stored_files.lock_job(db, spec.teacher.job)  # from here on, the checkpoint cannot be removed
                 new = replace(new, spec=replace(spec, teacher=chosen_teacher(db, service, spec.teacher)))
             refuse_without_room(db, service, spec.tags, rate)
             job = jobs.create(db, new)
@@ -139,7 +140,7 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     nodes = with_those_to_come(service.settings, service.cluster.nodes())
     offers = offers_of(service.settings, nodes, wanted)
     check_affords(service, spec, offers[0])
-    # The bill compares the cost on spot with the current on-demand price of the same machine.
+    # Record the current on-demand price with each spot offer. The bill later compares the cost on spot with this price.
     offers = [
         replace(offer, on_demand_price=priced_kind(service.settings, offer, "on_demand").price)
         if offer.market == "spot"
@@ -286,7 +287,7 @@ def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher
     pointer = "/teacher/job"
     try:
         row = jobs.get(db, wanted.job, service.project)
-        if row.state not in FINAL:  # its trials would replace their checkpoints
+        if row.state not in FINAL:  # its trials may still replace their checkpoints
             raise Invalid.at(pointer, f"{wanted.job} is {row.state}; name a job that has ended, or cancel it")
         trial = wanted.trial
         if trial == "best":
@@ -340,7 +341,7 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
 def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | None:
     """Return why the new job cannot continue trials of an earlier job from their checkpoints, or None if it can.
 
-    It can if both jobs have the same constants, step unit and code, because a trial then trains in the same way in both.
+    The new job can continue them if both jobs have the same constants, step unit and code. A trial then trains in the same way in both jobs.
     """
     with service.database.read() as db:
         row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)

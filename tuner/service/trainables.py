@@ -20,7 +20,7 @@ from tuner.worker.scratch import Scratch
 
 PROBE_TIMEOUT_S = 60.0
 CLEARS_S = 20.0  # time limit for a probe to end the processes that the trainable started
-AT_ONCE = 4  # most probes at the same time, because each is a process that may import PyTorch
+AT_ONCE = 4  # maximum number of probes at the same time, because each is a process that may import PyTorch
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def revision_of(row: JobRow) -> str:
 
 
 def job_view(service: Service, job: str) -> JobView:
-    """Return the view of a job. Raise NotFound if there is no such job."""
+    """Return the view of a job. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         return view_of(db, service, jobs.get(db, job, service.project))
 

@@ -24,7 +24,8 @@ from tuner.store.deliveries import Delivery, DeliveryState
 
 log = logging.getLogger("tuner.webhooks")
 
-# Most requests under way at the same time, for one project and in all, so that slow receivers of one project do not delay other projects.
+# At most this many requests are under way at the same time, for one project and in total. Slow receivers of one project therefore do not
+# delay other projects.
 AT_ONCE_PER_PROJECT = 2
 AT_ONCE = 32
 # A refused message is sent again after 10 s, then at growing intervals up to an hour, and given up after a day.
@@ -146,7 +147,7 @@ class AddressRefused(Exception):
 
 
 def signature(secret: str, at_s: int, body: bytes) -> str:
-    """Return the value of `Tuner-Signature`: HMAC-SHA256 (RFC 2104) of the time, a dot and the body, as at Stripe."""
+    """Return the value of `Tuner-Signature` in Stripe's format: the time, and the HMAC-SHA256 (RFC 2104) of the time, a dot and the body."""
     mac = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256)
     return f"t={at_s},v1={mac.hexdigest()}"
 
@@ -220,7 +221,10 @@ def send(
 
 
 def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str]:
-    """Return all addresses of the host. Raise AddressRefused if any of them is private or the URL is not allowed."""
+    """Return all addresses of the host.
+
+    Raise AddressRefused if the URL is not allowed, if the host has no address, or if an address is private and `private` is false.
+    """
     if parts.scheme not in (("https", "http") if private else ("https",)):
         raise AddressRefused("the URL must begin with https://")
     if "@" in parts.netloc:
