@@ -74,7 +74,10 @@ class ClusterFile:
         draft.replace(self._path)
 
     def left_behind(self) -> KeptCluster | None:
-        """Return the content of the file, even if no process runs the cluster any more."""
+        """Return the cluster that the file describes, even if no process runs it any more.
+
+        Return None if the file is missing or invalid.
+        """
         try:
             content = json.loads(self._path.read_text())
             return KeptCluster(content["own_head"], tuple(KeptNode(**node) for node in content["nodes"]))
@@ -82,7 +85,7 @@ class ClusterFile:
             return None
 
     def read(self) -> KeptCluster | None:
-        """Return the cluster that runs now, or None if there is none."""
+        """Return the cluster that the file describes if a process runs it now. Otherwise return None."""
         cluster = self.left_behind()
         if cluster is None:
             return None

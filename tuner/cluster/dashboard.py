@@ -31,8 +31,8 @@ class Dashboard:
     def __init__(self, url: str, token: str | None, *, timeout_s: float = 10.0) -> None:
         self.url, self.token = url.rstrip("/"), token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # A cluster is reached directly, so the environment's proxies, which are for the internet, are not used. Without TLS there is nothing
-        # to verify, and loading the system's certificates would take longer than a request.
+        # `trust_env=False` ignores the environment's proxies, because they are for the internet and a cluster is reached directly.
+        # Certificates are loaded only for TLS, because loading them takes longer than a request.
         verify = self.url.startswith("https:")
         self._http = httpx2.Client(
             base_url=self.url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify

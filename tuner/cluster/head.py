@@ -115,7 +115,7 @@ class LocalHead:
             return self._start(deadline)
 
     def alive(self) -> bool:
-        """Return whether all processes of the head are alive that this object found or started last.
+        """Return whether the head that this object last found or started still has all its processes.
 
         This is cheap enough to call every second.
         """
@@ -133,7 +133,8 @@ class LocalHead:
         with self._locked():
             head = self._read_state()
             if head and head.pids and mark_of(head.pids[0]) == head.session:
-                # `ray start` ends its own parts, and hangs if its whole process group gets the signal.
+                # Send the signal only to `ray start`, which then ends the other processes of the head. It hangs if its whole process group
+                # gets the signal.
                 with contextlib.suppress(psutil.Error):
                     process = psutil.Process(head.pids[0])
                     process.send_signal(signal.SIGTERM)
@@ -184,7 +185,8 @@ class LocalHead:
             gpus=counts[1],
         )
         head = Head(launch.session, launch.address, launch.dashboard_url)
-        # The state is written before the head is started. If this process crashes meanwhile, the next one finds the session to remove.
+        # Write the state before starting the head. If this process crashes during the start, the next process reads the session from the
+        # state and removes it.
         self._write_state(head)
         with self._log_path.open("wb") as log:
             process = subprocess.Popen(

@@ -51,7 +51,7 @@ class RayJobs:
             "metadata": dict(metadata or {}),
         }
         answer = self._dashboard.call("POST", "/api/jobs/", body)
-        # The dashboard passes on the refusal of its agent, but as an internal error (500), so the reason is only in the text.
+        # The dashboard answers with an internal error (500) when its agent refuses the job. Only the text of the answer contains the reason.
         if not answer.is_success and f"Job with submission_id {submission_id} already exists" in answer.text:
             return False
         self._dashboard.json(answer)
@@ -79,7 +79,10 @@ class RayJobs:
         return "" if answer.status_code == 404 else str(self._dashboard.json(answer).get("logs") or "")
 
     def delete(self, submission_id: str) -> bool:
-        """Have Ray forget a Ray Job that has ended. Return False if there is none. Raise RayUnavailable if it still runs."""
+        """Have Ray forget a Ray Job that has ended.
+
+        Return False if the cluster has none with this id. Raise RayUnavailable if it still runs.
+        """
         answer = self._dashboard.call("DELETE", _path(submission_id))
         return answer.status_code != 404 and bool(self._dashboard.json(answer).get("deleted"))
 

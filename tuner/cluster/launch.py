@@ -41,20 +41,19 @@ _FLAGS = ("--block", "--disable-usage-stats")
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray would kill workers when memory runs short, and Tune fails on the resulting error. Our supervisor limits
-    # memory instead.
+    # 0 disables Ray's memory monitor. It kills workers when memory runs short, and Ray Tune fails on the resulting error. Our supervisor
+    # limits memory instead.
     "RAY_memory_monitor_refresh_ms": "0",
-    # Unless clusters are disabled, Ray replaces 127.0.0.1 by the machine's address and then listens on all
-    # interfaces.
+    # 0 disables Ray's clusters. If they are enabled, Ray replaces 127.0.0.1 by the machine's address and listens on all interfaces.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "4",
-    # On SIGTERM, end without waiting for running work: the jobs were stopped before, or are resumed later.
+    # On SIGTERM, Ray ends without waiting for running work. Jobs have been stopped before that, or are resumed later.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-    # By default Ray runs workers and drivers at nice 15. Other processes of the machine would slow down training that
-    # is billed by the second.
+    # By default Ray runs workers and drivers at the low priority nice 15. Then other processes of the machine would slow down training,
+    # which is billed by the second.
     "RAY_worker_niceness": "0",
     # By default Ray starts idle workers in advance. Our workers have their own environment, so no idle worker is ever
     # used.

@@ -114,12 +114,15 @@ class LocalNode:
         return tail(self._log_path)
 
     def kill(self) -> None:
-        """Kill all processes of the node at once, like a machine that is taken away. A node that has ended may also have some left."""
+        """Kill all processes of the node at once, like a machine that is taken away.
+
+        Call this also for a node that has ended, because some of its processes may still run.
+        """
         kill_marked(self._prefix)
         if self._process is not None:
             self._process.wait()
             self._process = None
-        # A node that was killed while it started may have failed because another process took one of its ports.
+        # Choose new ports for the next start if the node was still starting: another process may have taken one of the ports.
         if self.state == "starting":
             self._ports = ()
         self.state = "gone"

@@ -12,7 +12,7 @@ MARKET = "ray.io/market-type"
 PRICE = "usd-per-hour"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
 REGION = ("topology.kubernetes.io/region", "ray.io/availability-region", "ray.io/region", "region")
-# The zone's id comes before its name, because AWS maps the names to other zones in each account.
+# The label with the zone's id comes before those with the zone's name, because on AWS the same name means different zones in different accounts.
 ZONE = ("topology.k8s.aws/zone-id", "topology.kubernetes.io/zone", "ray.io/availability-zone", "zone")
 LOCAL = "local"
 # Ray's name of each market.

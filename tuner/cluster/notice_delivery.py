@@ -21,7 +21,7 @@ log = logging.getLogger("tuner.notices")
 
 
 class Drains(Protocol):
-    """The one operation of the cluster that `MachineWatch` needs."""
+    """Drains nodes of the cluster. `MachineWatch` needs no other operation of the cluster."""
 
     def drain(self, node_id: str, notice: Notice) -> None:
         """Drain a node.
@@ -134,14 +134,17 @@ class MachineWatch:
             self._notify(self._nodes.values(), notice)
 
     def _on_withdrawn(self, notice: Notice) -> None:
-        """Withdraw a notice from the workers of all nodes, so that running work continues. Ray cannot undo the drain, so no new work comes."""
+        """Withdraw a notice from the workers of all nodes, so that running work continues.
+
+        Ray cannot undo the drain, so it still places no new work on these nodes.
+        """
         with self._delivering:
             self._current.pop(notice.id, None)
             for node in self._nodes.values():
                 node.boards.withdraw(node.id, notice.id)
 
     def _notify(self, nodes: Iterable[RayNode], notice: Notice) -> None:
-        """Notify the workers of these nodes, then Ray. Raise Unavailable only after all others have been notified."""
+        """Notify the workers of these nodes, then Ray. If a node cannot be notified, raise Unavailable after trying all nodes."""
         nodes, failed = list(nodes), list[Unavailable]()
         for node in nodes:
             try:
