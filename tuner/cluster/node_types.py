@@ -55,8 +55,8 @@ class NodeTypes:
     def startable(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
         """Return the types of all machines that may still be started: a type occurs once for each machine of it.
 
-        `there` has the labels, CPUs and GPUs of each existing worker node. Each type is counted as if no machine of another type were
-        started before.
+        `there` has the labels, CPUs and GPUs of each existing worker node. The number for each type assumes that no machine of another type
+        is started first.
         """
         left, workers = {node_type.name: node_type.at_most for node_type in self.types}, 0
         for labels, cpus, gpus in there:
@@ -217,8 +217,8 @@ class _Reader:
     def _of_pod(self, group: Mapping[str, Any], where: str) -> dict[str, float]:
         """Return the resources of a pod of a worker group, by Ray's names.
 
-        As in Ray's autoscaler, they come from the first of these that names the resource: the group's `resources`, Ray's start
-        parameters, the container's limits, the container's requests.
+        As in Ray's autoscaler, the amount of a resource comes from the first of these places that names the resource: the group's
+        `resources`, Ray's start parameters, the container's limits, the container's requests.
         """
         here = f"{where}.template.spec.containers[0].resources"
         try:

@@ -185,7 +185,7 @@ def has_key(db: Connection, id_: str) -> bool:
 
 
 def bearer(db: Connection, id_: str) -> Bearer | None:
-    """Return the key with the current role of its user, or None if there is no such key."""
+    """Return the key with the current role of its user, or None if no key has this id."""
     k, m, u = api_keys.c, members.c, users.c
     query = (
         select(api_keys, m.role, u.disabled_at)
@@ -198,14 +198,14 @@ def bearer(db: Connection, id_: str) -> Bearer | None:
 
 
 def key(db: Connection, project: str, id_: str, *, user: str | None, alone: bool = False) -> KeyRow:
-    """Return the key.
+    """Return the key with this id.
 
     Args:
-        user: The user that the key must belong to. None allows any user.
+        user: The user to whom the key must belong. None allows any user.
         alone: Lock the key's row, so that other changes of it wait until the transaction ends.
 
     Raises:
-        NotFound: There is no such key, or it belongs to another project or another user.
+        NotFound: No key has this id, or the key belongs to another project or another user.
     """
     query = select(api_keys).where(api_keys.c.id == id_)
     row = db.execute(query.with_for_update() if alone else query).first()

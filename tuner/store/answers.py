@@ -62,7 +62,7 @@ class TrialRow:
     state: TrialState
     reason: str
     steps: int
-    value: float | None  #: The metric of the newest step that has one.
+    value: float | None  #: The metric of the newest step that has a metric.
     best: float | None  #: The best metric of all feasible steps.
     violation: float | None  #: The violation of the constraints at the newest step that has a metric.
     cost: Cost
@@ -105,7 +105,7 @@ class ChangesSince:
 
 
 def last_reports(db: Connection, job: str) -> list[Row[Any]]:
-    """Return the report with the highest step of each trial, which has the trial's progress and its cost up to this step."""
+    """Return the last report of each trial: the report with the trial's highest step, and its cost up to this step."""
     r = reports.c
     last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
     same = (r.trial == last.c.trial) & (r.step == last.c.step)
@@ -176,7 +176,10 @@ def state_of(db: Connection, job: str, name: str) -> TrialState | None:
 
 
 def trials_with(db: Connection, job: str, configs: Sequence[Config]) -> list[str | None]:
-    """Return, for each configuration, the first trial that has it, or None. Its parameters must be in the order of the search space."""
+    """Return the first trial of each configuration, or None for a configuration without a trial.
+
+    The parameters of each configuration must be in the order of the search space.
+    """
     t, texts = trials.c, [json.dumps(config) for config in configs]
     query = select(t.config, t.trial).where(t.job == job, t.config.in_(texts))
     first = {config: trial for config, trial in db.execute(query.order_by(t.number.desc()))}
@@ -288,7 +291,7 @@ def step_report(row: Row[Any]) -> CostedReport:
 def _trial_rows(mode: Mode) -> Select[Any]:
     """Return a query for the trials of one job, with their costs and counts. The query's parameter `of` is the job's id.
 
-    Costs and counts are correlated subqueries, because the database computes those only for the rows that it returns.
+    Costs and counts are correlated subqueries, because the database computes such subqueries only for the rows that it returns.
     """
     t, a, e = trials.c, attempts.c, entries.c
     posted = (e.job == t.job) & (e.trial == t.trial) & e.kind.is_not(None)

@@ -34,7 +34,9 @@ class BestTrial:
 
 
 def best_trials(db: Connection, job: str, spec: JobSpec, limit: int) -> list[BestTrial]:
-    """Return up to `limit` trials, best first: by the stage of the proxies and then by the metric of their newest report.
+    """Return up to `limit` trials, sorted by the metric of their newest report, best first.
+
+    If the job has proxies, trials that reached a higher stage (steps with the same proxy values) come before all others.
 
     Trials without a metric, and trials whose newest report violates a constraint, are left out.
     """
@@ -102,7 +104,7 @@ class RepeatedConfig:
 
 
 def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
-    """Return the configurations that have several complete trials, if all of these are feasible."""
+    """Return the configurations that have several complete trials, all of which are feasible."""
     by_config: dict[str, list[Any]] = {}
     for row in db.execute(_COMPLETE, {"of": job}):
         by_config.setdefault(row.config, []).append(row)
@@ -134,7 +136,7 @@ _NEWEST_REPORT = (
 def results(db: Connection, job: str) -> tuple[list[float], Money]:
     """Return the newest metric of each feasible trial, oldest trial first, and the job's spend at its newest report.
 
-    Trials without a metric are left out. The driver decides from the same values.
+    Trials without a metric are left out. The driver uses the same values for its decisions.
     """
     body = db.execute(_NEWEST_REPORT, {"of": job}).scalar()
     spent = ZERO if body is None else decode(body).spent

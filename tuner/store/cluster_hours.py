@@ -73,11 +73,13 @@ def begin(db: Connection, project: str, at: Instant) -> None:
         with db.begin_nested():
             db.execute(insert(cluster_clock).values(project=project, since=at, until=at))
     except IntegrityError:
-        return  # another process has inserted it
+        return  # another process has inserted the project's clock
 
 
 def advance(db: Connection, project: str, seen: MeteredSpan, now: Instant) -> bool:
-    """Move the project's clock from `seen.until` to `now`. Return True if the caller must count the machine time in between.
+    """Move the project's clock (the time up to which machine time is counted) from `seen.until` to `now`.
+
+    Return True if the caller must count the machine time in between.
 
     Return False if another process has moved the clock since `seen` was read. That process counts the time.
     """
@@ -166,7 +168,7 @@ def busy(db: Connection) -> Busy:
     several = j.id.in_(select(a.job).where(under_way)) & j.spec.contains('"nodes"')
     specs = db.execute(select(j.id, j.spec).where(several))
     nodes = {job: decode(spec).resources.nodes for job, spec in specs}
-    # The other nodes may be of another type than the first.
+    # The machine type of the attempt's other nodes is unknown, because it may differ from that of the first node.
     unknown += [(None, row.market) for row in rows for _ in range(nodes.get(row.job, 1) - 1)]
     return Busy(frozenset(row.node for row in rows if row.node), (*unknown, *[(None, None)] * count))
 

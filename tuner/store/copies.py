@@ -343,7 +343,10 @@ def jobs_in(database: Database) -> int:
 
 
 def contents(database: Database, now: Instant) -> ReplacedContents:
-    """Return the contents of the database that a restore needs. Raise Unavailable if the PostgreSQL server does not answer."""
+    """Read from a database the contents that matter to a restore, which will replace it.
+
+    Raise Unavailable if the PostgreSQL server does not answer.
+    """
     if database.is_sqlite and not Path(str(database.url.database)).exists():
         return ReplacedContents()
     try:

@@ -50,7 +50,10 @@ class TrainedTrial:
 
 
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
-    """Return the feasible reports that improved the job's best metric, in the order of their events. `spent` never decreases along them."""
+    """Return the feasible reports that improved the job's best metric, in the order of their events.
+
+    `spent` never decreases from one to the next.
+    """
     r, e = reports.c, events.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     before = best.over(order_by=(r.seq, r.step), rows=(None, -1))

@@ -28,7 +28,7 @@ class Delivery:
 
 
 def add(db: Connection, new: Delivery) -> bool:
-    """Add the delivery. Return False if one with its id exists already."""
+    """Add the delivery. Return False if a delivery with the same id exists already."""
     if exists(db, new.id):
         return False
     row = {name: getattr(new, name) for name in Delivery.__slots__}

@@ -74,9 +74,9 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
 
 
 def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
-    """Return the warm-start jobs of which events are missing from which this job learned.
+    """Return the sources of the job's warm start that lack events from which the job learned.
 
-    A source is returned if it has no mark, or if its newest recorded event is before its mark.
+    A source is an earlier job. It is returned if it has no mark, or if its newest recorded event is before its mark.
     """
     counted = {mark.source: mark.until_seq for mark in marks(db, job)}
     return [
@@ -97,7 +97,7 @@ def trial_up_to(
         job: The earlier job.
         trial: The trial of that job.
         step: The last step to include.
-        spec: The spec of the job that continues the trial. Violations are of its constraints.
+        spec: The spec of the job that continues the trial. Its constraints determine the violations.
     """
     r, t = reports.c, trials.c
     config = db.execute(select(t.config).where(t.job == job, t.trial == trial)).scalar()

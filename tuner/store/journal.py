@@ -34,7 +34,7 @@ from tuner.store.pareto_front import ParetoFront
 # Stop reasons after which a job can continue once its budget is raised.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
-# The statements of a turn. Parameters named `of_...` are compared with columns. All others set the value of a column.
+# The statements of one turn of the run loop. Parameters named `of_...` are compared with columns. All others set the value of a column.
 _OF_JOB: BindParameter[str] = bindparam("of_job")
 _OF_TRIAL: BindParameter[str] = bindparam("of_trial")
 _OF_ATTEMPT: BindParameter[int] = bindparam("of_attempt")
@@ -170,8 +170,8 @@ class SqlJournal:
 def _best_checkpoint(db: Connection, job: str, trial: str, spec: JobSpec) -> tuple[float, int] | None:
     """Return the metric and step of the trial's checkpoint with the best metric, or None if no checkpoint has a metric.
 
-    Only steps with a feasible report count. If the job has proxies, only steps of the highest stage among them count. If metrics are
-    equal, the lowest step wins.
+    Only steps with a feasible report count. If the job has proxies, only the steps of the trial's highest stage count (the last steps with
+    the same proxy values). If metrics are equal, the lowest step wins.
     """
     rows: list[tuple[float, int]] = _METRICS_OF_CHECKPOINTS.all(db, {"of_job": job, "of_trial": trial})
     return max(rows, key=lambda row: (*spec.rank(row[1], row[0]), -row[1]), default=None)
@@ -209,7 +209,7 @@ class SqlTx:
         for trial, values in self._trials.items():
             if trial in self._recorded.trials:
                 _UPDATE_TRIAL.run(self._db, {**values, "of_job": self._job, "of_trial": trial})
-            elif "state" in values:  # no row is created for a trial that has only a report so far
+            elif "state" in values:  # a trial that only reports gets no row before it has a state
                 row = {
                     "job": self._job,
                     "project": self._project,

@@ -105,7 +105,7 @@ def put_off(db: Connection, launch: Launch, not_before: Instant) -> None:
 
 
 def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
-    """Record that the launch was submitted to Ray. Return False if it is no longer wanted."""
+    """Record that the launch was submitted to Ray. Return False if the launch is not wanted any more."""
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state == "wanted")
     return db.execute(update(launches).where(mine).values(state="submitted", submitted_at=at)).rowcount == 1
 
@@ -150,13 +150,13 @@ def get(db: Connection, job: str) -> Launch | None:
 
 
 def live(db: Connection) -> list[Launch]:
-    """Return every launch that has not ended, in the order in which they were ordered."""
+    """Return every launch that has not ended, the earliest ordered launch first."""
     return [Launch(*row) for row in db.execute(_LIVE)]
 
 
 def actionable(db: Connection, now: Instant) -> list[Launch]:
     """Return the launches that have not ended, without launches that are put off and whose job has not begun to run.
 
-    Many launches may be left out, because they wait for the time windows of their jobs.
+    Launches that wait for the time windows of their jobs are put off. There may be many of them.
     """
     return [Launch(*row) for row in db.execute(_ACTIONABLE, {"now": now})]

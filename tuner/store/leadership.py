@@ -23,7 +23,7 @@ from tuner.domain.time import NS, Instant
 
 def take(db: Connection, name: str, holder: str, *, now: Instant, until: Instant) -> bool:
     """Take the lease `name`, or renew it, until `until`. Return False if another holder has it."""
-    # A lease that seems to last longer than this was taken before the clock was set back, and counts as expired.
+    # A lease that seems to last longer than `longest` was taken before the clock was set back. It counts as expired.
     lease, longest = leases.c, 2 * (until - now)
     over = (lease.until <= now) | (lease.until > now + longest)
     free = (lease.name == name) & ((lease.holder == holder) | over)

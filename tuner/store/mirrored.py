@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-import sqlalchemy.orm  # noqa: F401  Optuna imports it in a mirror's thread. During that import, no other thread could build a query.
+import sqlalchemy.orm  # noqa: F401  Otherwise Optuna imports it in a mirror's thread, which blocks queries of other threads meanwhile.
 from sqlalchemy import Connection, func, or_, select
 
 from tuner.database.tables import events, reports
@@ -19,8 +19,8 @@ class ChangedTrial:
     """A changed trial in its current state, with its new reports."""
 
     row: TrialRow
-    is_as_of_then: bool  #: Whether `row` is as of the last included event. False if the trial has changed since, so that it is newer.
-    #: Each report with the trial's best feasible value up to that step.
+    is_as_of_then: bool  #: Whether `row` is the trial's state at the last included event. False if the trial changed after it.
+    #: Each new report, with the trial's best feasible metric up to the step of the report.
     reports: list[tuple[CostedReport, float | None]] = field(default_factory=list)
 
 

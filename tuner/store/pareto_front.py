@@ -4,8 +4,9 @@ A report is on the front unless another report is at least as good in all of the
 (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The metrics are those of the job's one or two objectives. Therefore
 the best report within any cost limits is on the front.
 
-If the job has proxies, only reports of the highest stage that any report has reached are on the front, because metrics of steps that
-were trained with different values of the proxies are not comparable. Reports that violate a constraint of the job are not on the front.
+If the job has proxies, its steps are divided into stages: a stage consists of the steps that are trained with the same values of the
+proxies. Metrics of different stages are not comparable, so only reports of the highest stage that any report has reached are on the front.
+Reports that violate a constraint of the job are not on the front.
 
 Queries read the front instead of all reports: of a million reports, only some hundreds are on the front. The front is derived from
 the reports alone, and is updated in the transaction that records each report.
@@ -52,7 +53,7 @@ class ParetoFront:
         job: The job.
         project: Its project.
         spec: Its spec.
-        stage: The stage of the proxies that all reports on the front have.
+        stage: The stage of all reports on the front. It is 0 for a job without proxies.
         points: The losses and costs of each report on the front, in the order of `_NAMES`.
     """
 
@@ -71,8 +72,9 @@ class ParetoFront:
     def note(self, db: Connection, report: ReportRow, *, seq: int) -> None:
         """Add a report to the front unless a report on it is at least as good, and remove the reports that the new one beats.
 
-        A report of a higher stage removes all others. A report of a lower stage changes nothing. The report must have a metric and be
-        feasible. Call this in the order of the job's events, because the first of several equal reports stays on the front.
+        A report of a higher stage than the front's removes all reports from the front. A report of a lower stage changes nothing. The
+        report must have a metric and be feasible. Call this in the order of the job's events, because the first of several equal reports
+        stays on the front.
         """
         assert report.value is not None
         cost, stage = report.cost, self.spec.fidelity.stage(report.step)

@@ -35,9 +35,9 @@ def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
 
 
 def at_work(db: Connection, project: str) -> list[int]:
-    """Return the concurrency (how many trials may run at once) of each job of the project that takes part of its quota.
+    """Return how many trials may run at once, for each job that counts against the project's quota.
 
-    These are the jobs that have a driver, and the jobs whose driver died while they ran.
+    The jobs that have a driver count, and those whose driver died while they ran.
     """
     query = select(jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
@@ -64,7 +64,7 @@ _OWNER = (jobs.c.project, job_tags.c.value)
 def waiting(db: Connection, now: Instant) -> list[Waiting]:
     """Return the jobs that wait for a driver and whose launch is due.
 
-    A job whose driver died while the job was running is left out, because it keeps its place in the cluster.
+    A job whose driver died while the job was running is left out, because it gets its next driver without waiting in the queue.
     """
     due = (launches.c.state == "wanted") & (launches.c.not_before <= now) & ~BEGUN
     query = (
@@ -82,7 +82,7 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
 def begun(db: Connection) -> set[str]:
     """Return the running jobs whose driver has started.
 
-    A job whose driver has died since is included, because it keeps its place in the cluster.
+    A job whose driver has died since is included, because it gets its next driver without waiting in the queue.
     """
     return set(db.execute(select(jobs.c.id).where(BEGUN)).scalars())
 
@@ -90,8 +90,7 @@ def begun(db: Connection) -> set[str]:
 def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
     """Return the time windows of these jobs, by job. A job without a window is left out.
 
-    Only the specs of jobs with a window are read, because the service asks for thousands of jobs when it starts, and only a few have a
-    window.
+    The specs of other jobs are not read. When the service starts, it passes thousands of jobs, of which only a few have a window.
     """
     by_job: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):

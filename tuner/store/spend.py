@@ -61,7 +61,7 @@ class SpendRow:
     lost: Cost = FREE
     jobs: int = 0
     trials: int = 0  #: Trials with an entry in the span.
-    completed: int = 0  #: The trials among these that are completed.
+    completed: int = 0  #: How many of these trials are completed.
     preemptions: int = 0  #: Attempts that ended by preemption in the span.
     retries: int = 0  #: Attempts that began in the span after an attempt that failed or was lost.
     #: Size of the stored files times the time in which they were stored. None if the groups cannot be matched to stored files.
@@ -72,10 +72,10 @@ class SpendRow:
     read_bytes: int = 0  #: Size of the checkpoints that the attempts read.
     written_bytes: int = 0  #: Size of the checkpoints that the attempts wrote.
     moved_bytes: int = (
-        0  #: The part of both sizes that was moved to or from the storage by attempts in another region.
+        0  #: The part of `read_bytes` and `written_bytes` that attempts outside the storage's region moved.
     )
     unplaced_bytes: int = (
-        0  #: The part of both sizes for which it is not known whether it was moved between regions.
+        0  #: The part of `read_bytes` and `written_bytes` for which it is not known whether it was moved between regions.
     )
     transfer_usd: Money | None = (
         None  #: Cost of moving `moved_bytes` between regions. None if it is not known.
@@ -85,7 +85,7 @@ class SpendRow:
     #: The part of the datasets that attempts in another region downloaded from buckets.
     data_moved_bytes: int = 0
     data_unplaced_bytes: int = (
-        0  #: The part from buckets for which it is not known whether it was moved between regions.
+        0  #: The part of `data_read_bytes` from buckets for which it is not known whether it was moved between regions.
     )
     #: What the cloud of the buckets charges for moving `data_moved_bytes`. None if it is not known.
     data_transfer_usd: Money | None = None
@@ -126,10 +126,10 @@ def rows(
     storage_region: str = "",
     data_region: str = "",
 ) -> list[SpendRow]:
-    """Return one row for each combination of values of the grouping keys that has anything to report in the time span.
+    """Return the spend and the counts of the time span, with one row for each combination of values of the grouping keys.
 
-    This is a ledger entry, a preemption, a retry, or the transfer of a checkpoint or dataset. With no keys, return a single row with the
-    totals.
+    A combination without ledger entries, preemptions, retries and transfers in the span has no row. Without keys, return a single row with
+    the totals.
 
     Args:
         storage_region: The region of the checkpoint storage. If empty, it is not known which checkpoints were moved between regions.
@@ -242,7 +242,10 @@ def _transferred(
     )
 
     def by_place(size: ColumnElement[int], other: str) -> tuple[ColumnElement[int], ColumnElement[int]]:
-        """Return two columns, each `size` or 0: what was moved, because the attempt ran outside the region `other`, and what is unknown."""
+        """Return two columns: the bytes that were moved between regions, and the bytes for which this is not known.
+
+        Each is `size` or 0. `size` was moved if the attempt ran outside the region `other`. This is not known if one of the two regions is unknown.
+        """
         region = a.region if other else null()
         moved = case((func.lower(region) != other.lower(), size), else_=0)
         return moved, case((region.is_(None), size), else_=0)

@@ -103,7 +103,7 @@ def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]
     another job that has not ended names this job for a warm start or as its teacher.
     """
     j, launch, export = jobs.c, launches.c, exports_table.c
-    queries = {  # from the weakest reason to the strongest, which replaces those before it
+    queries = {  # from the weakest reason to the strongest; for each job the last matching reason is returned
         "{} learns from a trial of it": _users(teachers, which),
         "{} continues its trials": _users(warm_starts, which),
         "{} of the job is {}": select(export.job, export.export, export.state).where(
@@ -118,7 +118,7 @@ def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]
 
 
 def _users(table: Table, which: Select[tuple[str]]) -> Select[Any]:
-    """Return a query for pairs of jobs: a source among the jobs `which`, and the first job that uses it and has not ended."""
+    """Return a query for pairs of jobs: a source (one of the jobs `which`), and the first unfinished job that uses the source."""
     t = table.c
     query = select(t.source, func.min(t.job)).join(jobs, jobs.c.id == t.job)
     return query.where(t.source.in_(which), jobs.c.state.not_in(_FINAL)).group_by(t.source)
@@ -309,7 +309,7 @@ def spans(
 def stored(project: str, job: str | None = None) -> Select[tuple[str]]:
     """Return a query for the ids of the project's jobs that have files in the storage.
 
-    If `job` is given, the query selects only this job, even if it no longer has files.
+    If `job` is given, the query selects only this job, even if it has no files any more.
     """
     s = storage_spans.c
     is_chosen = s.bytes > 0 if job is None else s.job == job

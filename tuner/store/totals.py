@@ -108,9 +108,9 @@ class Totals:
     queue_wait_ns: int  #: Time from submission to the first driver, summed over the `started` jobs.
     #: Number of jobs that are due to be launched, without those whose driver died while they ran.
     waiting: int
-    #: Since when the longest waiting of the `waiting` jobs has waited. None if no job waits.
+    #: When the launch of the job that has waited longest was ordered. None if no job waits.
     waiting_since: Instant | None
-    #: The oldest of the last heartbeats of all running drivers. None if no driver runs.
+    #: Time of the last heartbeat of the running driver that has been silent longest. None if no driver runs.
     silent_since: Instant | None
     deliveries: Mapping[str, int]  #: Number of webhook deliveries by state.
     undelivered_since: (
@@ -129,14 +129,14 @@ class Running:
     #: Mean time per step of the trial that reported last. None if there is no report yet.
     step_ns: int | None
     improved_spent: Money  #: The job's spend when its best metric was reported.
-    #: Sums over the running attempts: `cpu_ns` in `cpu_wall_ns` of wall time, and `gpu_percent` over `gpu_samples` samples.
+    #: Sums over the running attempts: processor time `cpu_ns` within the wall time `cpu_wall_ns`, and `gpu_percent` of `gpu_samples` samples.
     used: Mapping[str, int]
 
 
 def totals(db: Connection, now: Instant) -> Totals:
     """Return the totals over all jobs and projects."""
     j, w = jobs.c, launches.c
-    # The wait may be negative, because the two times come from the clocks of two machines.
+    # A negative wait counts as 0. It occurs because the two times come from the clocks of two machines.
     wait = j.started_at - j.created_at
     started, waited = db.execute(
         select(func.count(), func.coalesce(func.sum(case((wait > 0, wait), else_=0)), 0)).where(
@@ -202,7 +202,7 @@ def _open(db: Connection) -> tuple[Account, int]:
 def running(db: Connection) -> list[Running]:
     """Return all running jobs, by id."""
     a, r, f, e = accounts.c, reports.c, front.c, events.c
-    # The last report of a job, and the oldest of its best reports. An index answers each of these subqueries.
+    # The event numbers of the job's last report, and of the oldest of its equally best reports. An index answers each of these subqueries.
     last = select(func.max(r.seq)).where(r.job == a.job).correlate(accounts).scalar_subquery()
     best = (
         select(f.seq)

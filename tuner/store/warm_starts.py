@@ -71,7 +71,7 @@ def note(db: Connection, job: str, project: str, sources: Sequence[str]) -> None
 
 
 def marks(db: Connection, job: str) -> list[Mark]:
-    """Return the job's marks in the order in which it names its sources."""
+    """Return the job's marks, one for each of its sources, in the order in which the job names the sources."""
     w = warm_starts.c
     rows = db.execute(select(w.source, w.until_seq).where(w.job == job).order_by(w.number))
     return [Mark(row.source, row.until_seq) for row in rows]
