@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 VERSION = 1
-# The stored name of each type. A name is in the rows of every database and stays the same if its class is renamed.
+# The stored name of each type. The rows of every database contain these names, so a name must stay the same if its class is renamed.
 _TYPES: Mapping[str, "type[DataclassInstance]"] = {
     "Launched": events.Launched,
     "Inherited": events.Inherited,
@@ -90,8 +90,7 @@ def decode(text: str) -> Any:
     """Return the value that `encode` wrote.
 
     Raises:
-        ValueError: The text is not what `encode` writes, names a type or a field that this code does not know, or is of another
-            version.
+        ValueError: The text is not what `encode` writes, names a type or a field that this code does not know, or has another version of the format.
     """
     wrapped = json.loads(text)
     try:
@@ -145,7 +144,10 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
 @cache
 def _fields_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
-    """Return the name of each field with its default if the field is marked as new, and else with `MISSING`, which equals no value."""
+    """Return the name of each field, with the value for which `_fields` leaves the field out.
+
+    This is the default of a field that is marked as new. For other fields it is `MISSING`, which equals no value.
+    """
     return [
         (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)
         for field in dataclasses.fields(kind)

@@ -43,8 +43,8 @@ LOOK_AGAIN_S, SLOWER = 0.001, 50
 class ReaderWriterLock:
     """Lock between the threads of one process that read and commit. A waiting commit blocks new readers.
 
-    Only one thread reads at a time: several would share Python's interpreter, so each of them, and every thread that
-    waits for them, would take longer.
+    Only one thread reads at a time. Several readers would share Python's interpreter, so each reader, and each thread that waits for the
+    readers, would take longer.
 
     Measured with eight reading and four writing threads, 99 % of the writes took at most 0.2 to 0.4 s. With a lock that lets
     readers pass a waiting commit, they took at most 0.4 to 1 s, and only a quarter as many writes were done. For measurements
@@ -147,7 +147,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 class Database:
     """The connections to one database. Thread-safe.
 
-    With SQLite, every write transaction takes the write lock when it begins, so that none fails half-way because of another writer.
+    With SQLite, every write transaction takes the write lock when it begins, so that it cannot fail half-way because of another writer.
 
     Args:
         failpoint: For tests, the point at which this process exits (`tuner.database.failpoints`). Empty means that it does not exit.
@@ -155,7 +155,7 @@ class Database:
             for example because it restarts.
 
     Raises:
-        ValueError: The URL is not usable, or there is no such failpoint. The text names the setting.
+        ValueError: The URL is not usable, or `failpoint` names no failpoint. The text names the setting.
     """
 
     def __init__(self, url: str, *, failpoint: str = "", connect_timeout_s: float = 0.0) -> None:
@@ -171,7 +171,7 @@ class Database:
             )
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # A database in memory has one connection per thread.
+        # The size of the pool is not set for a database in memory, because each thread then has its own connection.
         pool = {"pool_size": CONNECTIONS, "max_overflow": 0} if self.url.database else {}
         try:
             self.engine = create_engine(
@@ -287,7 +287,7 @@ class Database:
     def downgrade(self, to: str) -> None:
         """Take the schema back to an older revision, for a version of tuner that does not know the newer one.
 
-        Data that the older schema has no place for is lost.
+        Data that the older schema cannot store is lost.
 
         Raises:
             Unavailable: The database is newer than this code, or other transactions keep its tables locked.

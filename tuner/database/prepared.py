@@ -29,7 +29,7 @@ class Prepared:
 
     def __init__(self, statement: ClauseElement) -> None:
         self._statement = statement
-        # The SQL and the constants in it, by SQLAlchemy's name of the database and the names of the parameters.
+        # The compiled SQL with its constants. The key consists of SQLAlchemy's name of the database and the names of the parameters.
         self._compiled: dict[tuple[str, ...], tuple[str, Parameters]] = {}
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Prepared:
             if rows:
                 return connection.cursor().executemany(sql, [{**constants, **row} for row in rows])
             cursor = connection.execute(sql, {**constants, **parameters})
-            # SQLite computes each row when it is fetched, so fetching can fail, too.
+            # Fetch the rows inside this `try`, because SQLite computes each row when it is fetched, so fetching can fail too.
             return cursor.fetchall() if fetches else cursor
         except kinds as error:
             if db.dialect.is_disconnect(error, connection, None):
@@ -94,9 +94,9 @@ class Prepared:
 
     def _compile(self, dialect: Dialect, names: list[str]) -> tuple[str, Parameters]:
         if dialect.name == "sqlite":
-            # SQLAlchemy's default for SQLite is positional parameters, whose values would have to be ordered for each execution.
+            # Use named parameters. SQLAlchemy's default for SQLite is positional parameters, whose values must be put in order for each execution.
             dialect = sqlite.dialect(paramstyle="named")
-        # Compiled as for several rows, so that SQLAlchemy does not add a clause that returns the new row's key.
+        # `for_executemany` prevents SQLAlchemy from adding a clause that returns the new row's key.
         compiled = self._statement.compile(dialect=dialect, column_keys=names, for_executemany=True)
         assert isinstance(compiled, SQLCompiler)
         return str(compiled), {

@@ -52,7 +52,7 @@ def append_only(table: Table, *, same: str) -> None:
         same: The SQL condition under which a new row, `NEW`, would replace an existing one.
     """
     refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
-    # SQLite's INSERT OR REPLACE deletes rows without firing the DELETE trigger.
+    # In SQLite, INSERT OR REPLACE deletes rows without firing the DELETE trigger, so another trigger refuses an INSERT that would replace a row.
     is_there = f"WHEN EXISTS (SELECT 1 FROM {table.name} WHERE {same})"
     sqlite = (
         f"CREATE TRIGGER {table.name}_no_update BEFORE UPDATE ON {table.name} {refuse}",

@@ -30,8 +30,8 @@ class BudgetWait:
     project: str
     name: str
     began_at: Instant  #: Start of the budget period in which the job was paused.
-    #: What the budget had left when the job had paused. This may be more than when the job's hold was refused, because the unused holds
-    #: of its trials were released in between.
+    #: What the budget had left after the job had paused. It may have had less left when it refused the job's hold, because the unused holds
+    #: of the job's trials were released after that.
     left: Cost
     not_before: Instant
     tries: int  #: How often the job was resumed and paused again in this period.

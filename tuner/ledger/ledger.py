@@ -36,7 +36,8 @@ from tuner.domain.time import Instant
 from tuner.ledger import shared_budgets
 
 UNITS = ("usd", "gpu_ms")
-# The amounts of an account are sums over its entries: posted = entered, and held = put - taken. Each sum is over these types of entries.
+# The amounts of an account follow from three sums over its entries: posted = entered, and held = put - taken. These are the types of the
+# entries in each sum.
 _PARTS: Mapping[str, tuple[EntryType, ...]] = {
     "entered": ("post", "correct"),
     "put": ("hold",),
@@ -224,7 +225,7 @@ def settle(
 def settle_open(
     db: Connection, project: str, job: str, used: Callable[[OpenHold], Mapping[CostKind, Cost]], at: Instant
 ) -> Cost:
-    """Settle all open holds of a job that no longer has a driver, and return the cost that was posted.
+    """Settle all open holds of a job that has no driver any more, and return the cost that was posted.
 
     The holds of exports stay open, because exports run in processes of their own.
 
@@ -246,7 +247,7 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
     to all shared budgets, and the rest to the job's account alone.
 
     Args:
-        where: Gives the cost to post, its time (`placed_at`), and its trial and attempt. No hold with this id was placed.
+        where: A hold that was never placed. Its cost is posted for its trial and attempt at the time `placed_at`.
     """
     own = where.cost.at_most(account(db, job).left)
     shared = shared_budgets.allowance(db, project, job, where.placed_at, own).left
@@ -277,7 +278,7 @@ def correct(
     """Move posted cost between cost kinds, such as from `train` to `lost`. Repeating a correction with the same id changes nothing.
 
     Args:
-        where: Gives the id, the trial and the attempt of the correction. It is not a hold, and its cost is ignored.
+        where: The id, the trial and the attempt of the correction, in the form of a hold. No such hold exists, and its cost is ignored.
         costs: The amount to add to each cost kind. It may be negative.
 
     Raises:

@@ -158,7 +158,7 @@ class MirrorThread(threading.Thread):
             else:
                 self._positions.pop(job, None)
         except Exception:
-            # Perhaps only this job cannot be written, so the other jobs must not wait for it.
+            # Put this job off for a while: perhaps only this job cannot be written, and the other jobs must not wait for it.
             failures = self._put_off.get(job, (0, 0.0))[0] + 1
             self._put_off[job] = (failures, time.monotonic() + 2 * _retry_s(failures))
             raise

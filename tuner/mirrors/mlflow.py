@@ -50,7 +50,7 @@ _JOB_STATUS = {"succeeded": "FINISHED", "cancelled": "KILLED", "failed": "FAILED
 
 @dataclass
 class _TrialRun:
-    """The MLflow run of a trial. `last_step` is None until it is looked up."""
+    """The MLflow run of a trial. `last_step` is the newest step in the run, or None until it is looked up in MLflow."""
 
     run: str
     status: str
@@ -146,7 +146,8 @@ class MlflowMirror:
         if known.last_step is None:
             held = self._client.get_metric_history(known.run, "cost_usd")
             known.last_step = max((point.step for point in held), default=0)
-        # Logged each time, because a crash may have left a run without parameters. Logging the same values again changes nothing.
+        # The parameters are logged even if the run exists, because a crash may have left a run without them. Logging the same values again
+        # changes nothing.
         params = [Param(_name(name), str(value)[:VALUE_MAX]) for name, value in trial.config.items()]
         for some in _portions(params, PARAMS_AT_ONCE):
             self._client.log_batch(known.run, params=some)
@@ -167,7 +168,7 @@ class MlflowMirror:
     def _register(self, parent: _JobRun, job: MirroredJob, models: Sequence[Model]) -> None:
         """Upload the files of each model, and register them as a version of the MLflow model with the job's name.
 
-        Models that are registered already are skipped. So are models whose files are missing.
+        Models that are already registered, and models whose files are missing, are skipped.
         """
         name = _name(job.name)
         held = [

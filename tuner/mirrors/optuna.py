@@ -175,7 +175,7 @@ def is_written(step: int, max_step: int | None, rungs: Sequence[int]) -> bool:
     """Return whether the metric value of a step is written to Optuna.
 
     If a trial has at most VALUES_MAX steps, all values are written. If it has more, only the values of the first step, the last step, the
-    rungs and every nth step are written.
+    rungs and about VALUES_MAX steps at equal intervals are written.
     """
     every = max(1, -(-(max_step or 0) // VALUES_MAX))
     return step % every == 0 or step in (1, max_step, *rungs)

@@ -104,7 +104,7 @@ class MirroredReport:
     def numbers(self, metric: str) -> dict[str, float]:
         """Return every reported metric that is a number, the best value so far, and the cost.
 
-        The cost comes last. If a mirror writes the numbers in this order and has the cost of a step, it has the whole step.
+        The cost comes last. A mirror that writes the numbers in this order has all numbers of a step as soon as it has the cost of the step.
 
         Args:
             metric: The name of the objective's metric. The best value so far gets the name `best_METRIC`.

@@ -24,7 +24,7 @@ _CRC = struct.Struct("<I")
 
 
 class TensorBoardMirror:
-    """The TensorBoard mirror. The run of a trial is in `folder/JOB/TRIAL/`.
+    """The TensorBoard mirror. The run of a trial is in `folder/NAME-JOB/TRIAL/`, where NAME and JOB are the job's name and id.
 
     Its methods raise OSError if a file cannot be read or written.
     """
