@@ -71,14 +71,14 @@ def accumulate(
     else:
         scaler.step(optimizer)
         scaler.update()
-    # Read all at once, because each read waits for the GPU.
+    # Read all losses at once, because each read waits for the GPU.
     values: list[float] = torch.stack(losses).tolist()
     return sum(values)
 
 
 @contextmanager
 def _exchange(model: Any, *, is_last: bool) -> Iterator[None]:
-    """Let the ranks exchange gradients in the backward pass of this block only if it is the last one of a step (`is_last`)."""
+    """Let the ranks exchange gradients in the backward pass of this block only if `is_last`: it is the last pass of its step."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule):
         model.set_requires_gradient_sync(is_last)
@@ -127,8 +127,8 @@ def _rows(batch: Any, size: int, start: int, end: int) -> Any:
 def recompute(model: M, every: int = 1) -> M:
     """Keep fewer activations of a model in memory, and compute the others again in the backward pass. Return the same model.
 
-    Every n-th block of the model's longest `nn.Sequential` or `nn.ModuleList` keeps nothing but its input. A list whose blocks are of one
-    kind is preferred. Losses and gradients stay the same, also with dropout. A step takes up to a third longer.
+    Every n-th block of the model's longest `nn.Sequential` or `nn.ModuleList` keeps nothing but its input. A list whose blocks all have the
+    same class is preferred. Losses and gradients stay the same, also with dropout. A step takes up to a third longer.
 
     Args:
         model: A model whose blocks are in an `nn.Sequential` or an `nn.ModuleList`.
@@ -148,7 +148,8 @@ def recompute(model: M, every: int = 1) -> M:
             "the model has no nn.Sequential or nn.ModuleList of blocks; give the part that has one"
         )
     for block in [*blocks][::every]:
-        # A bound method instead of a partial: a deep copy of the model binds it to the copied block, so the copy calls its own blocks.
+        # Use a bound method instead of a partial, because a deep copy of the model binds the method to the copied block. So the copy calls
+        # its own blocks.
         block.forward = MethodType(_recomputed, block)
     note(recompute_every=every)
     return model
@@ -164,8 +165,8 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def fit_batch_size(step: Callable[[int, int], object], largest: int, *, smallest: int = 1) -> tuple[int, int]:
     """Return the largest micro-batch that fits into memory, and the number of micro-batches that make up a batch of `largest`.
 
-    `step` is tried with `largest` examples, and with half as many as long as memory runs out. So the effective batch stays the same,
-    and with it what training learns. The result is recorded as a fact of the trial.
+    `step` is tried with `largest` examples. Whenever memory runs out, it is tried with half as many. The micro-batches together are always
+    the whole batch, so training has the same result. The sizes are recorded as facts of the trial.
 
         size, parts = fit_batch_size(try_one, largest=config["batch_size"])
         ...
@@ -191,7 +192,7 @@ def fit_batch_size(step: Callable[[int, int], object], largest: int, *, smallest
         else:
             note(fitted_batch_size=size, accumulation_steps=parts)
             return size, parts
-        # Not in the handler: the exception's traceback keeps the tensors of the step in memory.
+        # Free the memory here and not in the exception handler, where the exception's traceback still keeps the tensors of the step in memory.
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         size //= 2
@@ -232,7 +233,7 @@ def distillation_loss(
     """Return the loss of a student that learns from labels and from the predictions of a teacher (Hinton et al. 2015).
 
     It is `weight` times the Kullback-Leibler divergence of the softened predictions, times the squared temperature so that its gradient
-    does not depend on that, plus `1 - weight` times the cross entropy with the labels.
+    does not depend on the temperature, plus `1 - weight` times the cross entropy with the labels.
 
     Args:
         student: The student's logits, shape (n, classes).

@@ -57,7 +57,7 @@ class ArtifactLimits:
 
 
 def check_room(total_bytes: int, room_bytes: int | None) -> None:
-    """Raise ArtifactRefused if the artifacts of an attempt exceed `room_bytes`, what was left of the job's limit. None means no limit."""
+    """Raise ArtifactRefused if the artifacts of an attempt exceed `room_bytes`, the unused rest of the job's limit. None means no limit."""
     if room_bytes is not None and total_bytes > room_bytes:
         raise ArtifactRefused(
             f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {room_bytes} were left for this "

@@ -38,11 +38,12 @@ def tuner_model() -> str | None:
 def TunerCallback(*metrics: str, every: int = 1, artifacts_dir: str | Path | None = None) -> Any:
     """Return a callback for `xgboost.train` or `lightgbm.train`, depending on which was imported.
 
-    It reports after each step, and saves and stops when the service says so.
+    The callback reports after each step. It saves and stops when the service requests it.
 
     Args:
         metrics: The names of the metrics to report: data set, dash, metric, such as `valid-logloss`. Without names all are reported.
-        every: The number of boosting rounds that are one step of the job. A round takes milliseconds, and a report about one.
+        every: The number of boosting rounds that are one step of the job. A report takes about a millisecond, so report less often if
+            rounds take only milliseconds.
         artifacts_dir: A directory whose new and changed files are stored with each step, with the limits of `SpotSafe.report`.
 
     Raises:
@@ -69,7 +70,7 @@ class _LightGBMCallback:
         self._earlier: Any = None
         if self._run.restored is not None and (self._run.restored / EVALUATIONS_FILE).exists():
             recorded = json.loads((self._run.restored / EVALUATIONS_FILE).read_text())
-            # If training ended in the middle of a step, the model has more rounds than the finished steps.
+            # Use the recorded number of rounds: if training ended in the middle of a step, the model has more rounds than its finished steps have.
             self._rounds, self._earlier = recorded["rounds"], recorded["evaluations"]
         self._is_recorded = self._run.restored is None or self._earlier is not None
         self._evaluations: list[list[list[Any]]] = []  # LightGBM's scores, by round
@@ -77,7 +78,9 @@ class _LightGBMCallback:
         self._began = False
 
     def continuing(self, *callbacks: Any) -> list[Any]:
-        """Return the list of callbacks to pass to `lightgbm.train`: this one, and the given ones so that they continue after a restore.
+        """Return the list of callbacks to pass to `lightgbm.train`, in which the given callbacks continue after a restore.
+
+        The list replaces this callback and the given ones.
 
         The given callbacks then count the rounds of all attempts. After a restore, those that LightGBM calls after each round first
         get the earlier rounds again, with the recorded scores.
@@ -139,7 +142,7 @@ class _LightGBMCallback:
     def _report(
         self, rounds: int, scores: Mapping[str, float], model: Any, file: str, evaluations: Any, *, last: bool
     ) -> None:
-        """If `rounds` rounds complete a step, report the step, and save if the service wants that. `last` says whether training ends now."""
+        """If `rounds` rounds complete a step, report the step, and save if the service requests it. `last` is True if training ends now."""
         self._rounds = rounds
         if rounds % self._every:
             return
@@ -183,7 +186,7 @@ class _BeforeRound:
 def _counted_from(env: Any, begin: int) -> Any:
     """Return LightGBM's environment of a round, changed as if training had begun with round `begin`.
 
-    Its last round is the number of rounds in the call. LightGBM had added the rounds of the restored model to it.
+    In the result, the last round is the number of rounds in the call, without the rounds of the restored model that LightGBM has added.
     """
     return dataclasses.replace(
         env, begin_iteration=begin, end_iteration=env.end_iteration - env.begin_iteration
@@ -219,12 +222,12 @@ class _EarlierRounds:
         model.update, model.eval_set = self._update, self._eval_set
 
     def end(self) -> None:
-        """Restore the model's own methods, so that it trains."""
+        """Restore the model's own methods, so that the following rounds train the model."""
         for method in ("update", "eval_set"):
             vars(self._model).pop(method, None)
 
     def _update(self, dtrain: Any, iteration: int, fobj: Any = None) -> None:
-        # The model is not loaded earlier, because other callbacks first note how many rounds the model has when training begins.
+        # Load the model only at the first of these rounds, because other callbacks note how many rounds the model has when training begins.
         if iteration == 0:
             self._load()
         if iteration >= self._rounds:
@@ -285,7 +288,8 @@ class _XGBoostCallback(_LightGBMCallback):
     def after_training(self, model: Any) -> Any:
         if self._earlier_rounds is not None:
             self._earlier_rounds.end()
-        # If a callback ends the training, XGBoost does not call the callbacks after it for that round, so this one may have to catch up.
+        # If another callback ends the training, XGBoost does not call later callbacks for that round. So report the last round here if it
+        # was not reported.
         evaluated = max((len(seen) for of in self._history.values() for seen in of.values()), default=0)
         if self._uncounted_rounds + evaluated > self._rounds:
             self.after_iteration(model, evaluated - 1, self._history)

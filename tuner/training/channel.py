@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 from tuner.training import measured
 
-# The cost kinds that a child can name for the time that follows. The supervisor adds the others.
+# The cost kinds with which a child may bill its time from then on. The supervisor bills the other cost kinds.
 Kind = Literal["setup", "restore", "train", "checkpoint"]
 FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
-ASK_S = 0.1  # the least time between two questions, because one took 0.36 ms on a busy machine, and a batch may take less than that
+ASK_S = 0.1  # the least time between two questions: a question took 0.36 ms on a busy machine, and a batch may take less time than that
 
 
 class StopTraining(SystemExit):
@@ -82,7 +82,7 @@ class Reply:
 
     stop: bool  #: The attempt is over.
     save: bool  #: Write a checkpoint of the current state.
-    #: Keep a copy of this step's state in place of the one kept before, and write nothing yet.
+    #: Keep a copy of this step's state in memory, and write nothing yet. It replaces an earlier copy.
     keep: bool = False
     flush: bool = False  #: Write a checkpoint of the copy that was kept.
 

@@ -155,7 +155,7 @@ def restore(
     try:
         saved_ranks = state.get("ranks", 1)
         others = [_read_rank(directory, other) for other in range(1, saved_ranks)]
-        # If the number of ranks has changed, the saved states of the other ranks do not fit. All ranks then continue from that of rank 0.
+        # If the number of ranks has changed, the saved states of ranks other than 0 do not fit. All ranks then continue from the state of rank 0.
         own = others[rank - 1] if rank and saved_ranks == ranks else state
         missing = sorted(set(parts) ^ set(state["parts"]))
         if missing:

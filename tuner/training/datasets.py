@@ -3,8 +3,8 @@
 A cache is a directory with one entry, itself a directory, for each version of a dataset. An entry contains:
 
 - `lock`: its file lock. A process that reads the entry holds it shared until the process ends. A process that downloads or removes the
-  entry holds it exclusively. The kernel releases the locks of a process that is killed. The time of the file is that of the last use, or
-  that at which bytes of the download last arrived.
+  entry holds it exclusively. The kernel releases the locks of a process that is killed. The file's modification time is the time of the
+  last use, or the time at which bytes of the download last arrived.
 - `size`: the bytes that count towards the limit of the cache, from the beginning of the download on.
 - `partial`: an unfinished download. The next process that wants the entry removes what a killed process has left.
 - `data`: the complete content.
@@ -48,7 +48,7 @@ STAMPS = frozenset(
 )
 AT_ONCE = 16  # how many files of a folder are downloaded at once
 LOG_EVERY_S = (
-    0.5  # how often the bytes are logged; a killed process loses the count since its last line in the log
+    0.5  # seconds between two lines in the log; if a process is killed, the bytes after its last line are not counted
 )
 WAIT_S = 0.2  # time between two checks whether another process has finished its download
 HTTP_SILENCE_S = 60
@@ -68,8 +68,8 @@ def dataset(url: str | os.PathLike[str], **options: Any) -> Path:
     """Return the path of a local copy of a remote file or folder. Do not change the copy, because other trials read it, too.
 
     The copy is in a cache of the machine, `TUNER_CACHE_DIR`, and stays there until the process ends. The first process downloads the data,
-    and others wait for it. Each process asks the server whether the data has changed since; if so, it is downloaded again. In one
-    process, further calls return the same path.
+    and others wait for it. Each process asks the server whether the data has changed since; if so, it is downloaded again. Further calls in
+    the same process return the same path.
 
     Args:
         url: `s3://`, `gs://`, `az://`, `http://` and other URLs of fsspec. The path of a local file or folder is returned unchanged.
@@ -302,7 +302,7 @@ class Source:
     is_folder: bool
     size: int  #: The total size in bytes. A file whose server does not send its size counts as 0.
     key: str  #: The name of the cache entry: a hash of the URL, the options and the version of the content.
-    from_bucket: bool  #: Whether it is in the object storage of a cloud.
+    from_bucket: bool  #: Whether the source is in the object storage of a cloud.
 
 
 @contextlib.contextmanager
@@ -312,7 +312,7 @@ def _source(url: str, options: Mapping[str, Any]) -> Iterator[Source]:
     Therefore fsspec's own event loop is not used: its threads would remain, and a worker could not fork trials from a process that has
     prepared data.
     """
-    import asyncio  # here, because a worker imports this module for its constants, too
+    import asyncio  # imported here, because a worker imports this module only for its constants
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="dataset", daemon=True)
@@ -360,7 +360,7 @@ def _file_system(url: str, options: dict[str, Any], loop: object) -> tuple[Any, 
 async def _end_connections(file_system: Any) -> None:
     import asyncio
 
-    for name in ("_session", "_s3", "service_client"):  # of http and gcsfs, s3fs, adlfs
+    for name in ("_session", "_s3", "service_client"):  # the names of the connection in http and gcsfs, in s3fs, and in adlfs
         connection = getattr(file_system, name, None)
         with contextlib.suppress(Exception):
             closing = connection.close() if connection is not None else None

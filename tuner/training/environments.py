@@ -58,7 +58,7 @@ class Home(ABC):
         """
 
     def ask(self) -> Reply:
-        """Ask, in the middle of a step, whether to save or stop now. The homes without the service always reply to continue."""
+        """Ask, in the middle of a step, whether to save or stop now. Without the service, the reply is always to continue."""
         return Reply(stop=False, save=False)
 
     def latency_ms(self, states: Callable[[], Any]) -> float | None:

@@ -110,7 +110,7 @@ class Exporter:
         self._sign, self._max_drop, self._threads = (1 if mode == "max" else -1), max_drop, threads
         torch.set_num_threads(threads)
         self._module = exported.module.cpu().eval()
-        # A trace with a batch of one would fix the batch size.
+        # Trace with at least two examples, because a trace with one example would fix the batch size.
         self._example = rows(exported.example_inputs, max(2, len(exported.example_inputs[0])))
         self.metric = self._evaluate(self._module)
 
@@ -442,7 +442,7 @@ def _quantize_int4(source: Path, path: Path) -> None:
     from onnxruntime.quantization.onnx_model import ONNXModel
 
     source_model = ONNXModel(onnx.load(str(source)))
-    source_model.replace_gemm_with_matmul()  # the quantizer knows no Gemm, which a Linear layer becomes
+    source_model.replace_gemm_with_matmul()  # a Linear layer is exported as a Gemm node, which the quantizer does not support
     quantizer = MatMulNBitsQuantizer(source_model.model, block_size=INT4_BLOCK, is_symmetric=True)
     quantizer.process()
     if all(node.op_type != "MatMulNBits" for node in quantizer.model.model.graph.node):
@@ -685,7 +685,7 @@ def _shrink(first: Any, between: Sequence[nn.Module], second: Any, share: float)
 
 
 def _keep(layer: nn.Module, name: str, kept: torch.Tensor) -> None:
-    """Reduce a parameter or buffer of the layer to these channels. Do nothing if the layer has none of this name."""
+    """Reduce a parameter or buffer of the layer to the channels `kept`. Do nothing if the layer has none of this name."""
     value = getattr(layer, name, None)
     if value is None:
         return

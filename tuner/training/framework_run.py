@@ -77,7 +77,7 @@ class FrameworkRun:
         self._home.phase("train")
 
     def _join_ranks(self) -> None:
-        """If several processes train together, let rank 0 report for all. Frameworks call `save` on all of them."""
+        """If several processes train together, let rank 0 report for all. Frameworks call `save` on all ranks."""
         if not isinstance(self._home, PlainTune) and rank_count() > 1:
             self._ranks = Ranks()
             self._home = SharedHome(self._home, self._ranks)
@@ -188,7 +188,10 @@ class FrameworkRun:
     def _write_error(
         self, write: Callable[[Path], object], place: Path, *, by_first: bool
     ) -> Exception | None:
-        """Write the files to `place`, and return the error if that fails. It is returned, because all ranks must still exchange their errors."""
+        """Write the files to `place`, and return the error if writing fails.
+
+        The error is not raised, because all ranks must still exchange their errors.
+        """
         if self._ranks is not None and by_first:
             self._ranks.wait()
             if self._ranks.rank != 0:

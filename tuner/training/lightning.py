@@ -31,11 +31,11 @@ def tuner_checkpoint() -> str | None:
 
 
 class TunerCallback(Callback):
-    """Report after each epoch, and save and stop when the service says so.
+    """Report after each epoch, and save and stop when the service requests it.
 
-    Set `max_epochs` to the largest number of epochs that a trial may have. The service can stop the training earlier. If the machine is about
-    to be taken away, the trial must pause or its lease ends, the callback saves in the middle of an epoch. The next attempt loads the
-    batches before that point again and skips them, unless the training loader has a `state_dict`, which Lightning saves.
+    Set `max_epochs` to the largest number of epochs that a trial may have. The service can stop the training earlier. The callback saves in
+    the middle of an epoch if the machine is about to be taken away, if the trial must pause, or if its lease ends. The next attempt loads
+    the batches before that point again and skips them, unless the training loader has a `state_dict`, which Lightning saves.
 
     Args:
         metrics: The names of logged metrics to report. Without names all logged metrics are reported.
@@ -47,7 +47,8 @@ class TunerCallback(Callback):
         self._run = FrameworkRun(artifacts_dir)
         # The random states before the iterator of the epoch was created.
         self._epoch_start: dict[str, Any] | None = None
-        # The first epoch of this process. Lightning creates its iterator before `on_train_start`.
+        # The first epoch of this process. Its value of `_epoch_start` must not be set in `on_train_epoch_start`, because Lightning creates
+        # its iterator earlier.
         self._first_epoch = 0
         self._saves_within_epochs = False
         # How many batches of the epoch the checkpoint that is being written contains. 0 for a checkpoint at the end of an epoch.
@@ -100,7 +101,7 @@ class TunerCallback(Callback):
             _skip(trainer, self._interrupted["batches"])
             set_random_states(self._interrupted["random"])
             self._interrupted = None
-        if self._stops:  # the trial was paused after its last epoch
+        if self._stops:  # training had already ended when the checkpoint was saved
             trainer.should_stop, self._stops = True, False
         self._run.begin()
 
@@ -117,7 +118,7 @@ class TunerCallback(Callback):
             self._batches = 0
 
     def end_epoch(self, trainer: Trainer) -> None:
-        """Report the epoch, and save it if the service wants that. Lightning has run all other hooks for the end of the epoch before."""
+        """Report the epoch, and save it if the service requests it. Lightning has already run all other hooks for the end of the epoch."""
         logged = dict(trainer.callback_metrics)
         missing = [name for name in self._names if name not in logged]
         if missing:
@@ -211,7 +212,7 @@ def _skip(trainer: Trainer, batches: int) -> None:
     for loader in _loaders(trainer):
         _set_sampler_epoch(
             loader, trainer.current_epoch
-        )  # Lightning does this only after the batches are skipped
+        )  # Lightning itself sets the epoch only after the batches are skipped
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None
     for _ in range(batches):

@@ -63,7 +63,7 @@ class Batches:
     def begin_loop(self) -> None:
         """Move to the next epoch if the last loop was left at its last batch.
 
-        After a restore the epoch is not changed: its loop is empty, and the code after the loop has yet to run.
+        The first loop after a restore stays in the restored epoch, even if no batch remains, because the code after that loop has yet to run.
         """
         if not self.left and not self._is_restored:
             self.end_epoch()
@@ -144,10 +144,10 @@ class ResumableLoader:
             trained = time.perf_counter()
             self._seconds.append((loaded - began, trained - loaded))
             workers = self.arguments["num_workers"]
-            # Do not count the first batch, which also opens files and allocates memory, nor the batches that workers load at once.
+            # Do not count the first batch, which also opens files and allocates memory, nor the batches that the workers load together at the start.
             warm = max(1, workers * (self.arguments.get("prefetch_factor") or 0))
             if len(self._seconds) == warm + (TIMED_WITH_WORKERS if workers else TIMED):
-                # If workers are too slow, training waits only for every few batches. A median would not show that.
+                # With workers, use the mean: if workers are too slow, training waits only for one of several batches, which a median does not show.
                 average = mean if workers else median
                 waiting_s, training_s = zip(*self._seconds[warm:], strict=True)
                 if self._choose((average(waiting_s), average(training_s))):
@@ -175,8 +175,8 @@ class ResumableLoader:
         if not workers:  # without workers, PyTorch refuses these options
             for name in ("prefetch_factor", "timeout", "multiprocessing_context", "persistent_workers"):
                 arguments.pop(name, None)
-        # Without a generator of its own, the loader would draw a number from PyTorch's each time that it begins. A continued epoch begins
-        # twice, so later random numbers would differ.
+        # Give the loader its own generator. Otherwise it would draw a number from PyTorch's generator whenever an epoch begins. An
+        # interrupted epoch begins twice, so later random numbers would differ.
         loader: DataLoader[Any] = DataLoader(
             self._dataset,
             batch_sampler=_Rest(self._order),
@@ -227,7 +227,8 @@ def fastest_arguments(
         load_s, train_s = yield {**arguments, "pin_memory": False}
     workers = 0 if in_memory else useful_workers(load_s, train_s, torch.get_num_threads())
     if pins:
-        # With workers, a thread pins batches while training runs, so only the time of training counts. Without, pinning takes loading time.
+        # With workers, a thread pins batches while training runs, so only the time of training is compared. Without workers, pinning is a
+        # part of loading, so the sum of both times is compared.
         arguments["pin_memory"] = pinned[1] <= train_s if workers else sum(pinned) <= load_s + train_s
     arguments["num_workers"] = workers
     if not workers or "prefetch_factor" in given:
@@ -275,7 +276,7 @@ class _Rest(Sampler[list[int]]):
 class _SeededBatches:
     """A dataset whose items are batches. If `draws`, the random generators are seeded for each batch.
 
-    So random augmentations of a batch are the same in any worker process, and after an interruption.
+    Therefore random augmentations of a batch are the same in any worker process, and after an interruption.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], *, draws: bool) -> None:
@@ -331,23 +332,23 @@ def efficient_loader(
     """Return a loader that continues in the middle of an epoch with the same batches. Pass it to `SpotSafe`.
 
     Its first batches measure what suits the training: how many workers, whether memory is pinned, and how many batches each worker
-    loads in advance. Workers stay alive between epochs. A loop that is left early continues there the next time, too. Each batch seeds
-    the generators of Python, NumPy and PyTorch while it is loaded, so random augmentations are the same with any number of workers,
-    and after an interruption. The ranks of a trial take the batches in turns, so each example is used once in an epoch. Do not use it
-    with Lightning, which does not take a loader to the end of its last epoch, and would find the next one empty.
+    loads in advance. Workers stay alive between epochs. If a loop is left early, the next loop continues at the same batch. Each batch
+    seeds the generators of Python, NumPy and PyTorch while it is loaded, so random augmentations are the same with any number of workers,
+    and after an interruption. The ranks of a trial take the batches in turns, so each example is used once in an epoch. Do not use it with
+    Lightning, which does not take a loader to the end of its last epoch, and would find the next one empty.
 
     Args:
         dataset: A dataset of PyTorch with a length, or any sequence of examples.
         batch_size: Examples per batch of one rank.
-        seed: Of the order of the examples, and of random augmentations. Each epoch has an order of its own.
+        seed: The seed of the order of the examples, and of random augmentations. Each epoch has a different order.
         shuffle: Whether the examples are shuffled.
         workers: The processes that load examples. None measures: as many as keep up with training, at most one less than the trial's
             CPUs, and none if loading takes less than 5 % of the time. A `TensorDataset`, tensor, list or tuple without `collate_fn`
             is in memory and gets no workers. If a number is given, nothing is measured.
         collate_fn: Makes a batch of a list of examples. None stacks tensors, as PyTorch's `DataLoader` does.
-        more: Further arguments of `DataLoader`, which are then not measured. `pin_memory` is False without a GPU; with one, it is
-            measured with and without. `prefetch_factor` is 2, or 4 or 8 if training otherwise waits for batches, and each saves at
-            least 5 % of the time. `num_workers` is another name of `workers`.
+        more: Further arguments of `DataLoader`, which are then not measured. If they are not given, `pin_memory` is False without a GPU,
+            and measured with a GPU. `prefetch_factor` is 2. It is doubled, up to 8, while training waits for batches and doubling it saves
+            at least 5 % of the time. `num_workers` is another name of `workers`.
 
     Raises:
         TypeError: An argument of `DataLoader` that chooses the examples of a batch, such as `drop_last` or `sampler`.

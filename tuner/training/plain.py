@@ -107,7 +107,10 @@ def _piece(value: Any, at: str, tensor: TensorCopy) -> dict[str, Any]:
 
 
 def _packed_mapping(value: Mapping[Any, Any], at: str, tensor: TensorCopy) -> dict[Any, Any]:
-    """Return a mapping as a plain dict. An OrderedDict keeps its type and attributes, because a model's state has its version in one."""
+    """Return a mapping as plain data: an OrderedDict with its attributes, and any other mapping as a dict.
+
+    The attributes are kept, because a model's state stores its version in an attribute.
+    """
     items = {_key(key, at): packed(inner, f"{at}[{key!r}]", tensor) for key, inner in value.items()}
     if type(value) is not OrderedDict:
         return items

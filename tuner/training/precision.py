@@ -79,7 +79,7 @@ def grad_scaler(precision: str, device: str | None = None) -> torch.amp.GradScal
 def quantize_aware(model: M) -> M:
     """Let the Linear and convolution layers of a model compute with weights and inputs that are rounded to 8 bits, and return the model.
 
-    A model that is trained so loses less of its metric when it is exported as `int8-static` (quantization-aware training, Jacob et
+    A model that is trained in this way loses less of its metric when it is exported as `int8-static` (quantization-aware training, Jacob et
     al. 2018). Weights are rounded with a scale for each output channel, and inputs with one scale for the range of the batch. Gradients
     pass through the rounding. The parameters keep their names and stay in full precision, so a model without the rounding loads them.
 
@@ -110,18 +110,18 @@ def _rounded_forward(layer: Any, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded(values: torch.Tensor) -> torch.Tensor:
-    """Round to 256 values between the smallest and the largest one, and 0, which is kept exactly."""
+    """Round to 256 equidistant values, which cover the range of `values` and include 0."""
     if not values.numel():
         return values
     low, high = (bound.float() for bound in values.detach().aminmax())
     scale = ((high.clamp(min=0) - low.clamp(max=0)) / 255).clamp(min=_TINY)
-    # If training diverges, the scale is not a number and so are the results.
+    # If training diverges, the scale is NaN, which has no integer value. The results are NaN for any zero point.
     zero = (-low.clamp(max=0) / scale).round().nan_to_num().clamp(0, 255).to(torch.int32)
     return torch.fake_quantize_per_tensor_affine(values.float(), scale, zero, 0, 255).to(values.dtype)
 
 
 def _rounded_weight(weight: torch.Tensor) -> torch.Tensor:
-    """Round to 255 values, which are symmetric around 0, for each output channel."""
+    """Round to 255 equidistant values, which are symmetric around 0, with a scale for each output channel."""
     scale = (weight.detach().float().abs().flatten(1).amax(1) / 127).clamp(min=_TINY)
     zeros = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
     return torch.fake_quantize_per_channel_affine(weight.float(), scale, zeros, 0, -127, 127).to(weight.dtype)

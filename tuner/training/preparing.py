@@ -86,7 +86,8 @@ def prepare(function: Callable[P, R]) -> Callable[P, R]:
     While the function runs, the random generators of Python, NumPy and PyTorch have a fixed seed, and PyTorch computes with one thread,
     so that every worker prepares the same data. The generators' states and the number of threads are restored afterwards. Import NumPy
     and PyTorch at the top of the module: an import inside the function may start threads. The function must not use a GPU or leave threads
-    running, because a process that did so cannot be forked. If it does, each trial calls it.
+    running, because such a process cannot be forked. If the function does so, the worker's result is not used, and each trial calls the
+    function itself.
 
     Args:
         function: It takes plain values, by the names that they have in the job's `constants`, and returns anything.
@@ -112,8 +113,8 @@ def prepare_all(constants: Mapping[str, Any]) -> None:
 def _repeatable() -> Iterator[None]:
     """Seed the random generators, and restore their states at the end of the block.
 
-    A library that is imported in the block is seeded then. PyTorch computes with one thread meanwhile. Otherwise OpenMP would start
-    threads, and a fork of a process that has used them hangs when it uses them again.
+    A library that is imported in the block is seeded when it is imported. PyTorch computes with one thread meanwhile. Otherwise OpenMP
+    would start threads, and a fork of a process that has used them hangs when it uses them again.
     """
     kept: dict[str, Any] = {}
 
@@ -136,7 +137,7 @@ def _repeatable() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # the function called `seed_everything`, which removes it
+        with suppress(ValueError):  # the function called `seed_everything`, which has removed the hook
             sys.meta_path.remove(hook)
         random.setstate(state)
         if "numpy" in kept:

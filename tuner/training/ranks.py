@@ -41,7 +41,7 @@ def rank_count() -> int:
 
 
 class Ranks:
-    """The processes that train together. All of them must create it, and call each method in the same order."""
+    """The processes that train together. All ranks must create this object, and call its methods in the same order."""
 
     def __init__(self) -> None:
         import torch.distributed as distributed
@@ -50,7 +50,7 @@ class Ranks:
         self.rank, self.count = distributed.get_rank(), distributed.get_world_size()
         channel = current()
         variables = channel.begin.variables if channel is not None else {}
-        # Under the service, each node has its own directory for checkpoints.
+        # Under the service, each node has its own directory for checkpoints. `collect` therefore moves the files to rank 0's node.
         self.has_nodes = variables.get("GROUP_WORLD_SIZE", "1") != "1"
         self._sends = variables.get("GROUP_RANK", "0") != "0" and variables["LOCAL_RANK"] == "0"
         # Two groups, because a save is completed in the background while training continues.
@@ -80,7 +80,7 @@ class Ranks:
         return [(rank, text) for rank, text in enumerate(errors) if text is not None]
 
     def collect(self, directory: Path) -> list[tuple[int, str]]:
-        """Move the files that the ranks of other nodes have written to the directory of rank 0, and return the errors of all ranks.
+        """Move the checkpoint files of ranks on other nodes into rank 0's `directory`, and return the errors of all ranks.
 
         The first rank of each node sends the files of its node. If a connection fails, an exception is raised.
         """

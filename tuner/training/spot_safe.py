@@ -21,7 +21,7 @@ from tuner.training.sharded import unwrapped
 
 T = TypeVar("T")
 MS_PER_HOUR = 3_600_000
-# With `SpotSafe` each rank writes a file. If the job runs a command, only the files of the first node are stored.
+# A command on several nodes must not use `SpotSafe`: each rank writes a file, and only the files of a command's first node are stored.
 ON_ONE_NODE = "SpotSafe in a command needs nodes: 1; name the function as the job's trainable instead"
 
 
@@ -59,7 +59,7 @@ class SpotSafe:
         )
         self._rank, self._ranks = 0, 1
         self._copies, self._kept_copies = checkpoint.Copies(), checkpoint.Copies()
-        # The state and step of the best report of the job so far.
+        # The state and step of the newest report for which the service requested to keep a copy. None if no copy is kept.
         self._kept: tuple[dict[str, Any], int] | None = None
         self._latency_ms: float | None = None  # milliseconds of one prediction; None until it is measured
         self._step = self._home.first_step
@@ -160,7 +160,7 @@ class SpotSafe:
     def fidelity(self, name: str, default: float | None = None) -> float:
         """Return the value of a proxy for the current step, from the job's `fidelity.proxies`.
 
-        It follows the rung: call it in each step. A new value begins after the step at which trials are compared.
+        The value changes after each rung (a step at which trials are compared), so call this in each step.
 
         Args:
             name: The proxy, such as `resolution`.
@@ -181,12 +181,12 @@ class SpotSafe:
         return default
 
     def usd_per_million(self, latency_ms: float, usd_per_hour: float | None = None) -> float:
-        """Return what a million predictions cost that one machine computes one after another.
+        """Return the cost in USD of a million predictions that one machine computes one after another.
 
         Args:
             latency_ms: Milliseconds of one prediction, as `tuner.training.latency_ms` measures them.
-            usd_per_hour: The price of the machine that will serve the model. If it is None, it is a trial's share of the most
-                expensive machine that the job may use, which is the same for all trials.
+            usd_per_hour: The price of the machine that will serve the model. None means the price of a trial's share of the most expensive
+                machine that the job may use, which is the same for all trials.
 
         Raises:
             ValueError: The price is not known, because no service runs the trial.
@@ -226,8 +226,8 @@ class SpotSafe:
 
         Args:
             artifacts: Small files to store with the trial: paths by name, such as `{"confusion.png": path}`. A name that was
-                reported before replaces the file. A file may have 8 MiB, those of a trial 64 MiB and those of a job 1 GiB.
-                Only the service stores them.
+                reported before replaces the file. A file may have 8 MiB, all files of a trial 64 MiB, and all files of a job 1 GiB. Only
+                the service stores them.
             metrics: Numbers, words or None, by name. If an objective or a constraint of the job names `latency_ms` or `usd_per_million`, and
                 the trainable does not report it, the service measures the module that the trainable's `export` returns.
 
@@ -258,7 +258,7 @@ class SpotSafe:
             raise StopTraining(0)
 
     def _with_serving(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metrics, with those of serving that the job needs and the trainable does not report.
+        """Return the metrics, and add the metrics of serving that the job needs and the trainable does not report.
 
         The latency is measured once in an attempt, because it hardly depends on the weights. Trainings of several processes report
         it themselves: a module whose pieces are spread over processes cannot be built in one of them.
@@ -283,11 +283,12 @@ class SpotSafe:
         return plain.unpacked(self._snapshot(checkpoint.Copies())["parts"])
 
     def checkpoint_if_due(self) -> None:
-        """Save in the middle of a step, if the service wants that. Call it after each batch of a long step.
+        """Save in the middle of a step if the service requests it. Call this after each batch of a long step.
 
-        The service wants a save if the machine is about to be taken away, if the trial is to pause, if its lease ends, and from time to
+        The service requests a save if the machine is about to be taken away, if the trial is to pause, if its lease ends, and from time to
         time in a step that takes longer than the interval between checkpoints. The next attempt continues in the middle of that step:
-        `steps` yields it again, so its position must be a part of `SpotSafe`, such as a `Batches` or the loader of `efficient_loader`.
+        `steps` yields this step again. So that no batch is repeated, give `SpotSafe` a part that saves the position in the epoch: a
+        `Batches`, or the loader of `efficient_loader`.
 
         The service is asked at most ten times a second. In a script and under plain Ray Tune nothing is saved.
 
@@ -320,10 +321,10 @@ class SpotSafe:
         )
 
     def _keep(self) -> None:
-        """Copy the state of this step into memory without writing it. The copy replaces the one that was kept before."""
+        """Copy the state of this step into memory without writing it. The copy replaces the previously kept copy."""
         checkpoint.settle()
         self._home.phase("checkpoint")
-        self._wait()  # the copy kept before may still be being written
+        self._wait()  # the previously kept copy may still be being written
         self._kept = self._snapshot(self._kept_copies), self._step
         self._home.phase("train")
 
@@ -348,7 +349,7 @@ class SpotSafe:
     def _write(self, state: dict[str, Any], step: int, part: int) -> None:
         """Write a state and report the result to the home.
 
-        This may run in a background thread, in which an exception would go unnoticed. It is stored, and `_wait` raises it.
+        This may run in a background thread, in which an exception would go unnoticed. Therefore the exception is stored, and `_wait` raises it.
         """
         began = time.monotonic()
         path, error = self._written(state, step, part)

@@ -26,11 +26,11 @@ def tuner_checkpoint() -> str | None:
 
 
 class TunerCallback(TrainerCallback):
-    """Evaluate and report after each step of the job, and save and stop when the service says so.
+    """Evaluate and report after each step of the job, and save and stop when the service requests it.
 
-    Evaluations happen only then, and saves also in the middle of a step if the machine is about to be taken away: `eval_strategy` and
-    `save_strategy` of the arguments have no effect. Set `num_train_epochs` to the largest number of epochs that a trial may have, because the
-    learning-rate schedule is made for it.
+    The callback also saves in the middle of a step if the machine is about to be taken away. It decides alone when to evaluate and save:
+    `eval_strategy` and `save_strategy` of the arguments have no effect. Set `num_train_epochs` to the largest number of epochs that a trial
+    may have, because the learning-rate schedule is made for it.
 
     Args:
         every: The number of optimizer steps that are one step of the job. None means that an epoch is one step.
@@ -45,9 +45,9 @@ class TunerCallback(TrainerCallback):
         self._every = every
         self._run = FrameworkRun(artifacts_dir)
         self._due = self._saving = False
-        # Whether a checkpoint is saved now if the training ends by itself.
+        # Whether the trainer's control is a `_SaveIfEnded`, with which the trainer saves if the training ends by itself.
         self._may_end = False
-        # Whether the trial was paused after the step with which its training ends.
+        # Whether the training had ended by itself when the restored checkpoint was saved.
         self._has_ended = False
 
     def on_init_end(
@@ -68,7 +68,7 @@ class TunerCallback(TrainerCallback):
             # With this strategy the trainer saves after each best evaluation, even if a callback forbids it.
             args.save_strategy = SaveStrategy.NO
         if self._run.restored is not None and _has_ended(self._run.restored):
-            # The trainer trains an optimizer step before it considers this. That step is neither evaluated nor saved.
+            # The trainer trains one more optimizer step before it considers this flag. That step is neither evaluated nor saved.
             control.should_training_stop = self._has_ended = True
         self._run.begin()
 
@@ -86,7 +86,7 @@ class TunerCallback(TrainerCallback):
         is_end = self._every is not None and state.global_step % self._every == 0
         self._due = is_end and not self._has_ended
         control = self._only_what_is_due(control)
-        # If the checkpoint was saved after the last batch of an epoch, the trainer does not repeat the end of that epoch.
+        # Do not save after the last batch of an epoch, because the trainer would not run the end of that epoch after a restore.
         ends = control.should_epoch_stop or control.should_training_stop or self._ends_epoch(state)
         if not self._due and not ends:
             control.should_save = self._saving = self._run.is_save_due()
@@ -100,7 +100,7 @@ class TunerCallback(TrainerCallback):
     ) -> TrainerControl:
         self._due = self._every is None and not self._has_ended
         control = self._only_what_is_due(control)
-        # The training may end in the middle of a step of the job.
+        # If no report is due, the training may end here in the middle of a step of the job. It must then be saved.
         return control if self._due else self._save_if_ended(control)
 
     def _only_what_is_due(self, control: TrainerControl) -> TrainerControl:
@@ -133,7 +133,7 @@ class TunerCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         written = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        # All ranks write to the same directory.
+        # `by_first` lets only rank 0 move the files, because all ranks have written to the same directory.
         if self._saving:
             self._saving = False
             self._run.save(lambda place: _move(written, place), by_first=True)
@@ -154,7 +154,7 @@ class _SaveIfEnded(TrainerControl):
             self.should_save = True
 
 
-# The trainer saves the state of its control under the name of its class.
+# Use the name of the base class, because the trainer saves the state of its control under the name of the control's class.
 _SaveIfEnded.__name__ = TrainerControl.__name__
 
 
@@ -166,7 +166,7 @@ def _has_ended(checkpoint: Path) -> bool:
 
 
 def _move(written: Path, place: Path) -> None:
-    """Move the files instead of copying them, because the trainer does not read its checkpoint again."""
+    """Move the files of a checkpoint. They are not copied, because the trainer does not read its checkpoint again."""
     for path in written.iterdir():
         shutil.move(path, place)
     written.rmdir()

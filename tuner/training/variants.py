@@ -41,7 +41,7 @@ class Variant:
     seconds: float = 0.0  #: How long exporting and measuring took.
     code: str | None = None
     detail: str | None = None
-    sparsity: float | None = None  #: The share of the weights that are zero, of `pruned-unstructured`.
+    sparsity: float | None = None  #: The share of the weights that are zero. Only for `pruned-unstructured`.
 
     def plain(self) -> dict[str, Any]:
         """Return the variant as a dictionary of JSON values."""
@@ -85,7 +85,7 @@ def _latency(plain: Any) -> BatchLatency:
 
 
 def _number(name: str, value: object) -> float:
-    """Return a finite number. A metric may also be infinite or not a number in training, but then nothing can be compared."""
+    """Return the value if it is a finite number. Otherwise raise ValueError, because variants cannot be compared by other values."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{name} of a variant is not a finite number")
     return value
