@@ -110,7 +110,7 @@ def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> l
     The process of the command keeps running. When it gets SIGTERM, it ends the processes that it started.
     """
     values = [text for name, value in {**_OPTIONS, **options}.items() for text in (name, str(value))]
-    # With -P, Python does not import modules from the working directory, where a file could have the name of one of Ray's.
+    # With -P, Python does not import modules from the working directory, where a file could have the name of one of Ray's modules.
     return [sys.executable, "-P", "-m", "tuner.cluster.start_hook", "start", *_FLAGS, *flags, *values]
 
 

@@ -230,8 +230,8 @@ _PLACES, _AT_PLACES = _places(), _at_places()
 def best(db: Connection, job: str, limits: CostLimits = ANY) -> CostedReport | None:
     """Return the report with the best metric whose costs are within the limits, or None if there is none.
 
-    Reports with equal metrics are compared by dollars, then by the second objective, training duration, GPU time and age. The cheapest,
-    best, shortest or oldest report wins.
+    Of reports with equal metrics, return the cheapest. If they also cost the same, the better second objective decides, then the shorter
+    training duration, the smaller GPU time, and the greater age.
     """
     given = limits.given()
     return _first(
@@ -240,7 +240,7 @@ def best(db: Connection, job: str, limits: CostLimits = ANY) -> CostedReport | N
 
 
 def best_of_each(db: Connection, names: Collection[str]) -> dict[str, CostedReport]:
-    """Return the report with the best metric of each of these jobs, by job. A job without such a report is left out."""
+    """Return the report with the best metric of each of these jobs, by job. A job whose Pareto front is empty is left out."""
     places = [tuple(row) for row in db.execute(_PLACES, {"jobs": list(names)}) if row[1] is not None]
     if not places:
         return {}

@@ -40,7 +40,7 @@ class _Autocast(AbstractContextManager[object], ContextDecorator):
         self._entered: list[ExitStack] = []
 
     def __enter__(self) -> None:
-        # If any tensor is on a GPU, CUDA is initialized. Other checks would initialize CUDA even if training uses only the CPU.
+        # CUDA is initialized if any tensor is on a GPU. Do not check in another way, which would initialize CUDA even if training uses only the CPU.
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         note(precision=self._precision, device=self._device or ("cuda" if on_gpu else "cpu"))
         devices = ("cpu", "cuda") if on_gpu else ("cpu",)

@@ -58,8 +58,8 @@ def _seed(name: str, seed: int, threads: int | None) -> None:
     if name == "numpy":
         library.random.seed(seed % 2**32)
         return
-    # `torch.manual_seed` also formats the call stack for each type of device, which takes longer than the rest of the seeding. PyTorch for
-    # CPUs has no device, so this is left out there.
+    # `torch.manual_seed` also formats the call stack for each type of device, which takes longer than the rest of the seeding. Without such
+    # devices, as in PyTorch for CPUs, only the default generator is seeded.
     has_devices = library.accelerator.current_accelerator() is not None
     (library if has_devices else library.default_generator).manual_seed(seed % 2**63)
     if threads is not None:
