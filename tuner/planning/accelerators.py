@@ -16,8 +16,9 @@ from typing import Literal
 # `half` is fp16 or bf16 in tensor cores, as mixed-precision training uses them.
 Precision = Literal["fp32", "half"]
 
-# A faster chip seldom trains as much faster as its peaks suggest, because launch overheads, power limits and data input take a larger share
-# of its time. No source gives the size of that loss. Taking off a quarter covers the published training benchmarks that were examined.
+# The minimum relative speed is this share of the expected one. A faster chip seldom trains as much faster as its peaks suggest, because
+# launch overheads, power limits and data input take a larger share of its time. No source gives the size of that loss. With a quarter
+# taken off, the minimum was below the speed in all published training benchmarks that were examined.
 CAUTION = Fraction(3, 4)
 
 
@@ -100,7 +101,7 @@ _BY_NAME = {name.casefold(): row for name, row in ACCELERATORS.items()} | {
 
 
 def accelerator(name: str, memory_gib: float | None = None) -> Accelerator | None:
-    """Return the accelerator of that name, ignoring case. Return None if there is no data sheet.
+    """Return the data sheet of the accelerator called `name`, ignoring case. Return None if the table has no such accelerator.
 
     Catalogues list the H100 NVL under the name H100, but with 94 GiB. Pass the listed memory as `memory_gib` to get the data sheet of the
     H100 NVL for such a listing.
@@ -122,10 +123,10 @@ def relative_speed(
 ) -> tuple[Fraction, Fraction, Fraction] | None:
     """Return how many times as fast `other` trains as `measured`: the minimum, the expected value and the maximum.
 
-    The figures come from data sheets, so they are guesses. Mark them as *catalogued* when you show them. The expected value is the smaller
-    of the ratios of the two peaks and of the two memory bandwidths, because either can limit a training. The maximum is the larger of
-    the two ratios. The minimum is a quarter below the expected value, but at least 1 if neither ratio is below 1. If both ratios are 1,
-    all three values are 1.
+    The figures come from data sheets, so they are guesses. Mark them as *catalogued* when you show them. Two ratios are computed: of the
+    peaks, and of the memory bandwidths. The expected value is the smaller ratio, because either property can limit a training. The
+    maximum is the larger ratio. The minimum is a quarter below the expected value, but at least 1 if neither ratio is below 1. If both
+    ratios are 1, all three values are 1.
 
     Return None if one of the two accelerators has no data sheet.
 

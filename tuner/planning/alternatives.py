@@ -64,7 +64,7 @@ def compared(
     limit_ns: int | None,
     simulate: Simulate,
 ) -> list[Compared]:
-    """Simulate the first MOST suitable candidates, and return all candidates in their order.
+    """Simulate the first MOST suitable candidates. Return all candidates in the given order, including those that were not simulated.
 
     A candidate is suitable if the job can run on it and its speed is known. The runs of a candidate depend only on the candidate and the
     job. A deadline or the choice among the candidates therefore does not change their cost.
@@ -201,7 +201,7 @@ def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Sim
     is not limited.
     """
     sampler: SamplerName = "grid" if name == "grid_search" else "random"
-    # An upper bound: conditional parameters make the grid smaller.
+    # An upper bound of the number of grid points, because combinations that differ only in inactive parameters are counted too.
     points = math.prod(
         len(parameter.grid(GRID_POINTS)) for parameter in setting.spec.space.parameters.values()
     )

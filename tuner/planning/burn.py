@@ -44,7 +44,7 @@ def burn(slots: Mapping[int, int], left: int) -> Burn:
         return Burn(0, None, None, None)
     count, total = SLOTS - min(spent), sum(spent.values())
     squares = sum(amount * amount for amount in spent.values())
-    margin = 0  # half the width of the 80 % interval of the total: z times its standard error, in whole units
+    margin = 0  # half the width of the 80 % interval of `total`: 1.2816 standard errors, in whole units
     if count > 1:
         margin = isqrt(max(0, count * squares - total * total) * Z2[0] // (Z2[1] * (count - 1)))
     return Burn(

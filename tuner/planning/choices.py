@@ -24,9 +24,9 @@ LEAST_STALL_NS = NS // 10
 
 
 def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:
-    """Choose the checkpoint interval, in steps of the mean configuration.
+    """Choose the checkpoint interval of a planned job, with the rule that real workers apply (`tuner.tuning.checkpointing`).
 
-    The rule is the one that real workers apply (`tuner.tuning.checkpointing`). The interval is at most the last step of a trial.
+    The interval is in steps, converted to seconds by the step time of the mean configuration. It is at most the last step of a trial.
 
     Args:
         setting: The job and the machines that are simulated.
@@ -111,7 +111,7 @@ def _first_rung(requested: JobSpec, paces: Paces) -> SettingChoice:
 def rank_correlation(paces: Paces, step: int, last: int) -> float | None:
     """Return Spearman's rank correlation of the scores at `step` with the scores at `last`.
 
-    It is computed over the recorded trials that first reported at or before `step` and reached at least half of `last`. Return None if
+    It is computed over the trials of `paces` that first reported at or before `step` and reached at least half of `last`. Return None if
     there are fewer than TRIALS_TO_RANK such trials. Return 0 if their scores at one of the two steps are all equal.
     """
     far = [t for t in paces.evidence.curves if t.curve[-1][0] * 2 >= last and t.curve[0][0] <= step]

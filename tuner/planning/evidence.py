@@ -27,7 +27,8 @@ DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
 SPREAD = {"given": 0.25, "none": 0.5}
 LEAST_SPREAD = 0.02
 DOUBT_MAX = math.log(30)  # a plan with a larger uncertainty would be useless
-# Step times below a thousandth of the mean are raised to it, because they cost next to nothing and a clock may not resolve them.
+# Step times below a thousandth of the mean are raised to a thousandth of the mean. They are too short to measure exactly, and their cost
+# is negligible.
 FASTEST = 1000
 EARLY_STEPS = 2  # the first steps are often slower than later ones, because caches fill and code is compiled
 # The uncertainty of how much longer later steps take than early ones if no trial has both. It is the standard deviation of the natural
@@ -44,25 +45,25 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SeenTrial:
-    """A trial of an earlier job."""
+    """A trial of a pilot or of another earlier job."""
 
     config: Config
     step_ns: int  #: The mean time of a step, training only.
     #: The learning curve as (step, score), ascending by step. A higher score is better. Empty if the trial reported another metric.
     curve: tuple[tuple[int, float], ...] = ()
     last_step: int = 0
-    ended: bool = False  #: Whether the trial ended by itself.
-    early_ns: int | None = (
-        None  #: The mean time of one of the first EARLY_STEPS steps. None if it is not known.
-    )
-    later_ns: int | None = None  #: The mean time of one of the following steps. None if it is not known.
+    ended: bool = False  #: Whether the training came to its own end, and was not stopped by the search.
+    #: The mean time of one of the first EARLY_STEPS steps. None if it is not known.
+    early_ns: int | None = None
+    #: The mean time of a step after the first EARLY_STEPS steps. None if it is not known.
+    later_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
     """The parts of an attempt's time that are not training."""
 
-    warming_ns: int = 0  #: The additional setup of the first attempt on a machine.
+    warming_ns: int = 0  #: The additional setup time of the first attempt on a machine.
     setup_ns: int = DEFAULT_SETUP_NS
     #: The time from the start of an attempt that restores a checkpoint until it trains. It includes the setup.
     restore_ns: int = DEFAULT_SETUP_NS
@@ -79,7 +80,7 @@ class PaceEvidence:
     spread: float  #: The standard deviation of the logarithms of the configurations' step times.
     delays: Delays = field(default_factory=Delays)
     trials: tuple[SeenTrial, ...] = ()
-    jobs: tuple[str, ...] = ()  #: The jobs of `trials`.
+    jobs: tuple[str, ...] = ()  #: The jobs that ran `trials`.
     machine: str = ""  #: An instance type. Empty means the machine that the job gets.
     steps: int | None = None  #: The number of steps of a trial that ends by itself. None if it is not known.
     notes: tuple[str, ...] = ()  #: Caveats for the reader of the plan.
@@ -123,10 +124,10 @@ def of_trials(
     notes: Sequence[str] = (),
     space: Space | None = None,
 ) -> PaceEvidence:
-    """Return the evidence from trials that were seen. There must be at least one trial.
+    """Return the evidence from trials of a pilot or of earlier jobs. There must be at least one trial.
 
     The uncertainty of the mean step time is smaller if there are more trials, or if the parameters of `space` predict the step times.
-    If `space` is None, no such prediction is tried.
+    If `space` is None, step times are not predicted from parameters.
     """
     mean_ns = round(fmean(trial.step_ns for trial in trials))
     trials = [_resolved(trial, max(1, mean_ns // FASTEST)) for trial in trials]
@@ -160,10 +161,10 @@ def _resolved(trial: SeenTrial, least_ns: int) -> SeenTrial:
 
 
 def fitted(trials: Sequence[SeenTrial], space: Space) -> tuple[float, float] | None:
-    """Fit the times of the trials' first steps to their parameters.
+    """Fit a regression that predicts a trial's step time (of its first steps, if known) from its parameters.
 
     Step times are mostly products of factors such as width, depth and the inverse of the batch size. Their logarithms are therefore
-    fitted by a ridge regression on the unit cube. The penalty is the best one by leave-one-out cross-validation.
+    fitted by a ridge regression on the unit cube. The penalty is chosen by leave-one-out cross-validation.
 
     Returns:
         The standard deviation of the error of predicting the logarithm of a trial's step time from the other trials, and the effective
@@ -235,9 +236,9 @@ def _doubt_of_mean(spread: float, count: int) -> float:
 
 
 def _later(trials: Sequence[SeenTrial]) -> tuple[float, float]:
-    """Return how many times as long a later step takes as an early one, and the uncertainty of the logarithm of that ratio.
+    """Return how many times as long a later step takes as one of the first steps, and the uncertainty of the ratio's logarithm.
 
-    The uncertainty is larger if later steps differ more from early ones, or if fewer trials continued beyond the first EARLY_STEPS steps.
+    The uncertainty is larger if later steps differ more from the first ones, or if fewer trials continued beyond EARLY_STEPS steps.
     """
     both = [(trial.early_ns, trial.later_ns) for trial in trials if trial.early_ns and trial.later_ns]
     if all(trial.early_ns is None for trial in trials):

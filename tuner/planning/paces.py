@@ -19,16 +19,16 @@ import numpy.typing as npt
 from tuner.domain.space import Config
 from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 
-# Scores that are shares, such as accuracies, are extrapolated on a logistic scale, because extrapolated shares cannot exceed 1 there.
+# Scores between 0 and 1, such as accuracies, are extrapolated on a logistic scale, so that extrapolated scores stay between 0 and 1.
 
-EDGE = 0.001  # shares nearer than this to 0 or 1 are treated as if they were this far away, because the logistic scale is infinite there
+EDGE = 0.001  # scores nearer to 0 or 1 than this are moved to this distance, because the logistic scale is infinite at 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A transformation of scores to numbers that can be extrapolated and smoothed. The transformed score is called its place."""
+    """A transformation of scores to numbers that can be extrapolated and smoothed. The number is called the *place* of the score."""
 
-    #: The lowest and the highest score of the logistic scale. None means that a place equals its score.
+    #: The lowest and the highest score of a logistic scale. None means that each score is its own place.
     bounds: tuple[float, float] | None = None
 
     def clip(self, score: float) -> float:
@@ -65,7 +65,7 @@ DECAY = 0.7  # beyond all seen steps, each doubling of the steps adds this share
 
 
 class Paces:
-    """The distribution of paces and learning curves for one plan. All scenarios of the plan share it.
+    """The distribution of paces (step times) and learning curves for one plan. All scenarios of the plan share it.
 
     `steps` is the length of a full training.
     """
@@ -93,7 +93,7 @@ class Paces:
 
     @cached_property
     def width(self) -> float:
-        """The width of the bootstrap's kernel in standard deviations, by Silverman's rule for this number of trials."""
+        """The standard deviation of the noise that the smoothed bootstrap adds, relative to that of the trials (Silverman's rule)."""
         return float(1.06 * max(1, len(self.evidence.trials)) ** -0.2)
 
     @cached_property
@@ -135,22 +135,22 @@ class Paces:
         return float(np.interp(inside, logs, places)) + self._gained(log) - self._gained(inside)
 
     def _curve(self, trial: SeenTrial) -> tuple[Floats, Floats]:
-        """Return the base-2 logarithms of the steps that a trial reported, and the places of its scores."""
+        """Return the base-2 logarithms of the steps that a trial reported, and the places (see `Scale`) of its scores at these steps."""
         if id(trial) not in self._curves:
             steps, scores = zip(*trial.curve, strict=True)
             self._curves[id(trial)] = np.log2(steps), np.array([self.scale.place(score) for score in scores])
         return self._curves[id(trial)]
 
     def _gained(self, log: float) -> float:
-        """Return the mean gain from step 1 to the step with the base-2 logarithm `log`, in places."""
+        """Return the mean gain in score from step 1 to the step with the base-2 logarithm `log`, in places (see `Scale`)."""
         return float(np.interp(log, np.arange(len(self._mean_curve)), self._mean_curve))
 
     @cached_property
     def _mean_curve(self) -> Floats:
-        """The mean gain from step 1 to each power of two, in places, up to at least the last step of a training.
+        """The mean gain in score from step 1 to step 1, 2, 4, 8 and so on, in places (see `Scale`), past the last step of a training.
 
-        The gain from one power of two to the next is the mean over the trials that reported at or before the first and at or after the
-        second. Without such a trial, it is computed from the preceding gain and DECAY.
+        The gain from one power of two to the next is the mean over the trials whose reports cover both steps. If no trial covers them, it
+        is the preceding gain times DECAY.
         """
         gains = [0.0]
         curves = [self._curve(trial) for trial in self.evidence.curves]
@@ -169,10 +169,11 @@ class DrawnTrial:
     """The pace and the learning curve that were drawn for a configuration."""
 
     step_ns: int  #: The mean time of a simulated step.
-    seen: SeenTrial | None  #: The trial whose curve it gets. None if no trial was seen.
-    moved: float  #: The offset that is added to the curve of `seen`, in places.
-    quality: float  #: How good the configuration really is. Determines its scores if no curves are known.
-    luck: float  #: The noise of its early scores if no curves are known.
+    seen: SeenTrial | None  #: The trial whose curve the configuration gets. None if no trial was seen.
+    moved: float  #: The offset that is added to the curve of `seen`, in places (see `Scale`).
+    #: How good the configuration is after a full training. Determines scores only if no curves are known.
+    quality: float
+    luck: float  #: The noise of its early scores. Determines scores only if no curves are known.
 
 
 class DrawnTraining:
@@ -206,7 +207,7 @@ class DrawnTraining:
         return drawn.quality * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
     def normalized_score(self, config: Config, step: int) -> float:
-        """Return the configuration's score at a step, in standard deviations of the scores of all configurations."""
+        """Return the configuration's score at a step, on `Paces.scale`, in standard deviations of the seen trials' final scores."""
         value = self.value(config, step)
         return (self._paces.scale.place(value) if self._paces.knows_curves else value) / (
             self._paces.place_spread or 1.0

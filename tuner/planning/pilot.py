@@ -88,9 +88,9 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
 
 
 def pilot_key(job: JobSpec, code: str) -> str:
-    """Return a key of a job. The pilot of one job is valid for every other job with the same key.
+    """Return a key that is equal for jobs that can use each other's pilots.
 
-    The key covers the trainable, its arguments, the metric, the search space, and the resources of a trial. The market is not included,
+    It is a hash of the trainable, its arguments, the metric, the search space, and the resources of a trial. The market is not included,
     because it determines the price and not the step time. `code` identifies the version of the trainable's code.
     """
     taken = asdict(job.resources)

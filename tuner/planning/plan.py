@@ -66,7 +66,8 @@ class Alternative:
     usd_per_hour: Price | None  #: What one running trial costs. None if it is not known.
     concurrency: int
     source: str
-    speed: float | None  #: Relative to the machine whose step times are known. None if it is not known.
+    #: Relative to the machine whose step times are known. None if the speed is not known.
+    speed: float | None
     chosen: bool = False
     why_not: str | None = None  #: Why it was not simulated. The figures below are None then.
     usd: Money | None = None
@@ -123,7 +124,7 @@ class Inputs:
     evidence: PaceEvidence
     offers: tuple[Offer, ...]
     concurrency: int
-    speed: float  #: Of the chosen machine, relative to the machine whose step times are known.
+    speed: float  #: The chosen machine's speed, relative to the machine whose step times are known.
     seed: int
     runs: int
     factors: tuple[float, ...]  #: One per run: the factor by which steps take longer than expected.

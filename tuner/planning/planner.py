@@ -29,7 +29,8 @@ from tuner.planning.simulations import (
     stops_of,
 )
 
-# The 90th percentile of Student's t with 9 degrees of freedom, times sqrt(1 + 1/10): it bounds one more run after ten.
+# With ten runs, the result of an eleventh lies within this many standard deviations of their mean with a probability of 80 %. The value is
+# the 90th percentile of Student's t with 9 degrees of freedom, times sqrt(1 + 1/10).
 T_RUNS = 1.45
 MARGIN = 50  # each end of an interval is moved outwards by a fiftieth, for effects that are not simulated
 

@@ -17,9 +17,9 @@ from tuner.domain.job import Resources
 from tuner.domain.space import Config, Space
 from tuner.planning.evidence import SeenTrial, points_of, ridge
 
-TRIALS_MIN = 3  # trials of each size, so that the error of a ratio of step times can be estimated
+TRIALS_MIN = 3  # with fewer trials of a size, the error of a ratio of step times cannot be estimated
 ERROR_MAX = 0.1  # a ratio of step times with a larger relative standard error is not used
-SLOPES_ERROR = 0.1  # relative error of the effects of parameters on step times
+SLOPES_ERROR = 0.1  # assumed relative error of a regression's correction for parameters
 PRECISION = 10**6
 
 
@@ -56,11 +56,11 @@ class SizedTrials:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSize:
-    """A size of trials whose step time is known relative to that of the smallest size."""
+    """Resources of trials (a size), and the step time with them, relative to the step time of the smallest size."""
 
     resources: Resources
     step_ratio: Fraction  #: The time of a step, divided by the time of a step of the smallest size.
-    efficiency: Fraction  #: Relative to the smallest size, which has 1.
+    efficiency: Fraction  #: Relative to the smallest size, whose efficiency is 1.
     error: float  #: The relative standard error of both figures.
     trials: int
     jobs: tuple[str, ...]
@@ -102,11 +102,12 @@ def measured_sizes(groups: Sequence[SizedTrials], space: Space) -> tuple[Measure
 def _log_ratio(
     least: Sequence[SeenTrial], others: Sequence[SeenTrial], space: Space
 ) -> tuple[float, float] | None:
-    """Return the mean of the logarithm of the ratio of step times, and its standard error.
+    """Return the mean of log(step time of `others` / step time of `least`), and its standard error.
 
-    Both sizes are compared over the same part of the training: over later steps if enough trials of both sizes have them, otherwise over
-    the first steps, otherwise over all steps. Trials of the same configuration are compared in pairs. If there are too few pairs, the
-    step times are corrected for the parameters by a regression over both sizes. Return None if a size has too few trials.
+    `least` are the trials of the smallest size. Both sizes are compared over the same part of the training: over later steps if enough
+    trials of both sizes have them, otherwise over the first steps, otherwise over all steps. Trials of the same configuration are compared
+    in pairs. If there are too few pairs, the step times are corrected for the parameters by a regression over both sizes. Return None if a
+    size has too few trials.
     """
     for part in ("later_ns", "early_ns", "step_ns"):
         a, b = (
@@ -134,7 +135,8 @@ def _compared(a: Paced, b: Paced, space: Space) -> tuple[float, float]:
     points = [points_of(space, [config for config, _ in paced]) for paced in (a, b)]
     if points[0] is None or points[1] is None:
         return offset, error
-    # Each size is centred at its own mean, so that the ratio does not count as an effect of a parameter.
+    # The trials of each size are centred at the mean of that size, so that the regression does not attribute the difference between the
+    # sizes to a parameter.
     centred = np.concatenate([each - each.mean(axis=0) for each in points if each is not None])
     fit = ridge(centred, np.concatenate([each - each.mean() for each in paces]))
     if fit is None:

@@ -104,9 +104,9 @@ class Paths:
         return Path((*seen, *beyond[:-1]), beyond[-1].cost, goal)
 
     def _gain(self, start: int, end: int) -> float:
-        """Return the largest gain of the best score between two steps that any trial had whose reports cover both steps.
+        """Return the largest gain of any trial between the steps `start` and `end`: the increase of its best score so far.
 
-        Return 0 without such a trial.
+        Only trials whose reports cover both steps count. Return 0 if none does.
         """
         if (start, end) not in self._gains:
             seen = (best for best in self._bests if best.steps[0] <= start and best.steps[-1] >= end)

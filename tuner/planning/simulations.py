@@ -31,7 +31,7 @@ from tuner.tuning.samplers.base import number_rng
 from tuner.tuning.samplers.simple import Oblivious
 
 FIRST_RANDOM = 8  # trials with a random configuration, before the sampler counts as having learned
-RANDOM_SHARE = 0.1  # share of the later trials that are random, too
+RANDOM_SHARE = 0.1  # share of the later trials whose configuration is random too
 BEST_OF = 8  # random configurations from which the best is proposed
 
 
@@ -178,8 +178,8 @@ class Setting:
         coarse, fidelity = coarsened(self.spec)
         factor = factor / self.speed
         size = self._size(factor, coarse, fidelity)
-        # The simulation has fewer workers than the job. Their number must be whole, so the rest of the reduction by `size` shortens the
-        # simulation instead: the real job takes `longer` times as long.
+        # The job is to be reduced by the factor `size`. First, the number of workers is reduced, which must stay whole. The rest of the reduction
+        # shortens the simulation: the real job takes `longer` times as long.
         concurrency = max(1, round(self.concurrency / size))
         longer = size * concurrency / self.concurrency
         budget, plateau = self.spec.budget, self.spec.plateau
@@ -191,10 +191,11 @@ class Setting:
             wall_clock_ns=None if wall_ns is None else max(MIN_NS, int(wall_ns / longer)),
             trials=None if budget.trials is None else max(1, round(budget.trials / size)),
         )
-        if plateau is not None:  # its patience is an amount of money
+        if plateau is not None:  # its patience is an amount of money, so it shrinks with the budget
             plateau = replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
         spec = replace(self.spec, fidelity=fidelity, budget=shrunk, plateau=plateau)
-        # A worker warms up once. The simulation is shorter than the job, so a full warm-up would take too large a share of its time.
+        # A worker warms up once. The simulation is shorter than the job, so the warm-up is shortened in proportion. Otherwise it would take too
+        # large a share of the time.
         delays = self.paces.evidence.delays
         scenario = Scenario(
             spec,
@@ -236,7 +237,7 @@ class Setting:
         small = max(STEPS_A_RUN / steps, TRIALS_AT_LEAST, SLICES_AT_LEAST * self.slice_ns / trial_ns)
         size = max(Fraction(1), Fraction(trials) / Fraction(small))
         if budget.trials is not None:
-            # Multiplied by the size, the number of simulated trials, which is whole, must be exactly the budget's number of trials.
+            # The number of simulated trials must be whole. Multiplied by the result, it must be exactly the budget's number of trials.
             return Fraction(budget.trials, max(1, int(budget.trials / size)))
         return size.limit_denominator(1000)
 

@@ -40,9 +40,9 @@ def last_step(evidence: JobEvidence) -> int | None:
 
 
 def predicts(curves: Sequence[Curve], step: int, last: int) -> Correlation | None:
-    """Return the rank correlation of the metric at `step` with the metric at `last`, over the trials that reported both.
+    """Return the rank correlation of the metric at `step` with the metric at `last`, over the trials that reported at both steps.
 
-    Return None if there are fewer than LEAST_TRIALS such trials, or if their metrics at one of the steps are all equal.
+    Return None if fewer than LEAST_TRIALS trials did, or if all their metrics at one of the steps are equal.
     """
     points = [(curve.at(step), curve.at(last)) for curve in curves]
     pairs = [
@@ -133,7 +133,7 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
         cut = _worst(evidence, step, last)
     else:
         cut = [curve for curve in evidence.curves if curve.last == cut_at and curve.cut]
-    # The cost of training these trials beyond `step` is what stopping them there would have saved.
+    # Stopping these trials at `step` would have saved the cost of all their later steps.
     costs = [(curve.at(step), curve.points[-1]) for curve in cut]
     saves = sum(max(0, end.cost.micro_usd - here.cost.micro_usd) for here, end in costs if here is not None)
     if saves <= 0:
@@ -162,10 +162,10 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> list[int]:
-    """Return the steps before the first rung at which trials could be compared instead, ascending.
+    """Return possible steps for an earlier first rung, ascending.
 
-    Each step is the following one divided by `factor`. The first rung is `evidence_min`. If `whole`, the job has no rungs, and the steps
-    before `last` are returned.
+    They are the job's first rung `evidence_min`, divided by `factor` once, twice and so on, rounded down to steps from 1. If `whole`, the
+    job has no rungs, and `last` is divided instead.
     """
     steps, step = list[int](), last if whole else evidence_min
     while step // factor >= 1:

@@ -85,7 +85,7 @@ class JobEvidence:
     attempts: tuple[MeasuredAttempt, ...]
     spent: Money
     catalogue: Catalogue
-    #: The interruptions that may end attempts, by market.
+    #: How likely interruptions are, and how much notice they give, by market.
     risks: Mapping[str, InterruptionRisk] = field(default_factory=dict)
     curves: tuple[Curve, ...] = ()
     #: The on-demand price of a trial's share of its machine. None if it is not known.
@@ -99,7 +99,7 @@ class JobEvidence:
     sizes: tuple[MeasuredSize, ...] = ()
 
     def measured(self, *names: str) -> tuple[MeasuredAttempt, ...]:
-        """Return the attempts for which all the named counts of `Usage` were measured."""
+        """Return the attempts for which all the counts in `names` were measured. They are names of fields of `Usage`."""
         return tuple(
             attempt
             for attempt in self.attempts
@@ -130,7 +130,10 @@ class JobEvidence:
         return listings[0] if listings else None
 
     def rate(self, *, cpus: float | None = None, gpus: float | None = None) -> Rate:
-        """Return the rate of a trial on the job's machine. If given, `cpus` and `gpus` replace the numbers that the job requests."""
+        """Return the rate (price and GPUs) of a trial on the job's machine.
+
+        If given, `cpus` and `gpus` replace the numbers that the job requests.
+        """
         size = self.spec.resources
         changed = replace(
             size, cpus=size.cpus if cpus is None else cpus, gpus=size.gpus if gpus is None else gpus
@@ -174,12 +177,12 @@ def share(part: int, whole: int) -> Fraction:
 
 
 def portion(amount: Money, part: Fraction) -> Money:
-    """Return a share of an amount, rounded down so that savings are not overstated. Return zero for a negative share."""
+    """Return the share `part` of an amount, rounded down so that savings are not overstated. Return zero for a negative share."""
     return Money(int(amount.micro_usd * part)) if part > 0 else ZERO
 
 
 def sums(attempts: Iterable[MeasuredAttempt]) -> dict[str, int]:
-    """Return the sum of each count of `Usage` over the attempts. The result omits counts that no attempt has."""
+    """Return the sum of each field of `Usage` over the attempts. Fields that were measured in no attempt are omitted."""
     totals: dict[str, int] = {}
     for attempt in attempts:
         for name in COUNTS:
@@ -197,13 +200,13 @@ def gpu_busy(attempts: Iterable[MeasuredAttempt]) -> Fraction | None:
 
 
 def peak(attempts: Iterable[MeasuredAttempt], name: str) -> int | None:
-    """Return the largest value of the count `name` in any attempt. Return None if no attempt has it."""
+    """Return the largest value of `name`, a field of `Usage`, in any attempt. Return None if it was measured in no attempt."""
     known = [getattr(attempt.usage, name) for attempt in attempts if attempt.usage is not None]
     return max((value for value in known if value is not None), default=None)
 
 
 def fact(attempts: Iterable[MeasuredAttempt], name: str) -> Fact | None:
-    """Return the value of the fact `name`. Return None if no attempt has the fact.
+    """Return the value of a fact that attempts recorded, such as `precision` or `batch_size`. Return None if no attempt recorded it.
 
     If attempts have different values, return the one on whose attempts the most money was spent.
     """

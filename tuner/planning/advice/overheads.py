@@ -18,7 +18,7 @@ from tuner.planning.advice.evidence import (
 from tuner.tuning.checkpointing import Hazard, InterruptionRisk, daly_ns
 
 LEAST_STALL_NS = NS // 10
-# Intervals from half to twice the best one are accepted, because the cost hardly changes between them.
+# Checkpoint intervals from half to twice the best interval cause no finding, because the cost hardly changes in this range.
 FAR_OFF = 2
 SAVES_EXPENSIVE_ABOVE = Fraction(1, 20)
 LOST_ABOVE = Fraction(1, 50)
@@ -78,7 +78,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
 def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_expensive: bool) -> AdvisedChange:
     fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
     if fixed is None and too_expensive:
-        # `auto` already chooses the best interval, so the additional saves must be those at pauses.
+        # `auto` already chooses the best interval, so the excess saves must come from pauses at rungs. Advise a higher first rung.
         then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
         return AdvisedChange("fidelity.min", str(fidelity.min), str(then), how)
@@ -130,7 +130,7 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
                 "each setup then pays for more steps, and fewer pauses make fewer setups",
             ),
         ),
-        # Each worker must set up once in any case, so these setups are not savings.
+        # Each worker needs one setup in any case, so one setup per worker is not counted as savings.
         saves=max(ZERO, Money(spent.micro_usd - evidence.concurrency * max(setups).micro_usd)),
         saves_note=f"at most this: all setups except one, the most expensive, for each of {evidence.concurrency} workers",
         verify="the metric at each step of one configuration with the same seed must be as before; compare `setup` in the bills",
@@ -289,7 +289,7 @@ def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         wasted = attempt.of("lost", "setup", "restore") if is_again else attempt.of("lost")
         useful, price = (attempt.spent - wasted).micro_usd, attempt.row.price.micro_usd_per_hour
         interrupted += wasted.micro_usd
-        # If the price is zero, the time cannot be computed from the cost, and the cost itself is used.
+        # If the attempt's price is zero, its time cannot be computed from its cost. The cost itself is counted then.
         on_demand += -(-useful * demand.micro_usd_per_hour // price) if price else useful
     saves = paid - Money(on_demand)
     if saves.micro_usd <= 0:

@@ -104,10 +104,10 @@ def _shared_gpu(
 def _smaller_gpu(
     evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...], busy: Fraction, used: int | None
 ) -> GpuOption | None:
-    """Return the option to use a cheaper machine with a smaller GPU, the one on which the same training is cheapest.
+    """Return the option to use another GPU: the machine on which the same training is cheapest.
 
-    Return None if no such machine is known. The estimate assumes that a slower GPU lengthens only the time in which the GPU is busy. It
-    uses the lowest relative speed of the GPU that the data sheets make likely.
+    Only cheaper machines are considered. Return None if none of them has enough GPU memory and a known speed. The estimate assumes that
+    a slower GPU lengthens only the time in which the GPU is busy. It uses the minimum relative speed by data sheets (`relative_speed`).
 
     Args:
         evidence: The job.
@@ -290,7 +290,7 @@ def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
         },
         change=change,
         alternatives=tuple(others),
-        # If batches are prepared in parallel with training, a step takes the longer of waiting and computing. The shorter of the two is saved.
+        # If batches are prepared in parallel with training, a step takes as long as the longer of waiting and computing, so the shorter is saved.
         saves=portion(trained, min(waits, 1 - waits)),
         saves_note="at most this: if batches are prepared while the model computes, a step takes the longer of waiting and computing",
         verify="compare seconds a step and the share of waiting of one configuration; with the same seed the batches, and so the "

@@ -83,7 +83,7 @@ class RunTime:
     efficiency: Fraction
     per_second: Fraction  #: The speed of all GPUs together, in work per second.
     train_ns: tuple[int, int, int]  #: The shortest, expected and longest time, without interruptions.
-    #: The same times with spot interruptions. None if spot is not requested, or if the run may not end within 30 years.
+    #: The shortest, expected and longest run on spot machines. None if spot is not requested, or if a run might take more than 30 years.
     met: tuple[Interrupted, ...] | None
 
 
@@ -132,7 +132,7 @@ class MachineEstimate:
     meets_on_average: bool | None
 
     def per_dollar(self, count: Fraction) -> Fraction | None:
-        """Return how many of `count` samples or tokens a dollar pays for. Return None if the run costs nothing."""
+        """Return how many samples or tokens a dollar pays for, if the whole run processes `count`. Return None if the run costs nothing."""
         return count * MICRO / self.usd.micro_usd if self.usd.micro_usd else None
 
 
@@ -282,9 +282,9 @@ def _fitted(run: TrainingRun, listing: Listing) -> Fit | str | None:
 
 
 def _recomputes(run: TrainingRun, fitted: Fit | None, known: Speed) -> bool:
-    """Return whether the time must be increased for gradient checkpointing.
+    """Return whether the run uses gradient checkpointing whose extra time is not in the known speed yet, so that it must be added.
 
-    If the speed was measured and the run was described with gradient checkpointing, the measurement already includes it.
+    If the run was described with gradient checkpointing, a measured speed already includes the extra time.
     """
     if fitted is None or not fitted.gradient_checkpointing:
         return False
@@ -292,9 +292,9 @@ def _recomputes(run: TrainingRun, fitted: Fit | None, known: Speed) -> bool:
 
 
 def _efficiency(run: TrainingRun, listing: Listing, gpus: int, known: Speed, link: Link | None) -> Fraction:
-    """Return the efficiency of `gpus` GPUs, relative to the speed per GPU in the measurement.
+    """Return the speed per GPU if the run uses `gpus` GPUs, divided by the speed per GPU in the measurement.
 
-    It is 1 if the run uses at most as many GPUs as the measurement, because the measured speed already includes their communication.
+    It is 1 if the run uses at most as many GPUs as the measurement, because the measured speed already includes communication.
     """
     if link is None or gpus <= known.measured_gpus:
         return Fraction(1)

@@ -64,9 +64,9 @@ class SpotAssumptions:
     """How often spot machines are interrupted, and what an interruption costs."""
 
     mean_ns: int  #: The mean time between interruptions of one machine.
-    checkpoint_ns: int = 10 * NS  #: How long a save stalls training.
+    checkpoint_ns: int = 10 * NS  #: How long saving a checkpoint stalls training.
     restore_ns: int = 120 * NS  #: The paid time from the start of a new machine until training continues.
-    wait_ns: int = 300 * NS  #: The time without a machine, which is not paid.
+    wait_ns: int = 300 * NS  #: The time from an interruption until a new machine starts. It is not paid.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

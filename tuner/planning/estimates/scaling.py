@@ -181,7 +181,7 @@ class ScaledMachines:
 def bandwidth(kind: Accelerator, link: Link, gbit_s: Fraction) -> Fraction | None:
     """Return the bytes per second that a ring all-reduce reaches over a link in one direction.
 
-    Return None if the accelerator has no such link. `gbit_s` is the bandwidth of Ethernet in Gbit/s. It is ignored for other links.
+    Return None if the accelerator has no such link. `gbit_s` is the bandwidth of Ethernet in Gbit/s. It is used only if `link` is `ethernet`.
     """
     both_ways = kind.nvlink_gb_s if link == "nvlink" else kind.pcie_gb_s
     one_way = gbit_s * GB / 8 if link == "ethernet" else Fraction(both_ways * GB, 2)

@@ -25,16 +25,16 @@ class ServingCandidate(PricedServing):
     listing: Listing
     zones: tuple[str, ...]
     date: str  #: The date of the price.
-    cheaper: Way  #: The cheaper of the two ways to answer each request at once.
+    cheaper: Way  #: The cheaper of the ways `real_time` and `scale_to_zero` of `ServingCost`.
     usd_per_million: float  #: The cost of a million predictions in the way `cheaper`.
     usd_per_month: float  #: The cost of the requests of a month of 730 hours in the way `cheaper`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
-    """The machines that could serve the model, and those that could not.
+    """The machines that can serve the model (`ranked`), and the machines that cannot (`left_out`).
 
-    `ranked` has the machines that could, ordered by their cost at the requested rate of predictions, the cheapest first.
+    `ranked` is ordered by cost at the requested rate of predictions, the cheapest machine first.
     """
 
     ranked: Sequence[ServingCandidate]
