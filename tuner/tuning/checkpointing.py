@@ -38,14 +38,18 @@ LOSS_PART = 10  # an interval is at most a tenth of the mean time between losses
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """The rate of interruptions of an attempt, on one machine or several: `events` divided by `node_ns`, the mean of Gamma(events, node_ns)."""
+    """The estimated rate of interruptions: `events` per `node_ns` nanoseconds, which is the mean of the distribution Gamma(events, node_ns).
 
-    node_ns: int  #: Time that attempts ran on such machines, in nanoseconds, plus the time of the prior.
-    events: int = 1  #: Interruptions in this time. The prior counts as one.
+    It may be the rate of one machine, or of all machines of an attempt together.
+    """
+
+    #: Time that attempts ran on machines of the market, in nanoseconds, plus the time of the prior.
+    node_ns: int
+    events: int = 1  #: Interruptions during `node_ns`. The prior counts as one.
 
     @classmethod
     def of_spot(cls, nodes: int = 1) -> Self:
-        """Return the prior for an attempt on this many nodes in a spot market."""
+        """Return the prior for an attempt on `nodes` spot machines, before any observation."""
         return cls(SPOT_MEAN_NS // nodes)
 
     @classmethod
@@ -53,7 +57,7 @@ class Hazard:
         return cls(CRASH_MEAN_NS // nodes)
 
     def after(self, node_ns: int, events: int = 0) -> Self:
-        """Return the rate after an observation of attempts that lasted `node_ns` with `events` interruptions."""
+        """Return the rate after more attempts were observed, which lasted `node_ns` and were interrupted `events` times."""
         return type(self)(self.node_ns + node_ns, self.events + events)
 
     @property
@@ -79,14 +83,14 @@ class SaveTimes:
 
     stall_ns: int  #: Time until training continues, as a running mean.
     durable_ns: (
-        int  #: Time until the checkpoint would survive the loss of the machine: the longest recent one.
+        int  #: Time until the checkpoint would survive the loss of the machine: the longest recent time.
     )
 
     def after(self, stall_ns: int, durable_ns: int) -> Self:
         """Return the durations after one more save with the measured `stall_ns` and `durable_ns`.
 
-        A save moves the mean of `stall_ns` by a quarter of the difference. After a slow save, `durable_ns` falls by a quarter at each of
-        the following saves.
+        The new `stall_ns` is three quarters of the old one plus a quarter of the measured one. The new `durable_ns` is the measured one or
+        three quarters of the old one, if that is larger. A slow save is therefore forgotten gradually.
         """
         return type(self)((3 * self.stall_ns + stall_ns) // 4, max(durable_ns, self.durable_ns * 3 // 4))
 
@@ -109,8 +113,8 @@ class InterruptionRisk:
         """Return the mean time between interruptions that lose unsaved work."""
         if self.preemption is None:
             return self.mean_ns
-        # A preemption loses no work with the probability (n - missed)/n, that it has a notice, times in_time/step, that the notice
-        # comes early enough.
+        # A preemption loses no work if it has a notice and the notice comes early enough. The probabilities are (n - missed)/n and
+        # in_time/step.
         in_time_ns = min(step_ns, max(0, _time_before_save_ns(self.notice_ns, saving.durable_ns)))
         count, missed = self.notices.preemptions, self.notices.missed
         lost = count * step_ns - (count - missed) * in_time_ns
@@ -148,7 +152,7 @@ def steps_between(*, step_ns: int, saving: SaveTimes, risk: InterruptionRisk) ->
     """Return the number of steps between saves, at least 1.
 
     Args:
-        step_ns: The duration of a step. If steps differ, that of the longest recent step.
+        step_ns: The duration of a step. If durations differ, pass the longest recent duration.
         saving: How long a save takes.
         risk: The interruptions that may end the attempt.
     """
@@ -162,5 +166,8 @@ def steps_between(*, step_ns: int, saving: SaveTimes, risk: InterruptionRisk) ->
 
 
 def _together(one_ns: int | None, other_ns: int) -> int:
-    """Return the mean time between events of two kinds, from the mean time of each. `one_ns` is None if the first kind never occurs."""
+    """Return the mean time between events of either of two kinds, from the mean time between events of each kind.
+
+    `one_ns` is None if events of the first kind never occur.
+    """
     return other_ns if one_ns is None else max(1, one_ns * other_ns // (one_ns + other_ns))

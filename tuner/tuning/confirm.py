@@ -13,7 +13,7 @@ from tuner.tuning.state import State, TrialRecord
 
 
 def begin(state: State) -> bool:
-    """Begin the confirmation if the search is over and there is a candidate to train again. Return True if it began."""
+    """Begin the confirmation if the search is over and a candidate can be trained again. Return whether the confirmation began."""
     if state.spec.confirm is None or state.confirming or state.active or state.suggesting:
         return False
     if _next_candidate(state) is None:
@@ -98,5 +98,5 @@ def _next_candidate(state: State) -> TrialRecord | None:
 
 
 def kept(candidates: int, seed: int) -> int:
-    """Return how many of the candidates are trained with seed number `seed`, from 1. Seed number 0 is the seed of the search."""
+    """Return how many of the candidates are trained again with the `seed`th additional seed, counted from 1."""
     return max(1, -(-candidates // (1 << (seed - 1))))

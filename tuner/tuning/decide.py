@@ -134,9 +134,8 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     if event.config is None:
         state.space_exhausted = True
         return []
-    if (
-        state.queue and event.inherited is None
-    ):  # the suggestion is from the queue: the sampler is asked only if it is empty
+    # If the queue is not empty, the configuration comes from the queue: the sampler is asked only if the queue is empty.
+    if state.queue and event.inherited is None:
         state.queue.popleft()
     trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_stop(state))
     assert trial.id == event.trial, f"expected {trial.id}, got {event.trial}"
@@ -424,14 +423,14 @@ def _fill(state: State) -> list[Command]:
 
 
 def _next_to_run(state: State) -> TrialRecord | None:
-    """Return the next trial to start or resume, or None if there is none.
+    """Return the next trial to start or resume, or None if no trial may run.
 
     A waiting trial comes first. Among the waiting trials, those that a user promoted come first, then preempted ones, then the others,
     each in the order of their numbers. A waiting trial is left out if its hold was refused (`State.skipped`), or if the finish reserve
     does not allow it to resume.
 
     If no waiting trial may run, the scheduler promotes a trial. It promotes none while a trial is skipped, because the skipped trial
-    waits for the money. It also promotes none while a configuration of the user is queued and may start, because this comes first.
+    waits for the money. It also promotes none while a configuration of the user is queued and may start, because queued configurations come first.
     """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.skipped]
@@ -445,9 +444,9 @@ def _next_to_run(state: State) -> TrialRecord | None:
 
 
 def _leader_unfinished(state: State) -> TrialRecord | None:
-    """Raise the target of the best trial to its next rung, and return the trial. Return None if it is not paused.
+    """If the best trial is paused, raise its target step to the next rung, and return the trial. Otherwise return None.
 
-    Call this if no new configuration may start, so that the rest of the budget trains the best trial to its last step.
+    Call this if no new configuration may start. The rest of the budget then trains the best trial to its last step.
     """
     if state.leader is None or not state.rungs or state.skipped:
         return None

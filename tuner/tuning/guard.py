@@ -3,14 +3,15 @@
 from tuner.domain.money import Cost, Rate
 
 MIN_SLICE_NS = 200_000_000
-UNKNOWN_NEED_NS = 1_000_000_000  # the need of a trial whose step time has not been measured yet
+# The shortest useful lease of a trial whose step time has not been measured yet.
+UNKNOWN_NEED_NS = 1_000_000_000
 
 
 def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int) -> int:
     """Return the length of the lease to request, in nanoseconds. Return 0 if the money does not pay for the shortest useful lease.
 
-    Leases become shorter as the budget runs low, so that the active trials share the last money. If the rest after this lease would be
-    too small for another one, and all the money pays for at most `slice_ns`, the lease takes all the money.
+    Leases become shorter as the budget runs low, so that the active trials share the last money. If the rest after this lease would not
+    pay for another lease, and all the money pays for at most `slice_ns`, this lease uses all the money.
 
     Args:
         left: The money that may still be held.
@@ -28,9 +29,9 @@ def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int
 
 
 def fits_deadline(wanted_ns: int, *, need_ns: int, left_ns: int | None) -> int:
-    """Return `wanted_ns`, reduced to the wall-clock time `left_ns` if less is left. Return 0 if even less than `need_ns` is left.
+    """Return the length of a lease that ends before the wall-clock limit: the smaller of `wanted_ns` and the remaining time `left_ns`.
 
-    If `left_ns` is None, the time is not limited.
+    Return 0 if less than `need_ns`, the shortest useful lease, remains. If `left_ns` is None, the time is not limited.
     """
     if left_ns is None or wanted_ns <= left_ns:
         return wanted_ns

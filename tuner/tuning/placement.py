@@ -58,10 +58,13 @@ def key_of(offer: Offer) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class OfferRecord:
-    """The time that was paid for on an offer and the durable progress made in it, weighted as of the instant `at`."""
+    """The time that was paid for on an offer, and the durable progress made in that time.
+
+    Older observations have less weight. `at` is the instant for which the weights were computed.
+    """
 
     paid_ns: int
-    gained_ns: int  #: Progress, as the time that it takes on demand.
+    gained_ns: int  #: Progress, as the time that the same work takes on an on-demand machine.
     at: Instant
 
     def decayed(self, now: Instant) -> Self:
@@ -91,11 +94,11 @@ class PlacementMemory:
         return memory
 
     def waits(self, now: Instant) -> Self:
-        """Return the memory after the machine was lost. The wait for spot that `PlacementRequest.spot_wait_ns` limits begins now."""
+        """Return the memory after the machine was lost. A new wait for spot begins now, which `PlacementRequest.spot_wait_ns` limits."""
         return replace(self, progressed=now)
 
     def after(self, offer: Offer, *, now: Instant, paid_ns: int, gained_ns: int) -> Self:
-        """Return the memory after more paid time on an offer and the progress that was made in it.
+        """Return the memory after `paid_ns` more of paid time on an offer, in which progress of `gained_ns` was made.
 
         Call this at each durable checkpoint, and when the training leaves or loses its machine.
         """
@@ -104,13 +107,13 @@ class PlacementMemory:
         return replace(self, records={**self.records, key_of(offer): record})
 
     def price(self, offer: Offer, now: Instant) -> Price:
-        """Return the price of an hour of progress on the offer, learned from its record, rounded up."""
+        """Return the estimated price of one hour of progress on the offer, rounded up. Past waste on the offer raises it."""
         record = self.records.get(key_of(offer), OfferRecord(0, 0, now)).decayed(now)
         paid = offer.price.micro_usd_per_hour * (record.paid_ns + PRIOR_NS)
         return Price(-(-paid // (record.gained_ns + PRIOR_NS)))
 
     def cheapest(self, offers: Collection[Offer], now: Instant) -> Offer | None:
-        """Return the offer with the lowest price of progress, or None without offers. Ties go to the first by name."""
+        """Return the offer on which an hour of progress is cheapest, or None without offers. Ties go to the first by name."""
         return min(offers, key=lambda offer: (self.price(offer, now), _name(offer)), default=None)
 
 
@@ -176,12 +179,12 @@ class Observation:
     """The situation of a training at one moment."""
 
     now: Instant
-    #: C(t) as of the last durable checkpoint: the remaining time on demand, including saves.
+    #: The remaining work C(t) after the last durable checkpoint, as time on an on-demand machine, including saves.
     left_ns: int
-    #: d: the sum of the slowest path from the order to move to the first new step (finish a step, save it, boot a machine),
-    #: the longest work that a preemption may undo, and the longest delay of the next call after `PlacementChoice.until`.
+    #: The changeover delay d, which is the sum of three maxima: the time from the order to move until the first new step (finish a step,
+    #: save it, boot a machine), the work that a preemption may undo, and the delay of the next call after `PlacementChoice.until`.
     changeover_ns: int
-    unsaved_ns: int = 0  #: By how much `left_ns` will fall when the training is saved before a move.
+    unsaved_ns: int = 0  #: Work that is not saved yet: a save before a move reduces `left_ns` by it.
     at: Offer | None = (
         None  #: The offer of the machine that the training has, or that is being started for it. None if there is none.
     )
@@ -192,8 +195,8 @@ class Observation:
 class PlacementChoice:
     """The offer that a training should run on.
 
-    The choice stays the same until `until`, unless a machine is added, removed or no longer available, or a checkpoint becomes
-    durable.
+    The choice is valid up to the instant `until`. Choose again earlier if a machine is added or lost, if a spot offer becomes available or
+    unavailable, or if a checkpoint becomes durable.
     """
 
     #: None if the training is done or should wait for spot. While it waits, the caller requests a spot machine.
@@ -256,7 +259,7 @@ def _uniform(request: PlacementRequest, memory: PlacementMemory, observation: Ob
 def _without_deadline(
     request: PlacementRequest, memory: PlacementMemory, observation: Observation
 ) -> PlacementChoice:
-    """Choose for a training without a deadline."""
+    """Choose the offer of a training without a deadline, or let the training wait for spot."""
     if observation.at is not None and observation.at.market == "spot":
         return PlacementChoice(observation.at, "stays")
     if observation.at is not None:
@@ -279,7 +282,7 @@ def _without_deadline(
 def _retried(observation: Observation, within_ns: int) -> Instant:
     """Return when to choose again: after `within_ns`, or earlier if a spot offer is available but was not chosen.
 
-    Such an offer was not worth its price, but may become so, because past observations lose weight with time.
+    A spot offer that was too expensive for its progress may become worthwhile, because past observations lose weight with time.
     """
     return Instant(observation.now + (min(within_ns, RETRY_NS) if observation.there else within_ns))
 
@@ -287,7 +290,7 @@ def _retried(observation: Observation, within_ns: int) -> Instant:
 def _on_demand(
     request: PlacementRequest, memory: PlacementMemory, observation: Observation, why: Why
 ) -> PlacementChoice:
-    """Choose on demand: the machine that the training has, or else the cheapest offer."""
+    """Choose on-demand: the training's present machine if that is on demand, otherwise the cheapest on-demand offer."""
     if observation.at is not None and observation.at.market == "on_demand":
         until = Instant(observation.now + RETRY_NS) if observation.there else None
         return PlacementChoice(observation.at, why, until)
@@ -308,9 +311,9 @@ def _worthwhile(request: PlacementRequest, memory: PlacementMemory, observation:
 
 
 def _has_cheaper_spot(request: PlacementRequest, memory: PlacementMemory, now: Instant) -> bool:
-    """Return whether any spot offer is cheaper than progress on demand. If none is, waiting for spot is useless.
+    """Return whether an hour on any spot offer costs less than an hour of progress on demand. If not, waiting for spot is useless.
 
-    The comparison uses the prices of the spot offers themselves. Time that was wasted on spot so far does not count.
+    The spot prices are not corrected for time that was wasted on spot so far.
     """
     demand = memory.cheapest(_of(request, "on_demand"), now)
     return demand is not None and any(o.price < memory.price(demand, now) for o in _of(request, "spot"))
@@ -337,7 +340,7 @@ class Schedule:
 
     left_ns: int  #: Remaining work: C(t).
     time_ns: int  #: Remaining time: R(t).
-    line_slope: Fraction  #: The slope of the line of uniform progress: work per unit of time.
+    line_slope: Fraction  #: The slope of the line of uniform progress: required work per unit of time.
 
     @classmethod
     def of(cls, request: PlacementRequest, observation: Observation) -> Self:
@@ -352,15 +355,15 @@ class Schedule:
         return self.time_ns - self.left_ns
 
     def until_off_line_ns(self) -> int:
-        """Return the nanoseconds until an idle training falls behind the line. 0 or less means that it is already behind."""
+        """Return the nanoseconds until an idle training falls behind the line of uniform progress. 0 or less: it is already behind."""
         # The progress C(0) - C(t) is less than C(0)·t/R(0) if and only if C(t) > C(0)/R(0)·R(t).
         return self.time_ns - self.left_ns * self.line_slope.denominator // self.line_slope.numerator
 
     def until_on_line_ns(self, ahead_ns: int) -> int | None:
-        """Return how long the training must work without interruption until it is `ahead_ns` ahead of the line.
+        """Return how long the training must work without interruption to be `ahead_ns` ahead of the line of uniform progress.
 
         Returns:
-            Nanoseconds. 0 if the training is far enough ahead already. None if it never gets that far.
+            Nanoseconds. 0 if the training is far enough ahead already. None if it never gets that far ahead.
         """
         # Solve (C - x) · q = p · (R - x - ahead) for x. The slope of the line is p/q.
         p, q = self.line_slope.numerator, self.line_slope.denominator

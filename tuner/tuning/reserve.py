@@ -18,8 +18,8 @@ from tuner.tuning.state import State, TrialRecord
 
 MARGIN = 1.1  # safety factor, because steps differ in length
 NEW = 0.4  # expected training of a new trial, as a share of all steps: many trials are stopped early
-PREDICTED_SHARE_MAX = 0.5  # the largest share of the free time that a new trial may be predicted to need, because predictions of step times are poor
-SPARE = 0.5  # in steps, added to the work of a trial, because a lease must be a little longer than the work that is done in it
+PREDICTED_SHARE_MAX = 0.5  # a new trial may be predicted to need at most this share of the unreserved time, because predicted step times are inexact
+SPARE = 0.5  # this part of a step is added to the work of a trial, because a lease must be a little longer than its work
 PRIOR_STEPS = 1  # steps of mean length that are added to the steps of each trial to estimate its step time
 
 
@@ -45,7 +45,7 @@ class Reserve:
         leader = state.trials[state.leader]
         left = affords - _spent_ns(state) - _confirming_ns(state, leader)
         waits = leader.status in ("running", "pausing", "paused") and leader.resumable
-        # no money is kept for a trial that violates a constraint
+        # a leader that violates a constraint gets no reserve
         waits = waits and not state.leader_violation
         affordable = waits and leader.number not in state.skipped and _finishing_ns(state, leader) <= left
         return cls(state, left, leader if affordable else None)
@@ -58,10 +58,10 @@ class Reserve:
         return not self._affords(_overhead_ns(self.state) + round(steps * step_ns), None)
 
     def blocking_trials(self) -> list[TrialRecord]:
-        """Return the running trials to pause, because reaching their `until` steps would use money that the leader needs.
+        """Return the running trials to pause, because reaching their target steps would use money that the leader needs.
 
-        Trials that a user promoted are never in the list. Of all others, those that need the least time keep running. The list is empty
-        if money is not reserved for a leader.
+        The trials that need the least time keep running, as many as the money allows. Trials that a user promoted are never in the list.
+        The list is empty if no money is reserved for a leader.
         """
         if self.leader is None:
             return []
@@ -80,7 +80,7 @@ class Reserve:
         return self._affords(_finishing_ns(self.state, trial), trial, to_end=self.is_due)
 
     def may_continue(self, trial: TrialRecord) -> bool:
-        """Return whether a waiting trial may resume: the budget pays for it up to its `until` step, or no other trial needs the money.
+        """Return whether a waiting trial may resume: the budget pays for it up to its target step, or no other trial needs the money.
 
         If the reserve is due (`is_due`) and there is a leader, the budget must pay for the trial up to its last step instead.
         """
@@ -111,12 +111,12 @@ class Reserve:
 
     @property
     def _first_stop(self) -> int:
-        """Return the step at which a new trial first stops: the first rung, or the last step without rungs."""
+        """Return the target step of a new trial: the first rung, or the last step if the job has no rungs."""
         return self.state.rungs[0].step if self.state.rungs else self.state.max_step or 1
 
     @property
     def _is_last(self) -> bool:
-        """Return whether no other trial needs the money. If so, nothing is reserved, and only the ledger limits the trial."""
+        """Return whether a trial that starts or resumes now is the only one that needs money. Then only the ledger limits it."""
         return self.leader is None and not self.state.active and self.state.spec.confirm is None
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:
@@ -133,7 +133,7 @@ class Reserve:
     def _needs(self, but: TrialRecord | None, *, to_end: bool = False) -> Iterator[tuple[int, TrialRecord]]:
         """Yield (nanoseconds needed, trial) for each active trial except `but` and the leader.
 
-        It is the time to reach the trial's `target_step`, or its last step if `to_end` is set.
+        The needed time is that until the trial's `target_step`, or until its last step if `to_end` is set.
         """
         state = self.state
         for trial in (state.trials[number] for number in state.active):
@@ -145,7 +145,7 @@ class Reserve:
 def _spent_ns(state: State) -> int:
     """Return the worker time that the job has paid for so far, in nanoseconds.
 
-    It is at least the measured training time, which counts even if the machines are free of charge.
+    It is computed from the spend, but is at least the measured training time, because machines may be free of charge.
     """
     price = state.mean_price
     paid = price.affords_ns(state.spent) if price.micro_usd_per_hour else 0
@@ -196,7 +196,7 @@ def _step_ns(
 
 
 def _length(state: State, since: int, until: int | None) -> float:
-    """Return the mean length of the steps after `since` up to `until`, relative to the mean of all steps so far. Return 1 without proxies.
+    """Return the mean duration of the steps after `since` up to `until`, divided by that of all steps so far. Return 1 without proxies.
 
     In a stage of the proxies that no trial has reached, steps are assumed to take as long as in the stage before it.
     """

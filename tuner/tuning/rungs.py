@@ -23,9 +23,10 @@ AUTO_FACTOR = 4
 
 
 def ladder(spec: JobSpec) -> Fidelity:
-    """Return the fidelity that the scheduler uses.
+    """Return the job's fidelity with the rungs that its scheduler uses.
 
-    `auto` chooses its own rungs, the first at `min` or above, unless the job has proxies, whose values belong to the job's own rungs.
+    `auto` chooses its own rungs, the first at `min` or above. If the job has proxies, `auto` keeps the job's rungs, because each value of a
+    proxy belongs to one of them.
     """
     fidelity = spec.fidelity
     if spec.algorithm.scheduler != "auto" or fidelity.max is None or fidelity.proxies:
@@ -44,7 +45,7 @@ class Rung:
     step: int
     #: All trials that reached the step, best first, as (violation, -score, number), so that ties go to the older trial.
     ranked: list[tuple[float, float, int]] = field(default_factory=list)
-    #: The trials that were not promoted, in the same form and order, so that finding the next one to promote is fast.
+    #: The entries of `ranked` whose trials were not promoted yet, so that finding the next trial to promote is fast.
     waiting: list[tuple[float, float, int]] = field(default_factory=list)
     promoted: set[int] = field(default_factory=set)
     recorded: dict[int, Rank] = field(default_factory=dict)  #: The rank by trial number.
@@ -78,7 +79,7 @@ class Rung:
     def keeps(self, number: int, reduction_factor: int) -> bool:
         """Return whether a trial is among the best 1/η (rounded up) of the trials recorded so far. η is `reduction_factor`.
 
-        A trial that is equal to the last of the best counts as one of them.
+        A trial with the same rank as the last of these best trials is among them too.
         """
         kept = max(1, -(-len(self.ranked) // reduction_factor))
         *worst_kept, _ = self.ranked[min(kept, len(self.ranked)) - 1]
@@ -86,7 +87,7 @@ class Rung:
 
 
 FEWEST = 3  # the fewest trials to fit a line to: a line through two points fits exactly, so that its error is unknown
-SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
+SLOPE_WEIGHT = 3  # the prior slope 1 counts like this many pairs of scores
 SLOPES = (0.3, 3.0)  # bounds of a fitted slope
 
 
@@ -100,7 +101,7 @@ class Outlook:
 
     def between(self) -> tuple[float, float]:
         """Return the ends of the central 80 % interval."""
-        # imported here because it takes 0.2 s, which would delay every start of the service
+        # SciPy is imported here, because importing it takes 0.2 s and would delay every start of the service
         from scipy.special import stdtrit
 
         half = float(stdtrit(self.degrees, 0.9)) * self.spread
@@ -125,7 +126,7 @@ def outlooks(
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """The fitted line from the score at one level (a rung or the last step) to the score at the next.
+    """A line that predicts a trial's score at the next level from its score at one level. Levels are the rungs and the last step.
 
     `squares` is the sum of the squared distances of the scores from their mean `x`.
     """

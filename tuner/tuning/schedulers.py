@@ -16,10 +16,11 @@ from tuner.tuning.rungs import Rung
 from tuner.tuning.samplers.base import Forecast
 from tuner.tuning.state import State, TrialRecord
 
-# The reach, in standard deviations. It is small at first, when new trials teach the model more than continued ones, and grows with
-# the number of trained steps.
+# The initial reach: how many standard deviations a trial's forecast may be below the best forecast. It is small, because new trials teach
+# the model more than continued ones at first. It grows with the number of trained steps.
 REACH = 0.5
-# When the job has trained as many steps as this number of complete trials has, the reach begins to grow in proportion to its steps.
+# The reach begins to grow when the job has trained as many steps as this many complete trials have. From then on, it is proportional to
+# the job's steps.
 REACH_TRAININGS = 5
 
 Verdict = Literal["continue", "pause", "stop", "predict"]
@@ -35,19 +36,19 @@ class Scheduler(Protocol):
         """Return the step that a new trial may run to, or None if it may run until it ends."""
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
-        """Return what a running trial does when it reaches its `until` step, which is below the maximum."""
+        """Return what a running trial does when it reaches its target step, which is below the last step."""
 
     def promote(self, state: State) -> TrialRecord | None:
-        """Promote the next paused trial and return it, with `until` already raised. Return None if no trial qualifies."""
+        """Promote the next paused trial: raise its target step and return it. Return None if no trial qualifies."""
 
 
 def next_stop(state: State, step: int) -> int | None:
-    """Return the step of the first rung above `step`, or the last step (None if there is none) if no rung is above it."""
+    """Return the step of the first rung above `step`. Above all rungs, return the last step, or None if trials have no last step."""
     return next((rung.step for rung in state.rungs if rung.step > step), state.max_step)
 
 
 def raise_target(state: State, trial: TrialRecord) -> None:
-    """Set the trial's `until` to the next rung, and record its promotion on the rungs that it has passed."""
+    """Set the trial's target step to the next rung, and record its promotion on the rungs that it has passed."""
     for rung in state.rungs:
         if rung.step <= trial.steps and trial.number in rung.recorded:
             rung.promote(trial.number)
@@ -132,9 +133,9 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
 
 
 def _feasible_first(state: State) -> tuple[bool, ...]:
-    """Return in which order to search the trials: first the feasible ones (True), then the infeasible ones (False).
+    """Return the passes in which trials are searched: True for the feasible trials, then False for the infeasible ones.
 
-    Without constraints, all trials are feasible, so there is only one search.
+    Without constraints, all trials are feasible, so one pass is enough.
     """
     return (True, False) if state.spec.constraints else (True,)
 

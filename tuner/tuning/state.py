@@ -54,12 +54,12 @@ class TrialRecord:
     #: Number of attempts in a row that were lost without a report of a new step and without a newer checkpoint.
     losses_without_progress: int = 0
     saved: int = 0  #: The step of the newest checkpoint when the latest attempt ended.
-    preemptions: int = 0  #: How many of its attempts were preempted.
+    preemptions: int = 0  #: How many attempts of the trial were preempted.
     preemptions_without_progress: int = (
         0  #: Number of preemptions in a row without a newer checkpoint, not even one within a step.
     )
     kept: int = 0  #: The step of the newest checkpoint at the latest preemption.
-    #: A user promoted the trial. Until it reaches its `until` step, it resumes before other trials, and the reserve does not hold it back.
+    #: A user promoted the trial. Until it reaches its target step, it resumes before other trials, even if the finish reserve forbids it.
     by_user: bool = False
     was_preempted: bool = False  #: The trial was preempted and resumes before other trials.
     last_report: int | None = None  #: The last step that the current attempt reported.
@@ -103,12 +103,12 @@ class Ending:
 
     @property
     def is_from_reports(self) -> bool:
-        """Return whether the reports caused the ending. A later pause request or a restart does not undo it."""
+        """Return whether reports of trials caused the ending. A later pause request or a restart does not undo such an ending."""
         return self.reason in ("target", "plateau", "worth", "error")
 
     @property
     def limit(self) -> bool:
-        """Return whether the job's budget caused the ending. A new budget undoes it."""
+        """Return whether the job's budget caused the ending. A new budget undoes such an ending."""
         return self.reason in ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
 
@@ -127,13 +127,13 @@ class State:
     changed: set[int] = field(default_factory=set)
     #: Whether attempts may start. False from the start of a driver until the event `ControlRequested`.
     accepting_work: bool = False
-    suggesting: bool = False  #: Whether a `Suggest` command was returned and is not answered yet.
+    suggesting: bool = False  #: Whether a `Suggest` command has no answer yet.
     confirming: bool = False  #: The search is over. Only repeats of its best trials begin.
     space_exhausted: bool = False  #: The sampler has no more configurations.
     #: The configurations that the user wants to be tried next, in order.
     queue: deque[Config] = field(default_factory=deque)
     requests: int = 0  #: Number of the newest request about a trial that was handled.
-    #: The limit because of which a hold was refused. No attempt starts until money may have been released or added.
+    #: The limit that refused a hold. While it is set, no attempt starts. It is cleared when money may have been released or added.
     exhausted_limit: StopReason | Limit | None = None
     #: The shared budget that refused a hold last. Empty if the job's own budget refused it.
     refusing_budget: str = ""
@@ -142,12 +142,12 @@ class State:
     ending: Ending | None = None
     ended: bool = False  #: The command `EndJob` was returned.
     spent: Money = ZERO
-    #: Number of the trial with the best score so far. A feasible one is better than any other.
+    #: Number of the trial with the best score so far. A feasible trial is better than any infeasible one.
     leader: int | None = None
     leader_score: float = float("-inf")
     leader_stage: int = 0  #: The stage of the proxies in the report of `leader_score`.
     leader_violation: float = 0.0  #: The violation of the constraints in the report of `leader_score`.
-    #: The score that was the last improvement by at least the `min_gain` of the plateau rule.
+    #: The best score when it last improved by at least the `min_gain` of the plateau rule.
     plateau_score: float = float("-inf")
     plateau_spent: Money = ZERO  #: The job's spend at the report of `plateau_score`.
     valid_reports: int = 0  #: Number of reports with a finite value of the objective's metric.

@@ -33,16 +33,16 @@ def after_report(state: State, event: Reported) -> Ending | None:
     trial = state.trial(event.trial)
     score = lead(state, trial, event.value)
     if state.leader_stage > before:
-        state.plateau_score = float("-inf")  # scores with other proxies say nothing about a plateau
+        state.plateau_score = float("-inf")  # scores of different stages of the proxies cannot be compared
     gained = float("-inf") if trial.violation else score  # a report that violates a constraint gains nothing
     return on_target(state, trial, event.step, event.value) or _plateau(state, gained)
 
 
 def lead(state: State, trial: TrialRecord, value: float) -> float:
-    """Make the trial the leader if its value has the best score so far. Return the score of the value.
+    """Make the trial the leader (the best trial) if its value has the best score so far. Return the score of the value.
 
-    If the job has proxies, only scores of the highest stage that any trial has reached are compared. A lower violation of the
-    constraints outweighs any score.
+    If the job has proxies, only scores of the highest stage that any trial has reached are compared. A trial with a lower violation of
+    the constraints is better, regardless of the scores.
     """
     score, stage = state.spec.objective.score(value), state.spec.fidelity.stage(trial.steps)
     best = (state.leader_stage, -state.leader_violation, state.leader_score)
@@ -87,7 +87,8 @@ def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None
         elif event.step - trial.gain_step >= limits.patience:
             return f"no gain of more than {limits.min_gain:g} in {event.step - trial.gain_step} steps"
     duration_ns, cost = event.duration_ns or 0, (event.cost or ZERO).micro_usd
-    step = trial.pace_ns / max(1, duration_ns)  # the next step, relative to the training so far
+    # The expected duration of the next step, as a share of the duration so far.
+    step = trial.pace_ns / max(1, duration_ns)
     if limits.max_duration_ns is not None and duration_ns * (1 + step) > limits.max_duration_ns:
         return f"another step would take it beyond its limit of {limits.max_duration_ns / NS:g} s"
     if limits.max_cost_micro_usd is not None and cost * (1 + step) > limits.max_cost_micro_usd:

@@ -16,7 +16,7 @@ MODEL_DIMENSIONS = 40  # if a space has more dimensions, a job has too few trial
 
 
 def prior_faults(spec: JobSpec) -> list[Fault]:
-    """Return the faults of priors that the job's sampler would ignore."""
+    """Return a fault for each prior of the search space that the job's sampler would ignore."""
     sampler, is_large = spec.algorithm.sampler, UnitCube(spec.space).dimensions > MODEL_DIMENSIONS
     if sampler == "random" or (sampler == "auto" and not is_large):
         return []

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tuner.domain.space import Config
 
-# Mean and standard deviation of the score at the last step, on the model's own scale.
+# Mean and standard deviation of a trial's predicted score at the last step, on a scale that the sampler chooses.
 Forecast = tuple[float, float]
 
 
@@ -43,7 +43,7 @@ class Sampler(Protocol):
         at_rung: bool,
         violation: float = 0.0,
     ) -> None:
-        """Receive a report of a new step of trial `number`.
+        """Learn from the report of a new step of trial `number`.
 
         Args:
             score: A higher score is better.
@@ -53,7 +53,7 @@ class Sampler(Protocol):
         """
 
     def finish(self, number: int, *, failed: bool) -> None:
-        """Receive the end of trial `number`, which cannot resume."""
+        """Record that trial `number` has ended for good, and whether it failed."""
 
     def forecast(self) -> Mapping[int, Forecast] | None:
         """Return the predicted final scores of the most promising trials, by number.

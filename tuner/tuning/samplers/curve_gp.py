@@ -65,7 +65,7 @@ class CurveGP:
         """Return the mean and the standard deviation (without noise) of the scores at the step whose logarithm is `t`, each of shape (n,).
 
         Args:
-            trial: The trial of each row of `x`, or (1,) if it is the same for all.
+            trial: The number of the trial of each row of `x`. Shape (1,) if all rows have the same trial.
         """
         k = self._kernel(x, np.array([t]), trial)
         v = solve_triangular(self._chol, k.T, lower=True, check_finite=False)
@@ -74,7 +74,7 @@ class CurveGP:
         return self._mean + k @ self._weights, np.sqrt(np.maximum(variance, 1e-10))
 
     def _kernel(self, x: Floats, t: Floats, trial: Ints) -> Floats:
-        """Return the covariance between (x, t) and the data."""
+        """Return the covariance between the points (x, t) of the trials `trial` and the data that the process is conditioned on."""
         lengths = np.exp(self._theta[: self._d])
         a, b, _, c = np.exp(2 * self._theta[self._d : self._d + 4])
         over_x = _matern(_distances(x / lengths, self._data.x / lengths))
@@ -137,7 +137,7 @@ def _distances(x: Floats, y: Floats) -> Floats:
 def _matern(squares: Floats) -> Floats:
     """Return the Matérn-5/2 kernel of squared distances, (1 + r + r² / 3) · exp(-r) with r² = 5 · squares.
 
-    Computed in place, because for the candidates of a proposal the memory of the intermediate arrays took more time than the numbers.
+    The arrays are changed in place. For the thousand candidates of a suggestion, allocating new arrays took more time than the arithmetic.
     """
     r = 5 * squares
     np.sqrt(r, out=r)
@@ -149,6 +149,6 @@ def _matern(squares: Floats) -> Floats:
 
 
 def _matern_slope(squares: Floats) -> Floats:
-    """Return the derivative of the kernel with respect to the squared distances."""
+    """Return the derivative of the Matérn-5/2 kernel (`_matern`) with respect to the squared distances."""
     r = np.sqrt(5 * squares)
     return np.asarray(-(5 / 6) * (1 + r) * np.exp(-r), dtype=np.float64)

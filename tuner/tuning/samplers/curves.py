@@ -19,10 +19,11 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Table = npt.NDArray[Any]  # one row for each trial, with named columns
 FIRST_ROWS = 64
-FLOOR = -1.0  # lowest score, on a scale where the median is 0 and the best 1, because the model need not know how bad a bad trial is
-SLOPE_WEIGHT = 3  # weight of the prior slope 1, in pairs of scores
+FLOOR = -1.0  # lower scores are raised to this (the median is 0, the best is 1): how bad a bad trial is does not matter to the model
+SLOPE_WEIGHT = 3  # the prior slope 1 counts like this many pairs of scores
 SLOPES = (0.3, 3.0)
-SHRINKS = 0.6  # an unknown gain of the mean curve, relative to the previous gain
+# A gain between levels that too few trials show is assumed to be this share of the previous gain.
+SHRINKS = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,14 @@ class Data:
 class LevelScores:
     """Scores of trials by level. The levels are the rungs and the last step.
 
-    The score of a level is the trial's first score at or after the level's step. At the last level it is the newest one. `reports_seen`
+    A trial's score at a level is its first score at or after the level's step. At the last level, it is the newest score. `reports_seen`
     counts the scores and failures that were added, so that the caller knows when to fit a model again.
 
-    The trials are rows of one array, because every decision reads all of them: as objects, 10,000 trials took 130 ms.
+    The trials are rows of one array, because every decision reads all of them. Reading 10,000 Python objects instead took 130 ms.
     """
 
     def __init__(self, cube: UnitCube, steps: Sequence[int], history: Sequence[PastTrial] = ()) -> None:
-        """Create the curves and add the trials of earlier jobs.
+        """Store the levels, and add the trials of earlier jobs.
 
         Args:
             steps: The rungs and the last step, ascending. Empty if trials have no maximum step. Then only the last score counts.
@@ -96,7 +97,7 @@ class LevelScores:
         self._table[row] = (number, point, features, np.nan, -1, 0, 0, False, 0.0)
 
     def tell(self, number: int, step: int, score: float, trained_ns: int, violation: float = 0.0) -> None:
-        """Add the score of a rung or of the trial's end."""
+        """Add the score that a trial has at a rung, or at its end."""
         self._note(number, step, score, trained_ns, violation)
         self.reports_seen += 1
 
@@ -138,7 +139,7 @@ class LevelScores:
     def best_past(self, count: int) -> list[int]:
         """Return the `count` best trials of earlier jobs by their newest score, lifted (projected) to the last step.
 
-        Results that the user gave are left out, and so are trials whose configuration this job has too.
+        Results that the user gave are omitted. Trials whose configuration this job has tried too are also omitted.
         """
         if not self._has_past:
             return []
@@ -166,7 +167,8 @@ class LevelScores:
 
         Args:
             count: The most scores to return. If there are more, the scores of better trials and the newest score of each trial are preferred.
-            everywhere: If there are more scores, how many of the `count` scores are chosen evenly from all others, without this preference.
+            everywhere: How many of the `count` scores are chosen evenly from all scores that the preference leaves out. Used only if there
+                are more scores than `count`.
         """
         lifts, trials, usable = self._present_lifts(), self._trials, self._usable
         number, failed, violation = trials["number"], trials["failed"], trials["violation"]
@@ -183,7 +185,8 @@ class LevelScores:
         lifted = penalty.lowered(lifts.lifted(trials["scores"][row, level], level), violation[row])
         scaled = np.where(failed[row], FLOOR, np.fmax(FLOOR, (lifted - middle) / scale))
         if len(row) > count:
-            # A golden-ratio sequence chooses evenly, and always in the same way: among equally good trials, and from everywhere.
+            # A golden-ratio sequence gives each trial number a fixed value, and the values are spread evenly between 0 and 1. They decide among
+            # equally good trials, and choose the scores of `everywhere`.
             even = (number * 0.6180339887498949) % 1.0
             end = np.where(failed, FLOOR + 0.5, (newest - middle) / scale + 0.3 * even)
             priority = end[row] + 0.5 * ((level == last[row]) & ~failed[row])
@@ -214,7 +217,7 @@ class _Lifts:
 
     @classmethod
     def fitted(cls, scores: Floats) -> Self:
-        """Fit the lines to the scores, an array of shape (trials, levels).
+        """Fit the lines to `scores`, an array of shape (trials, levels), which is NaN where a trial has no score.
 
         From each level to the next, a line is fitted to the trials with scores at both levels. Its slope is drawn towards 1. The lines
         from one level to the next are then composed to lines to the last level.
@@ -254,7 +257,7 @@ class _Lifts:
 class _Penalty:
     """Lowers the scores of trials that violate constraints.
 
-    The score of such a trial is first limited to the median of the feasible trials (`ceiling`). Then it is lowered in proportion to the
+    The score of an infeasible trial is first limited to the median of the feasible trials (`ceiling`). Then it is lowered in proportion to the
     violation, by at most the difference between the best score and the median of all trials (`span`). Therefore the model learns in which
     direction the violation becomes smaller, even before the first feasible configuration is known.
     """
@@ -274,6 +277,6 @@ class _Penalty:
         return cls(ceiling, span, float(np.median(violation[violation > 0])))
 
     def lowered(self, scores: Floats, violation: Floats) -> Floats:
-        """Return the scores, from which the model learns, after lowering the scores of trials that violate a constraint."""
+        """Return the scores from which the model should learn: those of trials that violate a constraint are lowered."""
         lower = np.minimum(scores, self.ceiling) - self.span * np.minimum(1.0, violation / self.typical)
         return np.where(violation > 0, lower, scores)

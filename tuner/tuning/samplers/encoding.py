@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, same, steps_of
 
 Floats = npt.NDArray[np.float64]
-# With this width, the distance between two choices (0.7·√2 ≈ 1) equals the distance between the two ends of a numeric parameter.
+# The value of a chosen one-hot feature. With it, two choices are as far apart (0.7·√2 ≈ 1) as the two ends of a numeric parameter.
 CHOICE_WIDTH = 0.7
 
 

@@ -35,14 +35,14 @@ RANDOM_SHARE = 0.1
 FIRST_RANDOM = 8
 CANDIDATES = 1000
 PAST_CANDIDATES = 10
-CHEAPEST = 0.02  # share of the candidates that always count as affordable: the cheapest ones
+CHEAPEST = 0.02  # this share of the candidates, the cheapest ones, always counts as affordable
 SHORTEST_S = 1e-9
 POINTS = 200  # scores that the model is conditioned on
-# The number of these scores that are chosen evenly from all trials. If all were of the best trials, the model would forget where bad
-# trials are, expect the mean of the best trials there, and keep suggesting bad configurations.
+# How many of the POINTS scores are chosen evenly from all trials. If the model saw only the best trials, it would expect their mean in
+# regions where trials were bad, and keep suggesting bad configurations.
 EVERYWHERE = POINTS // 2
 FIT_POINTS = 120
-REFIT_AT = 1.3  # fit again once there are 1.3 times as many reports of rungs as at the last fit
+REFIT_AT = 1.3  # the model is fitted again once it has 1.3 times as many rung reports as at the last fit
 FORECASTS = 400  # the largest number of trials with a forecast: the best by their newest score
 
 
@@ -133,7 +133,7 @@ class ModelSampler:
     def _note_fit(self) -> None:
         """Store the data for a new fit if a fit is due. The fit itself is made later, when a suggestion or a forecast needs it.
 
-        The data is stored at once so that a sampler which is rebuilt after a restart makes the same fits, even if it has to suggest less often.
+        A rebuilt sampler makes fewer suggestions. The data is stored at once, so that it makes the same fits nevertheless.
         """
         if self._knows_enough and self._curves.reports_seen >= REFIT_AT * self._fitted_at:
             self._fitted_at = self._curves.reports_seen
@@ -180,7 +180,7 @@ class ModelSampler:
     def _candidate(self, number: int, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
         """Return the candidate with the best expected improvement per cost whose predicted step time is at most `step_s` seconds.
 
-        A share `CHEAPEST` of the candidates, the cheapest ones, is always allowed, in case the limit allows hardly any others. If
+        The cheapest candidates, a share of `CHEAPEST`, are always allowed, because `step_s` may be below the step time of all candidates. If
         `at_random` is set, return the first allowed candidate instead of the best.
         """
         from tuner.tuning.samplers.curve_gp import log_expected_improvement

@@ -31,10 +31,11 @@ from tuner.tuning.samplers.base import number_rng
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP_TRIALS = 10
-# The most trials that TPE learns from: the best and the newest. A suggestion takes 25 ms with 2,000 trials, and more time with more trials.
-# The others would matter little: TPE's model of good configurations has at most 25 trials, and its other model gives old trials less weight.
+# TPE learns only from this many of the best and of the newest trials. A suggestion takes 25 ms with 2,000 trials, and more time with more
+# trials. Further trials would matter little: TPE's model of good configurations uses at most 25 trials, and its model of bad ones gives old
+# trials less weight.
 BEST_TRIALS, NEWEST_TRIALS = 100, 900
-# where `Trial.set_constraint` stores a constraint, and samplers look for it
+# The key under which `Trial.set_constraint` stores a violation, and under which Optuna's samplers look for it.
 VIOLATION = "constraints:violation"
 
 
@@ -54,11 +55,11 @@ class RungStorage(InMemoryStorage):
         self._ranks: dict[int, Rank] = {}
 
     def rank(self, number: int, rank: Rank) -> None:
-        """Set the rank of the study's trial with this number."""
+        """Set the rank of the trial with this number in the study. Only ranked trials can be among the best."""
         self._ranks[number] = rank
 
     def end(self, number: int, *, failed: bool) -> None:
-        """Rank a trial as one that has ended. A failed trial has no rank."""
+        """Mark a trial in its rank as ended. Remove the rank of a failed trial."""
         rank = self._ranks.pop(number, None)
         if rank is not None and not failed:
             self._ranks[number] = (rank[0], True, *rank[2:])
@@ -132,7 +133,8 @@ class OptunaSampler:
     def suggest(self, number: int, step_s: float = math.inf) -> Config:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if self._name != "qmc":  # a QMC sequence has one scramble for the whole job
+            # A QMC sequence keeps its sampler, because all its points must be scrambled with the same seed.
+            if self._name != "qmc":
                 self._study.sampler = self._sampler(number)
             trial = self._study.ask()
             assert trial.number == self._before + number, f"suggestion {number} was asked for out of turn"

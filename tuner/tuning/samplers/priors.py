@@ -1,8 +1,8 @@
-"""Priors: draws around the values at which the user expects the best, and how often they are used.
+"""Priors: draw configurations near the values that the user expects to be best, and decide how often to do so.
 
 The share of draws from the priors depends on the results, as in PriorBand (Mallik et al., NeurIPS 2023, arXiv:2306.12370). It is `SHARE`
-while the best trial is likely under the priors. Otherwise it falls with each trial that is likely under them. Therefore a good prior is
-used to the end, and a wrong prior costs only a few trials.
+while the best trial is likely under the priors. Otherwise, each trial that is likely under the priors lowers it. Therefore a good prior
+is used to the end, and a wrong prior costs only a few trials.
 """
 
 import math
@@ -13,12 +13,12 @@ from tuner.domain.space import Categorical, Config, Parameter, Prior, Space, Val
 from tuner.tuning.samplers.encoding import place_of, value_at
 
 SHARE = 0.5
-#: Standard deviation of a number, on the parameter's own scale from 0 to 1. The values are those of PriorBand.
+#: Standard deviation of a numeric parameter's prior, by confidence, on the parameter's scale from 0 to 1. The values are PriorBand's.
 WIDTHS = {"low": 0.5, "medium": 0.25, "high": 0.125}
-#: Weight of the expected choice of a categorical parameter. Each other choice has the weight 1.
+#: Weight of the expected choice of a categorical parameter, by confidence. Each other choice has the weight 1.
 WEIGHTS = {"low": 2, "medium": 4, "high": 6}
 NO_SCORE = (-math.inf, -1, -math.inf)
-TINY = 1e-12  # the inverse of the normal distribution is infinite at 0 and 1
+TINY = 1e-12  # probabilities are kept this far from 0 and 1, where the inverse of the normal distribution is infinite
 
 
 class Priors:
@@ -41,15 +41,15 @@ class Priors:
         return bool(self._priors)
 
     def adopt(self, number: int, config: Config) -> None:
-        """Note the configuration of a trial."""
+        """Record the configuration of a trial, and whether it is likelier under the priors than without them."""
         self._is_likely[number] = self.likelihood(config) > 1
         mine = {name: prior.center for name, prior in self._priors.items() if name in config}
         self._has_center |= all(same(config[name], center) for name, center in mine.items())
 
     def tell(self, number: int, step: int, score: float, violation: float = 0.0) -> None:
-        """Note a score at a rung.
+        """Record a score at a rung, and update which trial is the best.
 
-        A trial that violates the constraints less is better, then one with more steps, and then the one with the higher score.
+        Trials are compared by violation of the constraints (lower is better), then by steps, then by score (higher is better).
         """
         if (-violation, step, score) > self._best:
             self._best, self._best_trial = (-violation, step, score), number
@@ -68,7 +68,7 @@ class Priors:
         return Random(f"{self._seed}/prior/{number}").random() < self.share
 
     def sample(self, rng: Random) -> Config:
-        """Draw a configuration from the priors. Return the expected values themselves as long as no trial had them."""
+        """Draw a configuration from the priors. As long as no trial had the values that the user expects to be best, use these values."""
         config: Config = {}
         for name in self._space.order:
             if not self._space.active(name, config):

@@ -11,7 +11,7 @@ from tuner.tuning.samplers.base import number_rng
 if TYPE_CHECKING:
     from tuner.tuning.samplers.priors import Priors
 
-PRIOR_TRIES = 100  # the most draws from the priors to find a configuration that is new
+PRIOR_TRIES = 100  # stop after this many draws from the priors that were all suggested before
 GRID_POINTS = 5  # number of values of a numeric parameter on the grid
 
 
