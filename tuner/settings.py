@@ -35,9 +35,9 @@ class Settings:
     storage: str
     database_url_file: str = ""  #: The file that `database_url` was read from, or "".
     storage_region: str = ""
-    #: The directory on each worker machine that contains its cache of datasets. If it is empty, the machine's own setting applies.
+    #: The directory of the cache of datasets on each worker machine. If it is empty, the machine's own setting applies.
     cache_dir: str = ""
-    #: Size limit of this cache in GiB. If it is None, the machine's own setting applies.
+    #: Size limit in GiB of a worker machine's cache of datasets. If it is None, the machine's own setting applies.
     cache_gib: int | None = None
     data_region: str = ""  #: The region of the buckets from which datasets come.
     storage_class: str = ""
@@ -77,7 +77,8 @@ class Settings:
     mlflow_uri: str = field(default="", repr=False)
     mlflow_experiment: str = "tuner"
     mlflow_register: bool = False
-    failpoint: str = ""  #: For tests: the commit at which the process ends as if it were killed.
+    #: For tests: the name of a commit. When the process reaches this commit, it ends as if it were killed.
+    failpoint: str = ""
     given_api_key: str | None = field(default=None, repr=False)
     project: str = ""
 
@@ -238,7 +239,7 @@ def _path(text: str) -> str:
 def _path_or_text(text: str) -> str:
     """Return a text that is JSON unchanged, and any other text as an absolute path.
 
-    The setting may be JSON, because the service passes the content of its file to drivers in this form.
+    The setting TUNER_NODE_TYPES may be JSON, because the service reads the file and passes its content to drivers.
     """
     return text if text.startswith("{") else _path(text)
 

@@ -58,14 +58,14 @@ BUDGET = "_quota"
 class Quota:
     """Limits on a project's jobs and trials that run at once. None means no limit.
 
-    Each running job counts towards `concurrent_trials` with the number of trials that it may run at once, even while it runs fewer.
+    Each running job adds the number of trials that it may run at once to `concurrent_trials`, even while fewer of its trials run.
     """
 
     concurrent_jobs: int | None = None
     concurrent_trials: int | None = None
 
     def width(self, concurrency: int) -> int:
-        """Return how many trials of a job may run at once if the job asks for `concurrency`."""
+        """Return how many trials of a job may run at once under the quota, if the job requests `concurrency`."""
         return concurrency if self.concurrent_trials is None else min(concurrency, self.concurrent_trials)
 
     def reached(self, at_work: Collection[int], concurrency: int) -> str:

@@ -35,9 +35,9 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def name_of(command: str) -> str:
-    """Return the trainable's name for a command. Jobs are compared if they have the same name.
+    """Return the name under which a command is recorded as a trainable. Jobs with the same name are compared with each other.
 
-    The name is the command itself. If the command is longer than 300 characters, it is cut and a digest is appended.
+    The name is the command itself. A command with more than 300 characters is cut, and a digest is appended.
     """
     if len(command) <= MAX_NAME:
         return command
@@ -57,11 +57,12 @@ def placeholders(word: str) -> list[str]:
 def arguments(words: Iterable[str], values: Mapping[str, object]) -> Iterator[str]:
     """Yield the arguments of a program: each word of the command with its placeholders replaced by `values`.
 
-    An inactive parameter has no value. A word with its placeholder is left out. If the word is only the placeholder, an option
-    directly before it is left out too: both words of `--momentum {momentum}`.
+    An inactive parameter has no value, so a word that contains its placeholder is omitted. If the word consists of the placeholder alone, an
+    option directly before it is omitted too. Example: both words of `--momentum {momentum}`.
     """
     kept: list[str] = []
-    before = ""  # the last word that was kept, with its placeholders, because a value such as -1 looks like an option
+    # The last word that was kept. Its placeholders are not replaced, because a value such as -1 looks like an option.
+    before = ""
     for word in words:
         if all(name in values for name in placeholders(word)):
             kept.append(_PART.sub(lambda part: _replaced(part, values), word))

@@ -1,4 +1,4 @@
-"""Convert the time of an attempt, by cost kind, into costs. They are rounded so that the parts add up to the cost of the whole."""
+"""Convert the time of an attempt, by cost kind, into costs. The costs of the kinds are rounded so that they add up to the total cost."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -51,8 +51,8 @@ def slice_costs(rate: Rate, elapsed_ns: int, added: Mapping[CostKind, int]) -> d
     """Return the cost of the `added` nanoseconds, by cost kind. `elapsed_ns` is the attempt's earlier time, which was already paid for.
 
     The total cost is the cost of all time of the attempt, minus the cost of `elapsed_ns`, both rounded up. The costs of the kinds add up
-    exactly to this total, and none is negative. Each is its share of the total, rounded up or down, so that the rounding cancels out
-    over many attempts. If it were always rounded up, a setup of a few milliseconds would cost a micro-dollar in every attempt.
+    exactly to this total, and none is negative. The cost of a kind is its share of the total, rounded up or down at random, so that the
+    rounding cancels out over many attempts. If it were always rounded up, every setup of a few milliseconds would cost a micro-dollar.
     """
     whole = rate.cost(elapsed_ns + sum(added.values())) - rate.cost(elapsed_ns)
     kinds = [kind for kind in KINDS if added.get(kind)]

@@ -22,7 +22,7 @@ class Launched:
     """A driver started, for the first time or again. Attempts of an earlier driver no longer run."""
 
     at: Instant
-    #: Step of the newest checkpoint of each trial that ran before, by trial id. 0 if there is none.
+    #: Step of the newest checkpoint of each trial that ran before, by trial id. 0 if the trial has no checkpoint.
     saved: Mapping[str, int] = field(default_factory=dict)
     #: How many trials may run at once from now on. None if the number has not changed.
     concurrency: int | None = field(default=None, metadata={"new": True})
@@ -94,9 +94,9 @@ class Reported:
     price: Price | None = None  #: Price of the attempt's machine. None if it is the job's own price.
     #: Names of all reported metrics, if a metric that the job needs is missing. None if none is missing.
     names: tuple[str, ...] | None = field(default=None, metadata={"new": True})
-    #: How long it takes to train the configuration to this step. None if the job has no limits for single trials.
+    #: Total time to train the configuration to this step. None if the job has no limits for single trials.
     duration_ns: int | None = field(default=None, metadata={"new": True})
-    #: What it costs to train the configuration to this step. None if the job has no limits for single trials.
+    #: Total cost of training the configuration to this step. None if the job has no limits for single trials.
     cost: Money | None = field(default=None, metadata={"new": True})
     #: The total violation of the job's constraints. None if the job has none, or if one of their metrics is missing.
     violation: float | None = field(default=None, metadata={"new": True})

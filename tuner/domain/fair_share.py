@@ -41,7 +41,8 @@ def line_up(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Wai
     """
     at_work = defaultdict(int, {owner: share.at_work for owner, share in shares.items()})
     queue: list[tuple[int, int, int, int, str, Waiting]] = []
-    # In this order, `at_work` already counts all jobs of the same owner that start before the job.
+    # An owner's jobs start by priority and then by waiting time. In this loop, `at_work` therefore counts all of the owner's jobs that start
+    # before `job`.
     for job in sorted(waiting, key=lambda job: (-job.priority, job.since, job.job)):
         spent = shares.get(job.owner, NO_SHARE).spent.micro_usd
         queue.append((-job.priority, at_work[job.owner], spent, job.since, job.job, job))

@@ -148,7 +148,7 @@ class Confirm:
     """The confirmation: the best configurations are trained again with other seeds, from a reserved part of the budget."""
 
     candidates: int  #: How many configurations are trained again.
-    seeds: int  #: With how many seeds the best of them is trained, including the seed of the search.
+    seeds: int  #: With how many seeds the best candidate is trained, including the seed of the search.
 
     def faults(self) -> list[Fault]:
         limits = {"candidates": (self.candidates, 1), "seeds": (self.seeds, 2)}
@@ -317,7 +317,7 @@ class JobSpec:
         )
 
     def faults(self) -> list[Fault]:
-        """Return every error of the request that can be found from the request alone."""
+        """Return every error of the request that can be found without the database, the cluster or other jobs."""
         faults = [*_name_faults(self.name), *self._code_faults(), *_package_faults(self.package)]
         faults += self._objective_faults()
         for part in (self.space, self.fidelity, self.budget, self.resources):
@@ -383,7 +383,7 @@ class JobSpec:
             only = Fault("/metrics_pattern", "is for the output of a command; leave it out")
             if (
                 self.trainable == PROGRAM_ENTRY
-            ):  # otherwise a service that allows all modules (`*`) would allow all programs too
+            ):  # without this check, a service that allows all modules (`*`) would allow all programs too
                 return [Fault("/trainable", "runs the program of a command; give the job a command instead")]
             return [*entry_faults(self.trainable), *([only] if self.metrics_pattern is not None else [])]
         names = [*self.space.parameters, *self.constants]

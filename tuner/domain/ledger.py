@@ -60,9 +60,9 @@ class Allowance:
     """The largest cost that a job's own budget and its shared budgets allow to be held now."""
 
     left: Cost
-    #: The shared budget that leaves fewer dollars than the job's own. Empty if none does.
+    #: The shared budget that allows fewer dollars than the job's own budget. Empty if none does.
     usd_limited_by: str = ""
-    #: The shared budget that leaves less GPU time than the job's own. Empty if none does.
+    #: The shared budget that allows less GPU time than the job's own budget. Empty if none does.
     gpus_limited_by: str = ""
 
 

@@ -58,7 +58,8 @@ class WorkerMachine:
     cpus: float
     gpus: float
     to_come: bool = False  #: Whether the machine does not exist yet. The autoscaler starts it once an attempt waits for it.
-    others: tuple["WorkerMachine", ...] = ()  #: The other machines of an attempt that runs on several nodes.
+    #: If an attempt on several nodes is placed here, the machines of its other nodes.
+    others: tuple["WorkerMachine", ...] = ()
 
     def fits(self, wanted: Resources) -> int:
         """Return how many trials of this size can each place one of their nodes on this machine."""
@@ -74,7 +75,7 @@ def trials_that_fit(machines: Iterable[WorkerMachine], wanted: Resources) -> int
     """
     places = [machine.fits(wanted) for machine in machines]
     count = sum(places) // wanted.nodes
-    # A machine takes at most one node of each trial, so it has at most `count` useful places.
+    # The nodes of a trial are on different machines. For `count` trials, a machine can therefore use at most `count` of its places.
     while (useful := sum(min(place, count) for place in places) // wanted.nodes) < count:
         count = useful
     return count

@@ -126,14 +126,13 @@ class PastTrial:
     is_given: bool = False
 
 
-# Warm start from trials of earlier jobs: which configurations fit a job's search space, and which trials to learn
-# from.
+# Warm start from trials of earlier jobs: which configurations fit a job's search space, and from which trials to learn.
 
 MAX_TRIALS = 1000
 
 
 def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
-    """Convert a configuration of another job to one of `space`. Return None if an active parameter is missing or out of bounds.
+    """Convert a configuration of another job to a configuration of `space`. Return None if an active parameter is missing or out of bounds.
 
     Parameters that are not in the space, or inactive in it, are omitted. Missing values are never filled in.
     """
@@ -145,10 +144,10 @@ def transferred(space: Space, config: Mapping[str, Value]) -> Config | None:
 
 
 def most_informative(last_points: Sequence[tuple[float, float, int]], limit: int = MAX_TRIALS) -> list[int]:
-    """Return the indices, ascending, of at most `limit` trials to learn from.
+    """Choose at most `limit` trials to learn from, and return their indices, ascending.
 
-    Half of them are the best, by violation and then by score. The rest are the remaining trials with the most steps. Ties go to the
-    earlier trial.
+    Half of them are the best trials, by violation and then by score. The others are those with the most steps among the remaining
+    trials. Ties go to the earlier trial.
 
     Args:
         last_points: The last (violation, score, step) of each trial. Feasible trials have the violation 0.

@@ -48,7 +48,7 @@ KEEP_ALL = RetentionPolicy()
 
 
 def parse_retention(text: str) -> RetentionPolicy:
-    """Parse a policy such as `best` or `best:30d`. Raise ValueError if it is not one.
+    """Parse a retention policy such as `best` or `best:30d`. Raise ValueError for any other text.
 
     >>> parse_retention("best:30d")
     RetentionPolicy(retain='best', for_ns=2592000000000000)

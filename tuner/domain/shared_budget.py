@@ -36,7 +36,7 @@ class SharedBudget:
     name: str
     usd: Money | None = None
     gpu_ms: int | None = None
-    #: Empty if the budget limits all jobs of the project.
+    #: The tags of the jobs that the budget limits. Empty if it limits all jobs of the project.
     match: Mapping[str, str] = field(default_factory=dict)
     #: The spend is counted from zero in each period. None if it is counted in total.
     period: Period | None = None

@@ -16,11 +16,11 @@ Config = dict[str, Value]
 When = Mapping[str, tuple[Value, ...]]
 MAX_PARAMETERS = 1000
 MAX_CHOICES = 1000  # the most choices of a categorical parameter
-MAX_STEPS = 1000  # a grid contains all values of a parameter with a step, if there are at most so many
+MAX_STEPS = 1000  # if a parameter with a step has at most this many values, a grid contains them all
 NAMES_SHOWN = 10  # how many names of parameters or choices an error lists
 MAX_VALUES = (
     2**40
-)  # the most values of a parameter with a step, because up to here their indices are exact as floats
+)  # the most values of a parameter with a step, because indices up to this number are exact as floats
 
 
 class SpaceRefused(TunerError):
@@ -51,7 +51,8 @@ class Float:
     #: The distance between neighbouring values: `low`, `low + step` and so on, up to the last value that is at most `high`. None if
     #: every number is allowed. None is omitted from the stored JSON.
     step: float | None = field(default=None, metadata={"new": True})
-    prior: Prior | None = field(default=None, metadata={"new": True})  #: None if any value is as likely.
+    #: None if the user expects no value to be better than others.
+    prior: Prior | None = field(default=None, metadata={"new": True})
 
     @property
     def count(self) -> int | None:
@@ -127,7 +128,7 @@ class Int:
     high: int
     log: bool = False
     when: When = field(default_factory=dict)
-    #: As in `Float`, and more than 1. None if every integer is allowed.
+    #: The distance between neighbouring values, as in `Float`, but more than 1. None if every integer is allowed.
     step: int | None = field(default=None, metadata={"new": True})
     prior: Prior | None = field(default=None, metadata={"new": True})
 
@@ -225,7 +226,7 @@ def steps_of(parameter: Float | Int) -> int | None:
 
 
 def _decimal(number: float) -> Decimal:
-    """Convert a number to the decimal as which Python prints it, such as exactly 0.1."""
+    """Convert a number to the decimal that Python prints for it: the float 0.1 becomes exactly 0.1."""
     return Decimal(repr(float(number)))
 
 
@@ -283,7 +284,7 @@ class Space:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Return the parameter names in an order in which each parameter comes after the parameters that its `when` names.
+        """Return the parameter names, sorted so that each parameter follows the parameters that its `when` names.
 
         Parameters that depend on each other in a cycle, or on an unknown parameter, are omitted. `faults` reports them.
         """

@@ -27,7 +27,7 @@ class Usage:
     data_wait_ns: int | None = None  #: Time up to the last report that was spent waiting for batches.
     compute_ns: int | None = None  #: Training time up to the last report without `data_wait_ns`.
     saves: int | None = None  #: Checkpoints that became durable.
-    saved_bytes: int | None = None  #: Size of these checkpoints.
+    saved_bytes: int | None = None  #: Total size of the checkpoints that `saves` counts.
     restored_bytes: int | None = None  #: Size of the checkpoint that the attempt continued from.
     artifact_bytes: int | None = None  #: Size of the attempt's artifacts in the storage.
     #: Bytes that `tuner.training.dataset` downloaded. Data from the cache is not counted.

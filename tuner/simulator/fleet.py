@@ -54,7 +54,7 @@ class Fleet:
     Args:
         clock: The simulated clock of the run.
         workers: The workers.
-        make: Creates the attempt of an assignment. The second argument is whether the worker is cold.
+        make: Creates the attempt of an assignment. The second argument is whether the worker is cold: it has not run an attempt yet.
         on_preempted: Called with each attempt that is lost because its worker was taken away.
     """
 
@@ -71,7 +71,7 @@ class Fleet:
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
-        """Schedule when workers come up and when they are taken away.
+        """Schedule the times at which each worker starts and is taken away.
 
         Args:
             up_times: The periods in which each worker is up, counted from now. The first item is for the first worker, and so on. If there
@@ -154,7 +154,7 @@ class Fleet:
                 worker.attempt.over = True
             worker.attempt, worker.cold = None, True
 
-    # The states of one worker: up, with a preemption notice, down, up again
+    # Each worker passes through these states again and again: up, with a preemption notice, down
 
     def _next_up(
         self, worker: SimulatedWorker, times: Iterator[UpTimes], start_ns: int, notice_ns: int | None
@@ -219,7 +219,7 @@ class Markets:
         return max(rates, key=lambda rate: rate.price)
 
     def workers(self, count: int) -> list[SimulatedWorker]:
-        """Return `count` workers per offer."""
+        """Create `count` workers for each offer."""
         return [SimulatedWorker(offer) for offer in self.offers for _ in range(count)]
 
     def placement(self, fleet: Fleet) -> Placement:

@@ -35,7 +35,7 @@ class InvariantBroken(AssertionError):
 
 
 class Invariants:
-    """The invariants of one run: `recorded` checks each transaction, `after_turn` each turn, and `at_end` the whole run."""
+    """Checks the invariants of one run: call `recorded` after each transaction, `after_turn` after each turn of the driver loop, then `at_end`."""
 
     def __init__(self) -> None:
         self._posted = FREE
@@ -92,7 +92,7 @@ class Invariants:
     def _check_ended(self, committed: Committed) -> None:
         for row in committed.attempts:
             last = (row.trial, row.attempt, self._slices.get((row.trial, row.attempt), 0))
-            # A hold of zero is settled without an entry, so it may still be in `_open`.
+            # Settling a hold of zero writes no ledger entry, so the hold may still be in `_open`.
             if row.ended_at is not None and not self._open.pop(last, FREE).nothing:
                 _broken("I4", f"attempt {row.attempt} of {row.trial} ended, its hold did not")
 

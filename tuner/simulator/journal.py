@@ -23,12 +23,12 @@ from tuner.domain.usage import Usage
 
 @dataclass
 class Tables:
-    """The recorded tables of one job. Keys of two parts are a trial with an attempt, or a trial with a step."""
+    """The recorded tables of one job. Keys are ids. A key of two parts is a trial's id with the number of an attempt or of a step."""
 
     account: Account
     job: tuple[JobState, StopReason | None, str] = ("running", None, "")
     events: list[Event] = field(default_factory=list)
-    #: Each hold by its id, with whether it is open.
+    #: By the id of a hold: the hold, and whether it is still open.
     holds: dict[str, tuple[OpenHold, bool]] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
     trials: dict[str, tuple[TrialState, Config | None, str]] = field(default_factory=dict)

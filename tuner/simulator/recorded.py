@@ -1,7 +1,7 @@
 """Run jobs over recorded learning curves: a table of configurations with the metric and the seconds of each step.
 
-- `RecordedTable` holds the table, and trains by looking it up. Budgets over a table are counted in trainings: 1 is the
-  mean cost of training one row to its last step.
+- `RecordedTable` is the table. It "trains" by looking up the recorded metric and seconds of a step. Budgets over a table are counted in
+  trainings: 1 is the mean cost of training one row to its last step.
 - `RowsSampler` restricts a sampler to the table: it replaces a proposal by the nearest unused row, in the unit cube of
   the search space.
 - `BestCurve` records the best value of a simulated job against the money spent.
@@ -129,7 +129,7 @@ class RowsSampler:
 
     def __init__(self, table: RecordedTable, inner: Sampler) -> None:
         self._table, self._inner = table, inner
-        # |row|², the part of |row - proposal|² that does not depend on the proposal. Infinite once a row is used.
+        # |row|², which is the part of |row - proposal|² that does not depend on the proposal. It becomes infinite when the row is used.
         self._squares = np.einsum("ij,ij->i", table.unit, table.unit)
         self._left = len(table.configs)
 

@@ -27,13 +27,13 @@ METRIC = "metric"
 SLICE_STEPS = 8
 HEARTBEAT_STEPS = 4
 HEARTBEAT_MIN_NS = NS
-# A trial's placement is checked at each heartbeat. A real worker sends one heartbeat per second. Moves between markets still work
-# well with this longer interval, and the simulation is faster.
+# A real worker sends one heartbeat per second. A longer interval makes the simulation faster. A trial's placement is checked at each
+# heartbeat, and a check every minute is still often enough for moves between markets.
 HEARTBEAT_MAX_NS = 60 * NS
 HEARTBEAT_IN_TIME_NS = 10 * NS
 SAVE_EVERY_NS = 30 * NS
-SPOT_SAVES = 0.66  # the median saving of AWS's GPU machines in 2026
-SAVE_NS = NS  # 100 MB into object storage
+SPOT_SAVES = 0.66  # the median discount of spot prices for AWS's GPU machines in 2026
+SAVE_NS = NS  # about the time to upload 100 MB to object storage
 STALL_PART = 10
 
 
@@ -93,7 +93,7 @@ def table_run(
 ) -> SimulatedRun:
     """Create the simulated run of a job over a table. All random numbers come from `algorithm.seed`.
 
-    The budget is that of `budget_trainings` mean trainings. An attempt begins with a setup that takes as long as `startup_steps` mean
+    The budget is the cost of `budget_trainings` mean trainings. An attempt begins with a setup that takes as long as `startup_steps` mean
     steps, or with a restore of the same length if it resumes a trial. An attempt that continues past a rung needs neither.
 
     If `spot` is given, saves take time, and the price of about a dollar per training is that of a spot machine. Otherwise saves take no

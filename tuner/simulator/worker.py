@@ -99,7 +99,7 @@ class SimulatedAttempt:
     kind: CostKind = "setup"  # the cost kind of the time that passes now
     since_ns: int = 0  # when the time of this cost kind began
     before_ns: int = 0  # billed time before `since_ns`
-    ns: dict[CostKind, int] = field(default_factory=dict)  # `before_ns` by cost kind
+    ns: dict[CostKind, int] = field(default_factory=dict)  # the billed time before `since_ns`, by cost kind
     lease_ns: int = 0
     target_step: int | None = None
     step: int = 0
@@ -110,13 +110,13 @@ class SimulatedAttempt:
     pausing: bool = False  # whether the driver ordered a pause
     has_notice: bool = False  # whether the worker has a preemption notice
     recent_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))
-    generation: int = 0  # calls that were scheduled with a lower number are ignored
+    generation: int = 0  # scheduled calls store this number; they are ignored if it has increased since
     pending: list[StepReport] = field(default_factory=list)
     took_ns: int = 0  # duration of the newest step
     last_sent_ns: int = 0  # when the last message was sent
     flushing: bool = False  # whether a message with pending reports is scheduled
     line_ns: int = 0  # when the last message arrives at the driver
-    sent_saved: int = 0  # `saved` in the last message
+    sent_saved: int = 0  # the value of `saved` in the last message to the driver
     saving: int | None = None  # the step that is being saved in the background
     ends_as: WorkerState | None = None  # the state with which the attempt ends after the save in progress
     step_began_ns: int = 0  # when the current step began
@@ -150,7 +150,7 @@ class SimulatedAttempt:
         self._end("stopped")
 
     def leave(self, left_ns: int) -> None:
-        """Handle a preemption notice: the worker will be taken away in `left_ns` nanoseconds.
+        """Handle a preemption notice, which says that the worker will be taken away in `left_ns` nanoseconds.
 
         As on a real worker, the duration of the current step is predicted from recent steps. If the step can be finished and saved in
         time, the attempt ends after it. Otherwise it ends now. An attempt that waits for the driver is saved first.
@@ -169,7 +169,7 @@ class SimulatedAttempt:
             self._leave_now()
 
     def _gains(self, ends_ns: int) -> bool:
-        """Return whether the current step can probably be finished and saved before the worker is taken away at `ends_ns`."""
+        """Return whether the current step can probably be finished and saved before `ends_ns`, when the worker is taken away."""
         now, seen_ns = self.clock.elapsed_ns(), max(self.recent_ns, default=None)
         step_ns = None if seen_ns is None else self.since_ns + seen_ns - now
         unsaveable = seen_ns is not None and not self.overheads.resumable

@@ -93,7 +93,7 @@ class SimulatedRun:
         notice_ns: The time from a worker's preemption notice to its preemption. None means no notice.
         markets: The markets of the machines. Each offer has as many machines as the job may run trials at once.
         machine: Returns the machine that an attempt is given. None means that it is not known.
-        machine_check: Compares that machine with the attempt's offer, as in a real driver.
+        machine_check: Compares the machine that an attempt is given with the attempt's offer, as in a real driver.
         look_ns: The interval in which waiting trials are checked for a move to another market.
         journal: The record of the job. None means a record in memory. Tests pass a record in SQL.
         clock: The clock, or None for one that starts at 0.
@@ -203,7 +203,7 @@ class SimulatedRun:
     # Trials that wait for a machine
 
     def look_later(self) -> None:
-        """Schedule a check of whether waiting trials should move to another market. It happens after `look_ns`.
+        """Schedule a check, after `look_ns`, of whether waiting trials should move to another market.
 
         Do nothing if there is only one market, no trial waits, or a check is already scheduled.
         """
@@ -251,7 +251,7 @@ class SimulatedRun:
         return Saves(seen, None if every == "auto" else every, self.clock.elapsed_ns())
 
     def transit_ns(self) -> int:
-        """Draw how long a message takes to arrive, in nanoseconds. If it is lost, the time includes that of sending it again."""
+        """Draw how long a message takes to arrive, in nanoseconds. If the message is lost, the time includes that of sending it again."""
         ns = MESSAGE_NS
         while self._chance(self.faults.loss):
             self.resent += 1
