@@ -193,7 +193,7 @@ def test_machine_without_gpus_needs_a_measurement_on_it(client: TestClient) -> N
     estimate = ask(client, run=run)["run"]
     assert {candidate["instance_type"] for candidate in estimate["candidates"]} == {"t3.medium"}
     assert estimate["cheapest_on_demand"]["usd"] == pytest.approx(0.0416)
-    assert any("no measurement" in left["reason"] for left in estimate["left_out"])
+    assert any("speed is not known" in left["reason"] for left in estimate["left_out"])
 
 
 def test_yearly_cost_follows_from_the_run_in_the_same_request(client: TestClient) -> None:

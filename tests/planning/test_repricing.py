@@ -96,7 +96,7 @@ def test_assumed_speed_has_a_symmetric_interval_and_a_note(on_gpus: bool) -> Non
     relative_time = assumed_same(on_gpus=on_gpus)
     assert relative_time.low * relative_time.high == 1
     assert relative_time.low < relative_time.expected == 1 < relative_time.high
-    assert "nothing is known" in relative_time.note
+    assert "the speed is not known" in relative_time.note
 
 
 def test_widened_interval_covers_both_alternatives() -> None:

@@ -207,7 +207,7 @@ def test_early_stopping_does_not_reach_a_winner_that_starts_badly() -> None:
     random, stopping = estimates(evidence([late, *early]))
     assert (random.status, stopping.status) == ("estimated", "unreached")
     assert stopping.high is None
-    assert "stops every trial that would have come so far" in stopping.note
+    assert "stops every trial that would have reached the goal" in stopping.note
 
 
 def test_estimates_from_a_learning_sampler_are_marked_as_biased_low() -> None:

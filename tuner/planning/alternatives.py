@@ -219,7 +219,7 @@ def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Sim
     note = f"{count} trials, each to step {setting.spec.fidelity.max}"
     if sampler == "grid":
         whole = mean([run.cost.usd.micro_usd for run in runs]) * points // count
-        note += f"; all {points} points of the grid, {GRID_POINTS} values a number without a step, would cost {Money(whole)}"
+        note += f"; all {points} points of the grid, with {GRID_POINTS} values of each number without a step, would cost {Money(whole)}"
     return _comparison(name, runs, note)
 
 

@@ -102,7 +102,7 @@ def _first_rung(requested: JobSpec, paces: Paces) -> SettingChoice:
         why = "as requested: no learning curves show at which step trials can be compared"
         return SettingChoice("fidelity_min", current, current, why)
     chosen = next((step for step, correlation in known.items() if correlation >= PREDICTS), max(known))
-    why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} there"
+    why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} at this step"
     if chosen != requested.fidelity.min and requested.fidelity.min in known:
         why += f", but only {known[requested.fidelity.min]:.2f} at step {requested.fidelity.min}"
     return SettingChoice("fidelity_min", current, str(chosen), why)
@@ -183,5 +183,8 @@ def _concurrency(
             why = f"the lowest simulated concurrency that finishes in time, in {chance.met} of {chance.runs} runs"
             return SettingChoice("concurrency", wanted, str(count), why)
     return SettingChoice(
-        "concurrency", wanted, str(max(tried)), "not in time; the highest simulated concurrency"
+        "concurrency",
+        wanted,
+        str(max(tried)),
+        "no simulated concurrency finishes in time; this is the highest",
     )

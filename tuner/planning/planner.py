@@ -208,16 +208,16 @@ def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
             "longer or shorter; give planning.step_seconds, or run a pilot"
         )
     if 0 < len(evidence.trials) < 5:
-        yield f"the step time is taken from only {len(evidence.trials)} trials, so it may be wrong"
+        yield f"the step time was measured in only {len(evidence.trials)} trials, so it may be wrong"
     if spec.fidelity.max is None:
         how = "the median of earlier trials" if evidence.steps else "a guess; give fidelity.max"
-        yield f"trials end by themselves; {setting.spec.fidelity.max} steps per trial are assumed, {how}"
+        yield f"the trainable decides when a trial ends; {setting.spec.fidelity.max} steps per trial are assumed, {how}"
 
 
 def _of_limits(spec: JobSpec, plan: JobPlan) -> Iterator[str]:
     if spec.window is not None:
         hours = f"from {spec.window.start} to {spec.window.end} {spec.window.timezone}"
-        yield f"the finish counts only the time when the job may run, {hours}; the calendar time is later"
+        yield f"the finish counts only the hours in which the job may run, {hours}; by the calendar, it is later"
     if plan.in_time is not None and plan.in_time.chance < SURE_ENOUGH:
         late, runs = plan.in_time.runs - plan.in_time.met, plan.in_time.runs
         yield f"in {late} of {runs} runs the job does not finish within {plan.deadline_seconds:g} s"
@@ -232,9 +232,9 @@ def _of_limits(spec: JobSpec, plan: JobPlan) -> Iterator[str]:
 
 def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
     if spec.worth_micro_usd is not None:
-        yield "the plan assumes that stop.worth does not end the job, which may cost less"
+        yield "the plan assumes that stop.worth does not end the job; if it does, the job costs less"
     if spec.confirm is not None:
-        yield "the plan assumes that the part of the budget for confirm is spent on the search"
+        yield "the plan assumes that the part of the budget that confirm reserves is spent on the search"
     if setting.paces.knows_curves:
         return
     if spec.objective.target is not None:
@@ -243,6 +243,6 @@ def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
         yield "no learning curves are known: the plan assumes that the job reaches no plateau, which would end it earlier"
     if spec.algorithm.sampler in ("auto", "tpe", "gp", "cmaes"):
         yield (
-            f"the plan draws configurations at random: those that the sampler {spec.algorithm.sampler} chooses may take more or "
+            f"the plan draws configurations at random; those that the sampler {spec.algorithm.sampler} chooses may take more or "
             "less time"
         )

@@ -44,7 +44,7 @@ class RelativeTime:
         return RelativeTime(low, self.expected, high, self.source, self.note)
 
 
-SAME = RelativeTime(Fraction(1), Fraction(1), Fraction(1), "same_machine", "the same kind of machine")
+SAME = RelativeTime(Fraction(1), Fraction(1), Fraction(1), "same_machine", "the same machine type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def measured(here: Sequence[float], there: Sequence[float], *, names: tuple[str,
     error = math.hypot(_median_error(here), _median_error(there)) * Z80
     note = (
         f"a step took {median(here):.6g} s on {names[0]} (median of {len(here)} trials) and {median(there):.6g} s on {names[1]} "
-        f"({len(there)} trials); their configurations differ"
+        f"({len(there)} trials); the trials have different configurations"
     )
     low, high = ratio * math.exp(-error), ratio * math.exp(error)
     return RelativeTime(_parts(low), _parts(ratio), _parts(high), "measured", note)
@@ -116,7 +116,7 @@ def assumed_same(*, on_gpus: bool) -> RelativeTime:
     """Return a relative time of 1 with a wide range, for two machines whose speeds are not known."""
     factor = GPU_UNKNOWN if on_gpus else CPU_UNKNOWN
     kind = "GPU" if on_gpus else "CPU core"
-    note = f"taken to be as fast, since nothing is known: a {kind} may be up to {factor} times as fast or as slow"
+    note = f"assumed to be as fast, because the speed is not known: a {kind} may be up to {factor} times as fast or as slow"
     return RelativeTime(1 / factor, Fraction(1), factor, "assumed_same", note)
 
 

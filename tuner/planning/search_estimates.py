@@ -270,26 +270,26 @@ def _note(
     last: int,
     spent: Sequence[float],
 ) -> Iterator[str]:
-    yield f"Replayed on this job's {len(paths.all)} trials in {len(spent)} random orders: the median, and 5 to 95 % of the orders."
+    yield f"Replayed with this job's {len(paths.all)} trials in {len(spent)} random orders: the median, and the range of 5 to 95 % of the orders."
     if method == "random_search":
         yield f"Every trial is trained to step {last}."
     elif not rungs:
-        yield "There is no step at which it would stop a trial."
+        yield "It would stop no trial, because the job has no rung before the last step."
     else:
         steps = ", ".join(map(str, rungs))
-        yield f"A trial stops at step {steps} where it is not among the best third of those that came there before."
+        yield f"A trial stops at step {steps} if it is not among the best third of the trials that have reached this step."
     if paths.cut:
         favours = ", which favours random search" if method == "random_search" else ""
         yield (
-            f"{paths.cut} of them were cut short: from there on a step is taken to cost what theirs did, and the gain to be the "
-            f"largest of any trial of this job{favours}."
+            f"{paths.cut} of them were cut short. Each of their further steps is assumed to cost as much as their mean step, and to gain "
+            f"as much as the best trial of this job gained there{favours}."
         )
     missed = spent.count(UNREACHED) / len(spent)
     if missed:
-        yield f"In {missed:.0%} of the orders it stops every trial that would have come so far."
-    yield "Setup and training are counted, checkpoints and waiting are not."
+        yield f"In {missed:.0%} of the orders, it stops every trial that would have reached the goal."
+    yield "Setup and training are counted, but not checkpoints and waiting."
     if evidence.learned:
-        yield "Biased: this job's sampler learns, so its proposals are better than random ones and the true figure should be higher."
+        yield "Biased: this job's sampler learns, so its suggestions are better than random ones, and the true figure should be higher."
 
 
 def _missing(evidence: ReplayEvidence | None) -> str | None:
@@ -299,5 +299,5 @@ def _missing(evidence: ReplayEvidence | None) -> str | None:
     if len(evidence.trials) < MIN_TRIALS:
         return f"{len(evidence.trials)} trials have reported the metric; at least {MIN_TRIALS} are needed to replay a search"
     if last_step_of(evidence.trials, evidence.fidelity.max) is None:
-        return "no trial was trained to the last step, so it is not known what the others would have reached"
+        return "no trial was trained to the last step, so the final scores of the other trials cannot be estimated"
     return None

@@ -86,7 +86,7 @@ def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
     chance = 1 - Fraction(max(0.0, first.rho)).limit_denominator(10**6)
     return AdviceFinding(
         kind="min_fidelity_misleads",
-        title=f"The ranking at step {fidelity.min} says little about that at step {last}: rank correlation {first.rho:.2f}",
+        title=f"The ranking at step {fidelity.min} hardly predicts the ranking at step {last}: rank correlation {first.rho:.2f}",
         evidence={
             "rank_correlation": _figure(first.rho),
             "rank_correlation_low": _figure(first.low),
@@ -100,13 +100,12 @@ def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
             "fidelity.min",
             str(fidelity.min),
             str(min(step, last)),
-            "trials are then first compared at a step that predicts the last one",
+            "trials are then first compared at a later step, which predicts the final ranking better",
         ),
         saves=min(evidence.spent, portion(cost, chance)),
-        saves_note="the cost of the trials that were cut at that rung, times the share of the ranking that is chance: a random "
-        "choice would have been as good",
-        verify="run both with the same budget and three seeds and compare the best metric; only promoted trials have metrics at both "
-        "steps, and their ranks correlate less than those of all trials would",
+        saves_note="the cost of the trials that were stopped at this rung, times the share of the ranking that is due to chance",
+        verify="run both settings with the same budget and three seeds, and compare the best metric; only promoted trials have metrics at "
+        "both steps, so the measured rank correlation is lower than that of all trials would be",
         confidence="low",
     )
 
@@ -141,7 +140,7 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
     setting = ("algorithm.scheduler", "none", "asha") if whole else ("fidelity.min", str(cut_at), str(step))
     return AdviceFinding(
         kind="pruned_too_late",
-        title=f"Step {step} ranks trials as step {last} does: rank correlation {rank.rho:.2f}",
+        title=f"Step {step} already ranks trials like step {last}: rank correlation {rank.rho:.2f}",
         evidence={
             "rank_correlation": _figure(rank.rho),
             "rank_correlation_low": _figure(rank.low),
@@ -155,8 +154,8 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
             f"with fidelity.min: {step}" if whole else "trials that will not be promoted then end earlier",
         ),
         saves=min(evidence.spent, Money(saves)),
-        saves_note="the cost, beyond that step, of the trials that were cut or would have been cut",
-        verify="run both with the same budget and three seeds and compare the best metric, or replay the curves by `tuner simulate`",
+        saves_note="the cost, after that step, of the trials that were stopped or would have been stopped",
+        verify="run both settings with the same budget and three seeds and compare the best metric, or replay the curves with `tuner simulate`",
         confidence="medium",
     )
 

@@ -66,11 +66,10 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
         saves=min(
             saved_usd if too_expensive else lost_usd, portion(spent_on(attempts, "train", "lost"), now - then)
         ),
-        saves_note="the cost of training times the difference between the shares of saves and losses (δ/τ + τ/2M) at this interval and at the best "
-        "one; at most what was "
-        f"{'spent on saves' if too_expensive else 'lost'}",
-        verify="compare `checkpoint` and `lost` in the bills of two jobs with as much training; the metric cannot change, since a "
-        "restored trial continues exactly where it was, as the restore self-test checks",
+        saves_note="the cost of training, times the difference in overhead (δ/τ + τ/2M) between this interval and the best one; at most the "
+        f"amount that was {'spent on saves' if too_expensive else 'lost'}",
+        verify="compare `checkpoint` and `lost` in the bills of two jobs with the same amount of training; the metric cannot change, "
+        "because a restored trial continues exactly where it stopped, which the restore self-test checks",
         confidence="medium",
     )
 
@@ -80,12 +79,12 @@ def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_expe
     if fixed is None and too_expensive:
         # `auto` already chooses the best interval, so the excess saves must come from pauses at rungs. Advise a higher first rung.
         then = fidelity.min * fidelity.reduction_factor
-        how = "each pause at a rung saves; fewer rungs, or a smaller state, save less often"
+        how = "each pause at a rung saves a checkpoint; with fewer rungs, trials pause less often"
         return AdvisedChange("fidelity.min", str(fidelity.min), str(then), how)
     if not saves:
-        how = "none became durable: a trainable that does not save has to, by SpotSafe or tune.report(..., checkpoint=...)"
+        how = "no checkpoint became durable: let the trainable save, with SpotSafe or tune.report(..., checkpoint=...)"
     else:
-        how = "or auto, which measures and does the same" if fixed else ""
+        how = "or auto, which measures the saves and chooses the best interval" if fixed else ""
     now = "auto" if fixed is None else f"{fixed / NS:g}s"
     return AdvisedChange("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)
 
@@ -114,26 +113,26 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     fidelity = evidence.spec.fidelity
     return AdviceFinding(
         kind="setup_expensive",
-        title=f"{float(part):.0%} of the money went into setting trials up",
+        title=f"{float(part):.0%} of the money was spent on setting up trials",
         evidence=_setup_figures(evidence, setups, part),
         change=AdvisedChange(
             "the trainable's module",
             None,
             "loads data and libraries when it is imported",
-            "a worker imports it once, and each attempt begins as a copy of that process; no CUDA before the function is called",
+            "a worker imports it once, and each attempt starts as a copy of that process; do not use CUDA before the function is called",
         ),
         alternatives=(
             AdvisedChange(
                 "fidelity.min",
                 str(fidelity.min),
                 str(fidelity.min * fidelity.reduction_factor),
-                "each setup then pays for more steps, and fewer pauses make fewer setups",
+                "a trial then trains more steps per setup, and fewer pauses cause fewer setups",
             ),
         ),
         # Each worker needs one setup in any case, so one setup per worker is not counted as savings.
         saves=max(ZERO, Money(spent.micro_usd - evidence.concurrency * max(setups).micro_usd)),
-        saves_note=f"at most this: all setups except one, the most expensive, for each of {evidence.concurrency} workers",
-        verify="the metric at each step of one configuration with the same seed must be as before; compare `setup` in the bills",
+        saves_note=f"at most this: all setups, less the most expensive setup once for each of {evidence.concurrency} workers",
+        verify="train one configuration with the same seed: the metric at each step must not change; compare `setup` in the bills",
         confidence="medium",
     )
 
@@ -147,7 +146,7 @@ def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: F
     enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, max(setups).micro_usd))
     return AdviceFinding(
         kind="setup_expensive",
-        title=f"{float(part):.0%} of the money went into setting trials up, which left little to train with",
+        title=f"{float(part):.0%} of the money was spent on setting up trials, which left little for training",
         evidence=_setup_figures(evidence, setups, part),
         change=AdvisedChange(
             "budget.usd",
@@ -160,11 +159,11 @@ def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: F
                 "resources.max_concurrent_trials",
                 str(evidence.concurrency),
                 "1",
-                "each worker imports the trainable's module once",
+                "each worker imports the trainable's module, so fewer workers need fewer setups",
             ),
         ),
         saves=None,
-        saves_note="the setup has to be paid for in any case; a larger budget spends a smaller share on it",
+        saves_note="the setup must be paid in any case, but it is a smaller share of a larger budget",
         verify="compare `setup` and `train` in the bills",
         confidence="high",
     )
@@ -193,21 +192,24 @@ def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         return None
     return AdviceFinding(
         kind="idle_expensive",
-        title=f"{float(part):.0%} of the money was spent on machines that waited",
+        title=f"{float(part):.0%} of the money was spent on idle machines",
         evidence={"idle_usd": idle, "idle_share": part, "attempts": len(evidence.attempts)},
         change=AdvisedChange(
             "fidelity.min",
             str(fidelity.min),
             str(fidelity.min * fidelity.reduction_factor),
-            "a worker waits between attempts and for decisions at rungs; longer stretches of training make both rarer",
+            "a worker is idle between attempts and while it waits for decisions at rungs; with later rungs, both happen less often",
         ),
         alternatives=(
             AdvisedChange(
-                "algorithm.sampler", evidence.spec.algorithm.sampler, "random", "its proposals cost no time"
+                "algorithm.sampler",
+                evidence.spec.algorithm.sampler,
+                "random",
+                "random suggestions take no time",
             ),
         ),
         saves=idle,
-        saves_note="all that was paid for waiting; at most this",
+        saves_note="at most this: the cost of all idle time",
         verify="compare `idle` in the bills, and the best metric for the same budget",
         confidence="low",
     )
@@ -238,11 +240,11 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
     if saved.micro_usd <= 0:
         return None
     passed = evidence.self_test
-    how = "trials wait for spot a while and fall back to machines on demand"
+    how = "trials wait for a spot machine for some time, then fall back to on-demand machines"
     if passed is None:
-        how += "; the first such job tests that the trainable restores, which costs a few steps"
+        how += "; the first such job runs the restore self-test of the trainable, which costs a few steps"
     elif not passed[0]:
-        how = f"first fix the trainable, which does not restore what it saved: {passed[1]}"
+        how = f"first fix the trainable, which failed the restore self-test: {passed[1]}"
     return AdviceFinding(
         kind="spot_unused",
         title="Spot machines would have been cheaper",
@@ -257,7 +259,7 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
         },
         change=AdvisedChange("resources.market", "on_demand", "spot_with_fallback", how),
         saves=saved,
-        saves_note="the same time at the spot price, longer by what interruptions take: saves, lost training, setting up again",
+        saves_note="the same time at the spot price, plus the time that interruptions cost: saves, lost training and new setups",
         verify="the restore self-test compares a restored trial with one that was never stopped; then compare the best metric and "
         "the bill of a small job on both markets",
         confidence="medium" if passed is not None and passed[0] else "low",
@@ -308,11 +310,11 @@ def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
             "resources.market",
             evidence.spec.resources.market,
             "on_demand",
-            "or another region or type, which is taken away less often",
+            "or another region or machine type with fewer preemptions",
         ),
         saves=saves,
-        saves_note="the useful time of its spot attempts at the price on demand, against what they cost",
-        verify="the same configurations give the same metrics on either market; compare the bills, and the time to the same best",
+        saves_note="the cost of the attempts on spot machines, less the cost of their useful time at the on-demand price",
+        verify="the same configurations give the same metrics on either market; compare the bills, and the time until the same best metric",
         confidence="high",
     )
 
@@ -331,7 +333,7 @@ def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
     usd = None if price is None else Money(price.micro_usd * sent // GB)
     return AdviceFinding(
         kind="regions_apart",
-        title=f"Trials ran in {places.compute}, their checkpoints went to {places.storage}",
+        title=f"Trials ran in {places.compute}, but their checkpoints are stored in {places.storage}",
         evidence={
             "compute_region": places.compute,
             "storage_region": places.storage,
@@ -344,13 +346,13 @@ def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:
             "TUNER_STORAGE",
             places.storage,
             f"a bucket in {places.compute}",
-            "or resources.region, where machines cost no more there",
+            "or change resources.region, if machines in the other region cost no more",
         ),
         saves=usd,
-        saves_note="checkpoints that were sent, by the price of a GB that leaves the region; billed by the cloud, so not in this job's bill"
+        saves_note="the size of the checkpoints, times the price of a GB that leaves the region; the cloud bills it, so it is not in this job's bill"
         if usd is not None
-        else "what a GB costs that leaves this region is not known",
-        verify="nothing about the training changes; the cloud's bill shows data transfer between the regions",
+        else "the price of a GB that leaves this region is not known",
+        verify="the training does not change; the cloud's bill shows data transfer between the regions",
         confidence="medium",
     )
 
@@ -366,7 +368,7 @@ def data_apart(evidence: JobEvidence) -> AdviceFinding | None:
     usd = None if price is None else Money(price.micro_usd * read // GB)
     return AdviceFinding(
         kind="data_apart",
-        title=f"Trials ran in {places.compute}, and read their data from {places.data}",
+        title=f"Trials ran in {places.compute}, but read their data from {places.data}",
         evidence={
             "compute_region": places.compute,
             "data_region": places.data,
@@ -378,13 +380,13 @@ def data_apart(evidence: JobEvidence) -> AdviceFinding | None:
             "resources.region",
             places.compute,
             places.data,
-            f"or a copy of the data in {places.compute}, which costs one transfer and the storage",
+            f"or copy the data to {places.compute}, which costs one transfer and the storage",
         ),
         saves=usd,
-        saves_note="data that was read from buckets, by the price of a GB that leaves their region; billed by the cloud, so not in this "
-        "job's bill"
+        saves_note="the size of the data that was read from buckets, times the price of a GB that leaves their region; the cloud bills it, so "
+        "it is not in this job's bill"
         if usd is not None
-        else "what a GB costs that leaves the region of the data is not known",
-        verify="nothing about the training changes; compare the prices of the machines in both regions",
+        else "the price of a GB that leaves the region of the data is not known",
+        verify="the training does not change; compare the prices of the machines in both regions",
         confidence="medium",
     )

@@ -70,10 +70,9 @@ def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
         saves=savings[0][1] if savings else None,
         saves_note=savings[0][2]
         if savings
-        else "how much faster larger batches are is known once they are tried",
-        verify="run two or three of the same configurations with the same seeds with and without the change, and compare the metric at the same step, "
-        "seconds a step and the bill; keep the change if the metric is within its spread between seeds and the dollars to the "
-        "same step fall",
+        else "not known: only a trial run shows how much faster larger batches are",
+        verify="run two or three configurations with and without the change, with the same seeds, and compare the metric, the seconds per step "
+        "and the cost at the same step; keep the change if the cost falls and the metric stays within its spread between seeds",
         confidence="medium" if savings else "low",
     )
 
@@ -95,9 +94,9 @@ def _shared_gpu(
         "resources.gpus",
         f"{gpus:g}",
         f"{then:g}",
-        "two trials then share what one has for itself; both fit into its memory",
+        "two trials then share the GPUs that one trial has now; both fit into their memory",
     )
-    note = f"training at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour for a trial, taking as long"
+    note = f"the same training time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars per hour and trial"
     return change, portion(spent_on(attempts, "train"), cheaper), note
 
 
@@ -143,10 +142,10 @@ def _smaller_gpu(
                 "resources.instance_type",
                 evidence.offer.instance_type,
                 listing.instance_type,
-                f"{listing.accelerator} at {trial_price.usd_per_hour:g} dollars an hour for a trial, in {listing.region}; the memory "
-                "that was used fits, with a tenth to spare",
+                f"{listing.accelerator} at {trial_price.usd_per_hour:g} dollars per hour and trial, in {listing.region}; its memory "
+                "is at least a tenth larger than the used memory",
             )
-            note = f"training takes {float(slower):.2f} times as long by data sheets, priced by {evidence.catalogue.name}"
+            note = f"by data sheets, training takes {float(slower):.2f} times as long; prices from {evidence.catalogue.name}"
             best = change, saves, note
     return best
 
@@ -154,8 +153,8 @@ def _smaller_gpu(
 def _larger_batch(attempts: tuple[MeasuredAttempt, ...]) -> AdvisedChange:
     batch = fact(attempts, "batch_size")
     now = str(batch) if isinstance(batch, int) and not isinstance(batch, bool) else None
-    then = str(int(now) * 2) if now is not None else "twice as much"
-    how = "tune the learning rate again, because the best one depends on the batch; a doubled batch needs at most twice the memory"
+    then = str(int(now) * 2) if now is not None else "twice the present value"
+    how = "tune the learning rate again, because the best one depends on the batch size; a doubled batch needs at most twice the memory"
     return AdvisedChange("batch_size of the trainable", now, then, how)
 
 
@@ -190,11 +189,11 @@ def cpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
             "resources.cpus",
             f"{float(cpus):g}",
             f"{float(then):g}",
-            "more trials then fit on a machine; a trial's share of its memory falls as well",
+            "more trials then fit on a machine, so each has a smaller share of its memory",
         ),
         saves=saves,
-        saves_note=f"the same time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour for a trial",
-        verify="compare seconds a step, and the peak of memory, of one configuration with the same seed at both sizes; the metric "
+        saves_note=f"the same time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars per hour and trial",
+        verify="train one configuration with the same seed at both sizes, and compare the seconds per step and the peak memory; the metric "
         "at the same step must be the same",
         confidence="medium",
     )
@@ -248,13 +247,13 @@ def memory_unused(evidence: JobEvidence) -> AdviceFinding | None:
             "resources.instance_type",
             home.instance_type,
             leaner[0].instance_type,
-            f"{leaner[0].memory_gib:g} GiB and as many processors at {new.usd_per_hour:g} dollars an hour, in {home.region}; look "
-            "whether its processors are of the same kind",
+            f"{leaner[0].memory_gib:g} GiB and as many processors at {new.usd_per_hour:g} dollars per hour, in {home.region}; "
+            "check that its processors are as fast",
         ),
         saves=portion(spent_on(attempts), cheaper),
-        saves_note=f"the same time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars an hour, by {evidence.catalogue.name}",
-        verify="run one configuration with the same seed there: the peak of memory must stay below a trial's share, and seconds a "
-        "step and the metric be as before",
+        saves_note=f"the same time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars per hour; prices from {evidence.catalogue.name}",
+        verify="train one configuration with the same seed there: the peak memory must stay below a trial's share of the memory, and the "
+        "seconds per step and the metric must not change",
         confidence="low",
     )
 
@@ -292,9 +291,9 @@ def input_bound(evidence: JobEvidence) -> AdviceFinding | None:
         alternatives=tuple(others),
         # If batches are prepared in parallel with training, a step takes as long as the longer of waiting and computing, so the shorter is saved.
         saves=portion(trained, min(waits, 1 - waits)),
-        saves_note="at most this: if batches are prepared while the model computes, a step takes the longer of waiting and computing",
-        verify="compare seconds a step and the share of waiting of one configuration; with the same seed the batches, and so the "
-        "metric at each step, must be the same (give the loader's workers fixed seeds)",
+        saves_note="at most this: if batches are prepared while the model computes, a step takes as long as the longer of waiting and computing",
+        verify="train one configuration with the same seed (and fixed seeds for the loader's workers), and compare the seconds per step and the "
+        "share of waiting; the metric at each step must not change",
         confidence="medium",
     )
 
@@ -307,13 +306,13 @@ def _faster_input(cpus: int, workers: int | None) -> list[AdvisedChange]:
         "decode and transform once, keep the result on the local disk or in memory",
     )
     prefetch = AdvisedChange(
-        "prefetch_factor of the DataLoader", None, "4", "with pin_memory=True where there is a GPU"
+        "prefetch_factor of the DataLoader", None, "4", "with pin_memory=True if the trial has a GPU"
     )
     more = AdvisedChange(
         "num_workers of the DataLoader",
         None if workers is None else str(workers),
         str(max(2, cpus, 2 * (workers or 0))),
-        f"with persistent_workers=True; each takes a processor, and a trial has {cpus}",
+        f"with persistent_workers=True; each worker uses a processor, and a trial has {cpus}",
     )
     return [more, prefetch, cached] if workers is None or workers < cpus else [cached, prefetch, more]
 
@@ -340,7 +339,7 @@ def fp32_where_bf16(evidence: JobEvidence) -> AdviceFinding | None:
     saves = None if busy is None else portion(spent_on(timed, "train"), busy * (1 - 1 / BF16_FASTER))
     return AdviceFinding(
         kind="fp32_where_bf16",
-        title="Training in fp32 on a GPU that has bf16",
+        title="Training in fp32 on a GPU that supports bf16",
         evidence={
             "precision": "fp32",
             "gpu": str(fact(attempts, "gpu") or (evidence.home.accelerator if evidence.home else "")),
@@ -353,14 +352,14 @@ def fp32_where_bf16(evidence: JobEvidence) -> AdviceFinding | None:
             "precision of the trainable",
             "fp32",
             "bf16",
-            "tuner.training.autocast('bf16', 'cuda'); weights and optimizer stay fp32",
+            "tuner.training.autocast('bf16', 'cuda'); weights and optimizer stay in fp32",
         ),
         saves=saves,
-        saves_note="how much faster it is depends on how much of a step is matrix products; a few steps of one configuration tell"
+        saves_note="not known: it depends on the share of matrix products in a step; measure a few steps of one configuration"
         if saves is None
-        else f"if what the GPU is busy with takes 1/{BF16_FASTER} of the time, as is common; a few steps of one configuration tell",
-        verify="train the best configuration with three seeds in both and compare the metric at the last step: bf16 has 8 bits of "
-        "precision, so look at losses that are sums over many, and at small learning rates",
+        else f"if the GPU is busy for 1/{BF16_FASTER} of the time, which is common; measure a few steps of one configuration",
+        verify="train the best configuration with three seeds in both formats and compare the metric at the last step; bf16 has only 8 bits of "
+        "precision, so check losses that sum over many values, and small learning rates",
         confidence="low",
     )
 
@@ -410,8 +409,8 @@ def scaling_inefficient(evidence: JobEvidence) -> AdviceFinding | None:
         change=_smaller_size(own.resources, best.resources),
         saves=saves,
         saves_note=f"training × (1 − price × step time on {few} ÷ price × step time on {many}), at this job's prices",
-        verify="a step must do the same work in both, as an epoch over the same data does; compare the metric at the same step, since "
-        "the batch of all processes together may be another",
+        verify="a step must do the same work at both sizes, such as an epoch over the same data; compare the metric at the same step, because "
+        "the total batch size of all processes may differ",
         confidence="medium",
     )
 

@@ -15,7 +15,7 @@ from tuner.planning.estimates.scaling import Link, Speed, bandwidth, link_within
 from tuner.tuning.checkpointing import daly_ns
 
 SHOWN = 10  # for each reason to leave machines out, at most this many instance types are named
-UNKNOWN_SPEED = "no measurement and no data sheet says how fast it is"
+UNKNOWN_SPEED = "its speed is not known from a measurement or a data sheet"
 NINE_OF_TEN = 1.2816  # nine of ten values of a normal distribution are at most this many standard deviations above its mean
 
 
@@ -220,7 +220,7 @@ def timed(run: TrainingRun, listing: Listing) -> RunTime | str:
     assert work is not None  # the validation of the run guarantees this
     train_ns = _ns(work / most), _ns(work / counted), _ns(work / least)
     if train_ns[2] > MAX_SECONDS * NS:
-        return "it may take longer than 30 years"
+        return "the run may take longer than 30 years"
     met = [interrupted(ns, run.spot) for ns in train_ns] if "spot" in run.where.markets else [None]
     return RunTime(
         gpus=gpus,
@@ -258,12 +258,12 @@ def _gpus(run: TrainingRun, listing: Listing) -> int | str:
     """Return how many GPUs the run uses on a machine, or the reason why it cannot run there."""
     has = listing.accelerators
     if run.gpus == 0:
-        return "it has GPUs, and the run takes none" if has else 0
+        return "it has GPUs, but the run uses none" if has else 0
     wanted = max(1, int(has)) if run.gpus is None else run.gpus
     if not has:
         return "it has no GPU"
     if has < wanted:
-        return f"it has {has:g} of the {wanted} GPU{'s' * (wanted > 1)} that the run takes"
+        return f"it has only {has:g} of the {wanted} GPU{'s' * (wanted > 1)} that the run needs"
     return wanted
 
 
@@ -271,13 +271,13 @@ def _fitted(run: TrainingRun, listing: Listing) -> Fit | str | None:
     if run.model is None:
         return None
     if listing.gpu_memory_gib is None:
-        return "its GPUs' memory is not known"
+        return "the memory of its GPUs is not known"
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
     gib = Fraction(str(listing.gpu_memory_gib))
     fitted = fit(run.model, gib, bf16=kind is not None and kind.bf16)
     return (
         fitted
-        or f"does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, not even with every change that saves memory"
+        or f"the run does not fit into {listing.gpu_memory_gib:g} GiB of GPU memory, even with every change that saves memory"
     )
 
 
@@ -341,7 +341,7 @@ def _candidate(
     spot = None
     if market == "spot":
         if time.met is None:
-            return "on spot it is interrupted so often that it does not end within 30 years"
+            return "spot machines are interrupted so often that the run may not end within 30 years"
         fast, counted, slow = time.met
         paid = [fast.paid_ns, counted.paid_ns, slow.late_paid_ns]
         walls = [fast.wall_ns, counted.wall_ns, slow.late_ns]

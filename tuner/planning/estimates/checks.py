@@ -25,11 +25,11 @@ from tuner.planning.estimates.described import (
 from tuner.planning.estimates.memory import CONTEXT, FRAGMENTS, GIB, RECOMPUTED
 
 CAVEATS = {
-    "spot_at_on_demand_cap": "its spot price is at the price on demand: there is no slack",
-    "spot_equals_on_demand_in_source": "its source lists spot at the price on demand: no discount, or no data",
-    "spot_derived_from_advisor": "its spot price is computed from a published saving, not quoted",
-    "listed_in_every_region_regardless_of_stock": "it is listed whether or not there is stock",
-    "zone_not_verified": "its source may list it where there is none",
+    "spot_at_on_demand_cap": "its spot price is as high as its on-demand price, so spot saves nothing",
+    "spot_equals_on_demand_in_source": "its source lists the on-demand price as the spot price: no discount, or no data",
+    "spot_derived_from_advisor": "its spot price is computed from a published discount, not quoted",
+    "listed_in_every_region_regardless_of_stock": "it is listed even if the cloud has none in stock",
+    "zone_not_verified": "its source may list it in zones that do not have it",
 }
 
 
@@ -43,13 +43,15 @@ def warnings(run: TrainingRun, ranked: Ranked) -> Iterator[str]:
     The recommended machines are the cheapest, the cheapest that meets the deadline, and the fastest.
     """
     if not ranked.fitting:
-        yield "no machine that was looked at fits the run as it is; see what would with changes, and what was left out"
+        yield "no machine fits the run as described; see the machines that fit with changes, and those that were left out"
     if run.deadline_ns is not None and ranked.fitting and ranked.cheapest(in_time=True) is None:
         average = next((candidate for candidate in ranked.fitting if candidate.meets_on_average), None)
         likely = (
-            "" if average is None else f"; on average {average.listing.instance_type} does, for {average.usd}"
+            ""
+            if average is None
+            else f"; on average, {average.listing.instance_type} meets it, for {average.usd}"
         )
-        yield f"no machine that was looked at surely meets the deadline{likely}"
+        yield f"no machine is certain to meet the deadline{likely}"
     named = (ranked.cheapest(), ranked.cheapest(in_time=True), ranked.fastest())
     seen: set[str] = set()
     for candidate in named:
@@ -65,9 +67,9 @@ def warnings(run: TrainingRun, ranked: Ranked) -> Iterator[str]:
 def _speed(run: TrainingRun) -> Iterator[StatedAssumption]:
     if run.measurements:
         yield StatedAssumption(
-            "speed elsewhere",
-            "catalogued: data sheets' ratio of peak or memory bandwidth, the smaller",
-            "measured on one accelerator alone; the range is from a quarter less to the larger ratio",
+            "speed on other accelerators",
+            "catalogued: the smaller of the ratios of peaks and of memory bandwidths in data sheets",
+            "not measured there; the range is from a quarter less to the larger ratio",
         )
     elif run.utilisation is None:
         least, most = UTILISATION_RANGE
@@ -76,7 +78,7 @@ def _speed(run: TrainingRun) -> Iterator[StatedAssumption]:
             "utilisation", value, "published large trainings: Chowdhery et al. 2022, table 3"
         )
     if run.model is None and not run.measurements:
-        yield StatedAssumption("precision", "bf16, fp16 where there is no bf16", "no model was described")
+        yield StatedAssumption("precision", "bf16, or fp16 on GPUs without bf16", "no model was described")
 
 
 def _spot(run: TrainingRun) -> Iterator[StatedAssumption]:
@@ -84,10 +86,14 @@ def _spot(run: TrainingRun) -> Iterator[StatedAssumption]:
         return
     terms = run.spot
     value = (
-        f"interrupted every {terms.mean_ns / NS / 3600:g} h, a save {terms.checkpoint_ns / NS:g} s, "
-        f"a restart {terms.restore_ns / NS:g} s and {terms.wait_ns / NS:g} s of waiting, which is not paid"
+        f"one every {terms.mean_ns / NS / 3600:g} h; a save takes {terms.checkpoint_ns / NS:g} s, a restart "
+        f"{terms.restore_ns / NS:g} s, and the wait for a machine, which is not paid, {terms.wait_ns / NS:g} s"
     )
-    yield StatedAssumption("interruptions", value, "Daly 2006; no notice is counted on, none on demand")
+    yield StatedAssumption(
+        "interruptions",
+        value,
+        "Daly 2006; notices are not taken into account, and on-demand machines are not interrupted",
+    )
 
 
 def _several(run: TrainingRun) -> Iterator[StatedAssumption]:
@@ -98,10 +104,10 @@ def _several(run: TrainingRun) -> Iterator[StatedAssumption]:
         why = f"{jobs}; on other GPUs, and over other links, it is {'assumed' if run.model is None else 'computed'}"
         yield StatedAssumption("efficiency", f"measured on {run.scaling.accelerator}", why)
     if run.model is None:
-        why = "several GPUs against one, where nothing says how much they talk; no source"
+        why = "several GPUs relative to one, if their communication is not known; without a source"
         yield StatedAssumption("efficiency", f"{float(EFFICIENCY)}", why)
         return
-    why = "ring all-reduce of the gradients after each step, none of it hidden (Patarasu & Yuan 2009)"
+    why = "ring all-reduce of the gradients after each step, not hidden behind computation (Patarasu & Yuan 2009)"
     yield StatedAssumption("link", f"{float(LINK_SHARE)} of the data sheet's bandwidth", why)
 
 
@@ -110,12 +116,12 @@ def _memory(run: TrainingRun) -> Iterator[StatedAssumption]:
         return
     value = f"{CONTEXT // GIB} GiB and 1/{FRAGMENTS} of the rest"
     yield StatedAssumption(
-        "memory around", value, "CUDA context, libraries, fragmentation; no source: measure it"
+        "memory overhead", value, "CUDA context, libraries and fragmentation; without a source: measure it"
     )
     yield StatedAssumption(
         "changes",
-        f"gradient checkpointing takes {RECOMPUTED} of the time; accumulation and a narrower format none",
-        "one more forward pass; that bf16 may well be faster is not counted on where speed was measured",
+        f"gradient checkpointing takes {RECOMPUTED} of the time; gradient accumulation and a 16-bit format cost no time",
+        "one more forward pass; if the speed was measured, it is not increased for bf16, which may be faster",
     )
 
 

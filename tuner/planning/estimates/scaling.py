@@ -30,9 +30,9 @@ from tuner.planning.estimates.described import (
 )
 
 ASSUMPTIONS = (
-    "0.7 of a link's bandwidth is reached; a message takes 5 µs over NVLink, 10 over PCIe, 30 over Ethernet (no source)",
-    "none of the communication is hidden in `efficiency`; as much as the backward pass can hide in `overlapped`",
-    "one ring through all GPUs: between machines it has the whole of `ethernet_gbit_s`",
+    "0.7 of a link's bandwidth is reached; a message takes 5 µs over NVLink, 10 µs over PCIe, 30 µs over Ethernet (without a source)",
+    "`efficiency`: no communication is hidden behind computation; `overlapped`: the backward pass hides as much as it can",
+    "one ring connects all GPUs; between machines, it has the whole bandwidth `ethernet_gbit_s`",
 )
 Basis = Literal["measured", "catalogued", "flops"]
 Range = tuple[Fraction, Fraction, Fraction]

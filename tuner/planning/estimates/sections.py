@@ -50,10 +50,10 @@ HOFFMANN = Law("Hoffmann et al. 2022, approach 3", 1.69, 406.4, 410.7, 0.34, 0.2
 BESIROGLU = Law("Besiroglu et al. 2024, refit", 1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 TOKENS_PER_PARAMETER = 20
 CAVEATS = (
-    "Hoffmann's published coefficients do not reproduce (Besiroglu et al. 2024): count on the refit",
-    "fitted to dense transformers on English text of 70 million to 16 billion parameters: the loss is of their data, not of yours",
-    "where the model will answer many requests, a smaller one trained for longer is cheaper in all (Sardana et al. 2024)",
-    "tokens are taken to be new: beyond some four passes over the same ones they teach less (Muennighoff et al. 2023)",
+    "Hoffmann's published coefficients cannot be reproduced (Besiroglu et al. 2024): use the refit",
+    "fitted to dense transformers of 70 million to 16 billion parameters on English text: the loss applies to that text, not to your data",
+    "if the model will answer many requests, a smaller model that is trained for longer is cheaper in total (Sardana et al. 2024)",
+    "all tokens are assumed to be new: after about four passes over the same tokens, a model learns less (Muennighoff et al. 2023)",
 )
 
 
@@ -80,7 +80,7 @@ def optimum(law: Law, flops: float) -> ComputeOptimum:
 def optima(flops: float) -> list[ComputeOptimum]:
     """Return the best model size and number of tokens for a number of FLOPs, by each law. The recommended law comes first."""
     parameters = (flops / (6 * TOKENS_PER_PARAMETER)) ** 0.5
-    name = "twenty tokens a parameter (approaches 1 and 2)"
+    name = "twenty tokens per parameter (approaches 1 and 2)"
     by_rule = _optimum(name, parameters, TOKENS_PER_PARAMETER * parameters, None)
     return [optimum(BESIROGLU, flops), by_rule, optimum(HOFFMANN, flops)]
 

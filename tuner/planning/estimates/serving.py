@@ -77,7 +77,7 @@ def serving_view(asked: ServingQuestion, catalogue: Catalogue, today: date) -> S
         )
     )
     old = catalogue.warning(today, [candidate.listing for candidate in ranked[: asked.limit]])
-    none = "no machine that was looked at can serve the model; see what was left out"
+    none = "no machine can serve the model; see the reasons why machines were left out"
     return ServingView(
         ranked=ranked,
         left_out=excluded(left),
@@ -90,14 +90,14 @@ def serving_view(asked: ServingQuestion, catalogue: Catalogue, today: date) -> S
 def _unfit(asked: ServingQuestion, listing: Listing) -> str | None:
     """Return the reason why a replica cannot run on a machine. Return None if it can."""
     if not asked.gpus and listing.accelerators:
-        return "it has GPUs, and a replica takes none"
+        return "it has GPUs, but a replica uses none"
     if listing.accelerators < asked.gpus:
-        return f"it has {listing.accelerators:g} of the {asked.gpus:g} GPUs that a replica takes"
+        return f"it has only {listing.accelerators:g} of the {asked.gpus:g} GPUs that a replica needs"
     if listing.vcpus < asked.cpus:
-        return f"it has less than the {asked.cpus:g} CPUs that a replica takes, or they are not known"
+        return f"it has fewer than the {asked.cpus:g} CPUs that a replica needs, or their number is not known"
     memory = listing.gpu_memory_gib if asked.gpus else listing.memory_gib
     if memory is not None and asked.model.size_bytes > memory * max(1, asked.gpus) * GIB:
-        return "the file of the model is larger than its memory"
+        return "the model's file is larger than its memory"
     return None
 
 
@@ -138,18 +138,20 @@ def _candidate(
 
 def _assumptions(asked: ServingQuestion) -> Iterator[StatedAssumption]:
     kind = "these machines" if asked.gpus else "every machine without GPUs"
-    yield StatedAssumption("speed elsewhere", f"{kind} as fast as the measured one", "no source: measure it")
+    yield StatedAssumption(
+        "speed on other machines", f"{kind} as fast as the measured one", "without a source: measure it"
+    )
     size = f"{asked.cpus:g} CPUs" + (f" and {asked.gpus:g} GPUs" if asked.gpus else "")
     yield StatedAssumption(
-        "share", f"a replica pays for {size} of a machine", "others use the rest of the machine"
+        "share", f"a replica pays for {size} of a machine", "other work uses the rest of the machine"
     )
     yield StatedAssumption(
-        "load", f"replicas in real time are at most {BUSY:.0%} busy", "requests queue above"
+        "load", f"real-time replicas are at most {BUSY:.0%} busy", "requests queue at a higher load"
     )
     if asked.model.size_bytes:
         mbit_s = asked.download_bytes_s * 8 / MILLION
-        yield StatedAssumption("download", f"{mbit_s:g} Mbit/s", "a new machine has no copy of the file")
-    if "spot" in asked.where.markets:
         yield StatedAssumption(
-            "interruptions", "none", "a replica on spot that is taken away is replaced at the same price"
+            "download", f"{mbit_s:g} Mbit/s", "a new machine must download the model's file"
         )
+    if "spot" in asked.where.markets:
+        yield StatedAssumption("interruptions", "none", "a preempted replica is replaced at the same price")
