@@ -63,9 +63,9 @@ class Actuator:
             self._call_off(trial, "stopped")
 
     def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:
-        """Cancel the trial's attempt if it still waits for a worker. `how` is its outcome.
+        """Cancel the trial's attempt if it still waits for a worker. `how` is the outcome to report for it.
 
-        Do nothing if no attempt waits: the end of an attempt that had a worker is reported by `WorkerPool`.
+        Do nothing if the trial has no waiting attempt. `WorkerPool` reports the end of attempts that already had a worker.
         """
         if trial in self._waiting:
             self._withdrawn[trial] = how
@@ -149,7 +149,7 @@ READ_FRESH_S = 10.0
 
 @dataclass(frozen=True)
 class BeginMessages:
-    """Make the message with which a worker begins an attempt, for all attempts of one job."""
+    """Make the messages that order workers to begin the attempts of one job."""
 
     row: JobRow
     storage: str
@@ -224,10 +224,10 @@ def teacher_of(db: Connection, row: JobRow, storage: str) -> Message | None:
 
 
 class RecentRead(Generic[T]):
-    """Cache values that `read` reads from the database, by name, for `READ_FRESH_S` seconds.
+    """Cache for `READ_FRESH_S` seconds what `read` returns for a name. `read` queries the database.
 
-    The values are the losses of a market and the bytes of a job's artifacts. Without a cache, reading them for each attempt took 8 % of the
-    driver's processor time in a job of short trials.
+    The driver caches how the attempts on a market have ended, and the size of a job's artifacts. Without this cache, the queries before
+    each attempt took 8 % of the driver's processor time in a job of short trials.
     """
 
     def __init__(self, read: Callable[[str], T], clock: Callable[[], float] = time.monotonic) -> None:
@@ -244,8 +244,8 @@ class RecentRead(Generic[T]):
 class MemoryLimit:
     """Compute the memory limit of a trial that requests the resources `size`, from the nodes that exist now.
 
-    The limit can change: the cluster may be empty when a driver starts, and larger nodes may join later. `nodes` is called at
-    most once per second. If it raises, the last known limit is returned.
+    The limit can change: the cluster may be empty when a driver starts, and larger nodes may join later. `nodes` returns Ray's list
+    of nodes and is called at most once per second. If it raises, the last known limit is returned.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class MemoryLimit:
         self._known: int | None = None
 
     def __call__(self) -> int | None:
-        """Return the largest share of a node's memory that the trial gets on any node, in bytes, or None if it fits on no known node."""
+        """Return the memory that the trial may use, in bytes, on the node that offers it most. Return None if it fits on no known node."""
         now = self._clock()
         if self._asked_at is None or now - self._asked_at >= FRESH_S:
             self._asked_at = now
@@ -269,9 +269,10 @@ class MemoryLimit:
         return self._known
 
     def _share(self, has: Mapping[str, float]) -> int:
-        """Return the trial's share of a node's memory in bytes, or 0 if the trial does not fit on the node.
+        """Return how many bytes of a node's memory the trial may use, or 0 if the trial does not fit on the node.
 
-        The share is that of the node's CPUs or GPUs that the trial requests, the larger of the two. `has` is the node's resources.
+        The trial gets the same fraction of the memory as of the node's CPUs or of its GPUs, the larger of the two fractions. `has` lists
+        the node's resources.
         """
         cpus, gpus = self._size.cpus, self._size.gpus
         if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:

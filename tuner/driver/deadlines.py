@@ -10,7 +10,7 @@ Over = ev.WallClockEnded | ev.WindowClosed
 
 
 class Deadlines:
-    """The time limits of one job. `ran_ns` is how long, in nanoseconds, the job was running before this object is created."""
+    """The wall-clock limit and the time window of one job. `ran_ns` is how long the job had run before this object was created."""
 
     def __init__(self, clock: Clock, ran_ns: int, window: Window | None) -> None:
         self._clock, self._born_ns, self._window = clock, clock.elapsed_ns() - ran_ns, window
@@ -25,7 +25,7 @@ class Deadlines:
         return None if self._ends_ns is None else self._ends_ns - self._clock.elapsed_ns()
 
     def left_ns(self) -> int | None:
-        """Return the nanoseconds until the wall-clock limit or the end of the window, the earlier of them. Return None without either."""
+        """Return the nanoseconds until the wall-clock limit or the window's end, the earlier of the two. Return None if the job has neither."""
         left = [ns for ns in (self.wall_clock_ns(), self._window_ns()) if ns is not None]
         return min(left, default=None)
 
@@ -37,9 +37,9 @@ class Deadlines:
         return ev.WindowClosed(at) if self._window_ns() == 0 else None
 
     def binding_limit(self, limit: ev.Limit) -> ev.Limit:
-        """Return the limit that an event about a refused hold must name.
+        """Return the name of the limit that refused a hold, for the event about the refusal.
 
-        `limit` is the one that refused the hold. Return "window" instead of "wall_clock" if the window closes sooner.
+        The result is `limit`, except that "wall_clock" becomes "window" if the job's time window closes before the wall-clock limit.
         """
         window_ns, wall_clock_ns = self._window_ns(), self.wall_clock_ns()
         sooner = window_ns is not None and (wall_clock_ns is None or window_ns < wall_clock_ns)
@@ -48,7 +48,7 @@ class Deadlines:
     def next_opening(self, at: Instant) -> Instant | None:
         """Return the next time at which the window opens, or None if the job has no window.
 
-        If the window is open now, this is the opening after that, because the current one may be almost over.
+        If the window is open now, return when it opens again after closing, because the open window may be almost over.
         """
         return None if self._window is None else self._window.opening(self._window.closing(at))
 

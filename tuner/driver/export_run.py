@@ -117,7 +117,7 @@ class ExportRun:
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))
             used: dict[CostKind, Cost] = {} if cost.nothing else {"export": cost}
-            actor.kill()  # before the hold that pays for it is settled
+            actor.kill()  # before its hold is settled: afterwards nothing would pay for the actor
             self._end(result, used)
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class ExportRun:
         log.info("%s: %s %s %s", self.export.submission_id, state, code or "", detail)
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Wait up to `within_s` seconds until `done` returns True, and record heartbeats meanwhile. Return whether it did.
+        """Wait up to `within_s` seconds until `done` returns True, and record heartbeats meanwhile. Return whether `done` returned True.
 
         Return False at once if another process has ended the export. The argument of `done` is how long one call may wait, in seconds.
         """
@@ -187,7 +187,7 @@ class ExportRun:
         try:
             with self.database.write("export.beat") as db:
                 self._over = not exports.record_heartbeat(db, self.export, _now())
-        except Unavailable as error:  # the lease ends the export if the database remains unavailable
+        except Unavailable as error:  # continue: if the database stays away, the export ends with its lease
             log.warning("a heartbeat could not be recorded: %s", error.detail)
 
 

@@ -28,13 +28,12 @@ from tuner.tuning.placement import (
     choose,
 )
 
-# After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can
-# save one.
+# After this many preemptions in a row without a newer checkpoint, the next attempt runs on demand, so that it can save a checkpoint.
 SERIES_LENGTH = 3
-# How long a trial stays on demand after its second series of preemptions. Each further one doubles the time.
+# How long a trial stays on demand after its second series of preemptions. Each further series doubles the time.
 BACKOFF_NS = 900 * NS
-# How long an offer counts as full after a trial waited for a machine of it and got none, although there should have
-# been room. For spot offers, the time doubles each time that this happens again.
+# How long an offer counts as full after a trial waited in vain for a machine of this offer, although the job still had room there.
+# For spot offers, the time doubles each time that this happens again.
 FULL_NS = 300 * NS
 UNKNOWN_NS = 1
 
@@ -85,7 +84,8 @@ class SpotWithFallback:
 
     def __init__(self, places: AllowedPlaces, *, spot_wait_ns: int) -> None:
         self._places, self._spot_wait_ns = places, spot_wait_ns
-        # In these offers, the price is that of one trial instead of one machine: a trial uses a different share of each machine type.
+        # The same offers, but with the price of one trial instead of one machine. A trial uses a different share of each machine type, so
+        # the prices of whole machines cannot be compared.
         self._priced = {
             place.offer: replace(place.offer, price=place.rate.price) for place in places.all if place.offer
         }
@@ -94,9 +94,9 @@ class SpotWithFallback:
         self._states: defaultdict[str, FallbackState] = defaultdict(FallbackState)
         # What progress has cost on each offer, over all trials.
         self._shared = PlacementMemory(Instant(0), 0)
-        # The time until which an offer counts as full, and the length of that period.
+        # For each full offer: the time until which it counts as full, and the length of that period.
         self._full: dict[Offer, tuple[Instant, int]] = {}
-        # When a trial last waited for spot and got none.
+        # When a trial last waited for a spot machine and got none.
         self._last_failed_wait = -FULL_NS
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
@@ -155,7 +155,7 @@ class SpotWithFallback:
         state.waits_for = at
         if trial.waited_ns >= self._spot_wait_ns and self._room(at, trial) > 0:
             until, full_ns = self._full.get(at, (trial.now, FULL_NS))
-            # The period grows for spot only: on-demand machines may be needed for a deadline.
+            # The period grows for spot offers only. On-demand offers are tried again sooner, because a deadline may require one.
             if at.market == "spot" and at in self._full and trial.now - trial.waited_ns >= until:
                 full_ns *= 2
             self._full[at] = Instant(trial.now + full_ns), full_ns
@@ -163,8 +163,8 @@ class SpotWithFallback:
     def _wanted(self, trial: TrialSnapshot) -> Offer:
         """Return the offer that the trial should run on or wait for.
 
-        If the best offer is on demand and has no room for another trial, return the cheapest spot offer with room instead, if
-        there is one.
+        This is the offer that suits the trial best. If that offer is on demand and has no room for another trial, return the cheapest
+        spot offer that has room instead, if any.
         """
         best = self._best(trial)
         there = [] if best.market == "spot" or self._room(best, trial) > 0 else self._there(trial)
@@ -181,7 +181,7 @@ class SpotWithFallback:
         assert state.memory is not None
         if trial.now - state.memory.progressed >= self._spot_wait_ns and trial.runs_at is None:
             self._last_failed_wait = trial.now if choice.why in ("waits", "waited too long") else -FULL_NS
-        # A trial on demand that has time to spare could also wait for spot, but it keeps its machine.
+        # If the rules return no offer, the trial may wait for spot. A trial that already runs keeps its machine instead.
         if offer := choice.offer or self._runs_at(trial):
             return offer
         # If a trial has recently waited for spot in vain, other trials do not wait for it.
@@ -191,7 +191,7 @@ class SpotWithFallback:
     def _choice(self, state: FallbackState, trial: TrialSnapshot) -> PlacementChoice:
         """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
         request = self._request_of(state, trial)
-        # If the remaining training time is not known, it must not count as zero.
+        # If the remaining training time is not known, use a positive value: the rules would take zero for a trial that has finished.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)
         observation = Observation(
             now=trial.now,
@@ -209,9 +209,9 @@ class SpotWithFallback:
         """Return the input of the placement rules (offers, deadline, limit on waiting for spot) for training up to the trial's
         target step.
 
-        The request is made again when the target changes, and when it becomes known that the trial can meet the deadline (the end of
-        the wall clock). A deadline that even uninterrupted training cannot meet is left out, because on-demand machines would then not
-        be worth their price.
+        A new request replaces the stored one when the target changes, and when it becomes known that the trial can meet the deadline
+        (the wall-clock limit). If even uninterrupted training cannot meet the deadline, the request has none, because on-demand
+        machines would then not be worth their price.
         """
         request = state.request
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns

@@ -40,15 +40,15 @@ class AttemptLease:
     last_message_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
     target_step: int | None  #: The attempt may train up to this step. None if it may train to the end.
     from_step: int  #: The step of the checkpoint that the attempt continued from. 0 if there was none.
-    base: tuple[Cost, int] = (FREE, 0)  #: Cost and duration of reaching `from_step`.
-    carried_ns: int = 0  #: Training time of earlier attempts in the step after `from_step`.
+    base: tuple[Cost, int] = (FREE, 0)  #: What it took to reach `from_step`: cost, and duration in nanoseconds.
+    carried_ns: int = 0  #: How long earlier attempts had trained the step after `from_step`, which they did not finish.
     meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
     settled: Meter = field(default_factory=Meter)  #: The meter reading up to which the cost is posted.
     posted: dict[CostKind, Cost] = field(default_factory=dict)  #: The cost that was posted so far, by kind.
     #: Training time at the step of the newest checkpoint and at each later reported step.
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0  #: The last reported step.
-    #: The last finished step before the newest checkpoint in the middle of a step. None if there is no such checkpoint.
+    #: The last finished step before the newest checkpoint in the middle of a step. None without such a checkpoint.
     part_after: int | None = None
     reported: Meter = field(default_factory=Meter)  #: The meter reading at the last report.
     reported_outage_ns: int = 0  #: `outage_ns` of the worker at the last report.
@@ -58,7 +58,7 @@ class AttemptLease:
     assigned_at: Instant | None = None
     #: The place to which the trial moves once this attempt has saved and paused. None if it stays.
     moving: Place | None = None
-    again_until: int = 0  #: The attempt repeats earlier training up to this step. 0 if it repeats none.
+    again_until: int = 0  #: Up to this step, the attempt repeats training of earlier attempts. 0 if it repeats none.
     again_ns: int = 0  #: Training time spent on repeating earlier training.
     usage: Usage | None = None
     #: The place of the machine that the attempt was given and pays for. None if the machine was not checked.
@@ -85,7 +85,7 @@ class AttemptLease:
         return self.target_step is None or self.last_step < self.target_step
 
     def since_report_ns(self, *kinds: CostKind) -> int:
-        """Return the nanoseconds billed as any of these cost kinds since the last report, or since the beginning before the first report."""
+        """Return the nanoseconds billed as any of these cost kinds since the attempt's last report, or since its beginning without a report."""
         return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
 
     def read(self, meter: Meter, *, last_message_ns: int) -> None:
@@ -129,7 +129,7 @@ class AttemptLease:
         if from_step is not None and differs:
             if from_step < self.from_step:
                 self.again_until = self.from_step
-                # Otherwise the next attempt or driver would try to restore the damaged ones.
+                # Remove the records of the damaged checkpoints. Otherwise the next attempt or driver would try to restore them.
                 tx.forget_checkpoints(self.trial, after_step=from_step)
             self.from_step = from_step
             self.base = (tx.reached(self.trial, from_step) if from_step else None) or (FREE, 0)
@@ -146,8 +146,8 @@ class AttemptLease:
     def row_of(self, report: StepReport, spec: JobSpec) -> ReportRow:
         """Return the record of a report.
 
-        The record's cost and duration are what reaching this step would take without interruptions: all training, but the setup
-        only once, in the attempt that began without a checkpoint.
+        The recorded cost and duration are those of reaching the step without interruptions. They include all training up to the step,
+        but only the setup of the attempt that began without a checkpoint.
         """
         is_new = not self.from_step and not self.carried_ns
         ns = report.meter.ns.get("train", 0) + (
@@ -193,7 +193,7 @@ class AttemptLease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """What `HoldService` needs to know to choose the length of a lease."""
+    """The facts from which `HoldService` chooses the length of a lease."""
 
     need_ns: int  #: The shortest useful lease, in nanoseconds.
     active: int  #: How many attempts share the remaining budget.
@@ -202,7 +202,7 @@ class LeaseRequest:
 
 
 class HoldService:
-    """Place, renew and settle the holds of one job. The rate of a hold is that of its attempt's machine.
+    """Place, renew and settle the holds of one job. A hold is priced at the rate of its attempt's machine.
 
     The methods run in the caller's transaction of the job's journal.
     """
@@ -213,7 +213,7 @@ class HoldService:
     def open(
         self, tx: JournalTx, trial: str, attempt: int, places: Iterable[Place], request: LeaseRequest
     ) -> tuple[Place, int, Cost] | None:
-        """Place the first hold of an attempt, at the first of `places` that the budget can pay for.
+        """Place the first hold of an attempt, for the first of `places` (offers with their rates) that the budget can pay for.
 
         Returns:
             The place, the length of the lease in nanoseconds and the hold, or None if the budget allows none of the
@@ -248,12 +248,12 @@ class HoldService:
         return True
 
     def reprice(self, tx: JournalTx, lease: AttemptLease, place: Place, at: Instant) -> bool:
-        """Have the attempt pay the price of the machine that it was given.
+        """Bill the attempt at the price of the machine that it was given.
 
-        The cost of the time since the attempt's last post is posted at the new price, because the attempt has been on this
-        machine since then. A hold at the new price is placed for the rest of the lease.
+        The time that is not posted yet is posted at the new price, because the attempt has spent it on this machine. A hold at the
+        new price is placed for the rest of the lease.
 
-        Return False if the budget has no room for that hold. The lease then ends when the current hold is used up.
+        Return False if the budget has no room for the new hold. The lease then ends when the current hold is used up.
         """
         if place.rate == lease.rate:
             lease.assigned_place = place
@@ -294,7 +294,7 @@ class HoldService:
             lease: The attempt's money.
             lost_ns: The part of the training time that counts as lost, in nanoseconds. Training that is
                 already posted is moved from `train` to `lost`.
-            at: The time of the entries.
+            at: The time of the ledger entries.
         """
         added = lease.meter.minus(lease.settled)
         here = min(lost_ns, added.get("train", 0))

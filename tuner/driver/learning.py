@@ -52,8 +52,8 @@ class Learner:
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
         """Choose the work for a free worker: a new trial with the name `trial`, or a paused trial to promote.
 
-        The order is: a configuration that a user enqueued, a paused trial that has earned more steps, a new configuration of the
-        sampler. If `trial` continues a trial of an earlier job (warm start), it takes neither an enqueued nor a new configuration,
+        A configuration that a user enqueued comes first, then a paused trial that has earned more steps, then a new configuration of
+        the sampler. If `trial` continues a trial of an earlier job (warm start), it takes neither an enqueued nor a new configuration,
         and only a paused trial comes before it. If the remaining money is reserved to finish the best trials, no new trial begins. If
         the remaining money cannot finish any trial, it is spent on new trials.
         """
@@ -107,7 +107,7 @@ class Learner:
                 | ev.Preempted(_, trial)
             ):
                 self._on_end(state, trial_number(trial))
-            case ev.Launched():  # this event ends the trials that were about to end when the previous driver died
+            case ev.Launched():  # `decide` has now ended the trials that were about to end when the previous driver died
                 for number in range(len(state.trials)):
                     self._on_end(state, number)
             case _:
@@ -138,7 +138,7 @@ class Learner:
         self._finished.add(number)
         if record.value is not None and not self._reported_rung.get(number):
             self._report_score(record, record.steps, at_rung=True)
-        # A trial that was stopped (at a rung, by a user or by a limit) says as much as a paused one, so its end is not passed on.
+        # The reports of a stopped trial are still valid, like those of a paused trial. So the sampler is not notified of its end.
         if record.status == "stopped":
             return
         self._sampler.finish(number, failed=record.status == "failed")
@@ -146,7 +146,7 @@ class Learner:
     def _report_score(self, record: TrialRecord, step: int, *, at_rung: bool) -> None:
         """Pass the trial's newest score to the sampler, as the score of `step`.
 
-        `step` is below the reported step if a report skipped a rung. Only the share of the training time up to `step` is passed then.
+        `step` is lower than the trial's reported step if the report skipped a rung. The training time is then scaled down to `step`.
         """
         assert record.value is not None
         score = self._spec.objective.score(record.value)

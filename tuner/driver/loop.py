@@ -37,7 +37,7 @@ from tuner.tuning.state import PUBLIC, State
 
 # The limits of a budget that may end a job before its first report.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
-# If the last suggestion took longer than this, the next one is made outside of a transaction.
+# If the sampler's last suggestion took longer than this, the next suggestion is computed outside of a transaction.
 SLOW_SUGGESTION_NS = 50_000_000
 # A worker that sends nothing for this long after its lease ended, or after it was ordered to stop, is killed.
 SILENT_NS = 5_000_000_000
@@ -245,7 +245,7 @@ class Loop:
         lease = self.leases.get(trial)
         return lease if lease is not None and lease.attempt == attempt else None
 
-    # One turn
+    # One turn: an event and the decisions on it
 
     @contextmanager
     def _turn(self) -> Iterator[LoopTurn]:
@@ -272,7 +272,7 @@ class Loop:
         while waiting:
             next_event = waiting.popleft()
             if isinstance(next_event, do.Suggest | do.Predict):
-                # Answered only now, because a replay computes each answer from the state just before its event.
+                # Compute the answer only now. A replay, too, computes each answer from the state just before the answer is recorded.
                 next_event = self.learner.answer(self.state, next_event, self._clock)
             if isinstance(next_event, ev.Suggested) and next_event.inherited is not None:
                 self.saved[next_event.trial] = self.learner.warm_starts.record(turn.tx, next_event)
@@ -283,13 +283,13 @@ class Loop:
                 waiting.extend(self._carry_out(turn, command))
 
     def _carry_out(self, turn: LoopTurn, command: do.Command) -> Sequence[ev.Event | do.Suggest | do.Predict]:
-        """Carry out one command of `decide`. Return what to handle next in this turn.
+        """Carry out one command of `decide`, and return what must be handled next in this turn.
 
-        That is the event that the command produced, or the command itself if the sampler must answer it, or nothing.
+        The result has the event that the command produced, or the command itself if the sampler must answer it, or nothing.
         """
         match command:
             case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
-                turn.suggest = command  # a slow sampler must not hold the transaction open
+                turn.suggest = command  # answered after the commit, so that a slow sampler does not hold the transaction open
             case do.Suggest() | do.Predict():
                 return [command]
             case do.Begin():
@@ -341,9 +341,9 @@ class Loop:
         )
 
     def _begin(self, turn: LoopTurn, command: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:
-        """Begin an attempt at the first place that the budget allows. If it allows none, return the event `Refused` in a list.
+        """Begin an attempt at the first of `places` that the budget can pay for. If it can pay for none, return the event `Refused` in a list.
 
-        Without `places`, the placement chooses them.
+        A place is an offer and its rate. If `places` is empty, the placement chooses them.
         """
         trial, attempt = command.trial, self.attempts.get(command.trial, 0) + 1
         request = self._lease_request(turn, self.pace.begin_need_ns(trial))
@@ -419,7 +419,7 @@ class Loop:
         trial, failure = lease.trial, progress.failure
         if progress.saved_step:
             self._on_saved(turn, lease, progress.saved_step)
-        # The lease ended before the attempt's first step did.
+        # Whether the lease ended before the attempt finished its first step. The trial's next attempt then needs a longer lease.
         starved = failure is not None and failure.kind == "lease" and lease.last_step == 0
         once_ns = {"warming_ns": progress.warming_ns, "outage_ns": progress.outage_ns}
         self.pace.ended(trial, lease.meter, **once_ns, starved=starved)
@@ -432,7 +432,7 @@ class Loop:
         self._end(turn, lease, end, reason, detail)
 
     def _keep_going(self, turn: LoopTurn, lease: AttemptLease, progress: WorkerMessage) -> None:
-        """Renew the attempt's lease if the worker asks for it, the trial was promoted, or half of the lease is used.
+        """Renew the attempt's lease if half of it is used, or if the worker waits although the trial may train further.
 
         The lease is also renewed while the trial is about to pause or finish, because its worker may still be saving. A
         trial that hangs is stopped instead.
@@ -510,7 +510,7 @@ class Loop:
     # Money and time
 
     def _lease_request(self, turn: LoopTurn, need_ns: int) -> LeaseRequest:
-        """Return the request for a lease of at least this length."""
+        """Return the request for a lease of at least `need_ns` nanoseconds, with the job's current deadline."""
         return LeaseRequest(need_ns, max(1, len(self.state.active)), self._deadlines.left_ns(), turn.at)
 
     def _refused(
@@ -523,9 +523,9 @@ class Loop:
         return ev.Refused(turn.at, trial, self._deadlines.binding_limit(limit), running, refused_by)
 
     def _job_best(self) -> float | None:
-        """Return the best score among all reports that satisfy the constraints, or None if there is none.
+        """Return the best score among all reports that satisfy the constraints, or None without such a report.
 
-        Also return None if the job's fidelity has proxies.
+        Also return None if the job trains its lower rungs with proxies, because scores of different rungs are then not comparable.
         """
         state = self.state
         if (

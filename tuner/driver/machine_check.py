@@ -31,14 +31,14 @@ class MachineCheck:
     """Check the machine that an attempt was given against the job's request. If a trial has several nodes, check all their machines."""
 
     wanted: Resources = field(default_factory=Resources)  #: What the job requested.
-    #: Returns a machine's offer, or None if its price is not known. The field is None if machines are not checked: each then counts as
-    #: the requested one.
+    #: Returns a machine's offer, or None if its price is not known. If the field is None, machines are not checked, and each counts as the
+    #: requested machine.
     find: Find | None = None
 
     def expected_place(self, lease: AttemptLease, machine: WorkerMachine) -> Place | None:
-        """Return the machine's place if the job allows the machine and its rate is the one that the attempt's hold pays for.
+        """Return the machine's place (offer and rate) if the job allows it and the attempt's hold was placed at the same rate.
 
-        Otherwise return None. For several machines also return None, because the rate depends on all of them.
+        Otherwise return None. Also return None for an attempt on several machines, because its rate depends on all of them.
         """
         offer = self.find(machine) if self.find is not None and not machine.others else None
         if offer is None or forbidden(offer, self.wanted) is not None:
@@ -83,8 +83,8 @@ class MachineCheck:
         rates = [offer.rate(self.wanted.on_one_node) for offer in offers]
         if len(set(rates)) == 1:
             return offers[0].rate(self.wanted)
-        # The worker learns of its other nodes one by one. Until then each counts as the most expensive known node, so that the hold is
-        # not too small.
+        # The worker learns of its other nodes one by one. A node that is not known yet counts as the most expensive known node, so that
+        # the hold is not too small.
         rates += [max(rates, key=lambda rate: rate.price)] * (self.wanted.nodes - len(rates))
         price = Price(sum(rate.price.micro_usd_per_hour for rate in rates))
         return Rate(price, sum(rate.milli_gpus for rate in rates))

@@ -87,7 +87,7 @@ class LaunchContext:
                 with self.database.read() as db:
                     return jobs.control(db, self.job)
             except Unavailable as error:
-                # The connection broke during the query. The next query waits until the server is back.
+                # The connection broke during the query. The repeated query opens a new one, which waits for a server that restarts.
                 if is_repeated:
                     raise
                 log.warning("a query of the database failed and is repeated: %s", error.detail)
@@ -177,7 +177,7 @@ class Heartbeat(threading.Thread):
             if launch is None or launch.epoch != self._context.epoch:
                 log.error("this driver exits, because it does not own the job any more: %s", fenced.detail)
                 os._exit(1)
-            self.stop()  # this driver itself ended the job
+            self.stop()  # no later driver exists: this driver itself has ended the job, so heartbeats are not needed
         except TunerError as error:
             log.warning("a heartbeat could not be recorded: %s", error.detail)
 
@@ -192,7 +192,7 @@ class Heartbeat(threading.Thread):
 class ControlPoller:
     """Check for control requests and changes of the job every `LOOK_S`, and call the loop's `tick`.
 
-    `concurrency` is how many trials the job itself allows at once. The project's quota may allow fewer.
+    `concurrency` is how many trials may run at once according to the job. The project's quota may allow fewer.
     """
 
     def __init__(
@@ -355,7 +355,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     heartbeat.start()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
     row = context.begin()
-    # If no offer of the job names node labels, every machine is as good as any other.
+    # If no offer of the job names node labels, all machines are equally good, so no list of machines is needed.
     has_labels = any(offer.labels for offer in row.offers)
     machines = ClusterMachines(node_types_of(settings.node_types)) if has_labels else None
     places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
@@ -386,7 +386,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         admitted = row.concurrency
         row = replace(row, concurrency=queue.get(db, row.project).width(admitted))
     find = finder(settings, row)
-    # The self-test may have removed the spot offers.
+    # Make the places again, because the self-test may have removed the job's spot offers.
     places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
     loop, journal, actuator = rebuild(
         context, settings, row, heartbeat, died_at=died_at, find=find, places=places

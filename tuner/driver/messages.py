@@ -64,7 +64,7 @@ class SavedPart:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """The reason why an attempt ended that the driver did not stop."""
+    """Why an attempt ended without an order of the driver."""
 
     kind: str
     type: str
@@ -80,8 +80,8 @@ class AttemptFailure:
     def is_of_the_machines(self) -> bool:
         """Whether a machine caused the failure, and not the trial.
 
-        Either another process took the port on which the ranks of the attempt meet, or a node was lost. The next attempt gets
-        another port, or other nodes.
+        Either another process took the port at which the ranks of the attempt connect, or a node was lost. The next attempt gets
+        another port or other nodes, so it may succeed.
         """
         return self.kind in ("port", "worker")
 
@@ -102,10 +102,10 @@ class WorkerMessage:
     meter: Meter
     reports: tuple[StepReport, ...] = ()  #: New reports since the last message.
     checkpoints: tuple[Saved, ...] = ()  #: Checkpoints that became durable since the last message.
-    need_ns: int = 0  #: By how many nanoseconds the worker asks to extend its lease.
+    need_ns: int = 0  #: By how many nanoseconds the worker requests to extend its lease.
     saved_step: int | None = None  #: The step of the newest durable checkpoint.
     failure: AttemptFailure | None = None
-    #: The part of the setup time, in nanoseconds, that prepared the worker itself. The worker's next attempt does not need it.
+    #: How many nanoseconds of the setup time prepared the worker itself. The worker's next attempt does not repeat this.
     warming_ns: int = 0
     node: str = ""  #: Ray's id of the worker's node. Empty if it is not known.
     has_notice: bool = False  #: Whether the worker's machine is about to be taken away.

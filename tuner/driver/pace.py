@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from tuner.domain.cost import CostKind, Meter
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 
-# A trial counts as hanging if it trains for HANG_TIMES the job's slowest step without a report. Before the first step, the limit
-# is the time that the budget buys, divided by HANG_BUDGET_PART. The limit is never below STEP_FLOOR_NS. The same rule applies to
-# setup, loading and saving, with OVERHEAD_FLOOR_NS.
+# A trial counts as hanging if it trains without a report for HANG_TIMES times as long as the job's slowest step took. Before the first
+# step, the limit is the time for which the budget could pay, divided by HANG_BUDGET_PART. The limit is never below STEP_FLOOR_NS. The
+# same rule applies to setup, loading and saving, with OVERHEAD_FLOOR_NS.
 HANG_TIMES = 20
 HANG_BUDGET_PART = 8
 STEP_FLOOR_NS = 30_000_000_000
@@ -21,11 +21,10 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 
 @dataclass(slots=True)
 class JobPace:
-    """Durations of steps and of the overhead of attempts.
+    """Remember how long the steps and the overhead (setup, restore, saves) of a job's attempts take.
 
-    The first lease of a new trial must be at least as long as the smallest overhead and the fastest step seen so far. So the trial may
-    begin even if little money is left. If this lease turns out too short, nothing is lost, because the money could not have paid for
-    anything else.
+    The shortest useful lease of a new trial covers the smallest overhead and the fastest step seen so far, so a trial may begin even if
+    little money is left. If this lease turns out too short, nothing is lost, because the money could not have paid for anything else.
     """
 
     step_ns: dict[str, int] = field(default_factory=dict)  #: The slowest of the last few steps, by trial.
@@ -54,15 +53,15 @@ class JobPace:
             trial: The trial.
             meter: The last reading of the worker's meter.
             warming_ns: The time in which a new worker prepared itself. It does not count towards the least overhead, because the
-                worker's next attempt needs a hundredth of it.
+                worker's next attempt needs only a hundredth of this time.
             outage_ns: The time spent waiting for a storage that failed. It does not count as overhead.
-            starved: Whether the lease ended before the attempt's first step, so that the next attempt needs a longer one.
+            starved: Whether the lease ended before the attempt finished its first step. The trial's next attempt then needs a longer lease.
         """
         overhead = max(0, sum(meter.ns.get(kind, 0) for kind in OVERHEAD) - outage_ns)
         self.longest_overhead_ns = max(overhead, self.longest_overhead_ns)
         overhead -= warming_ns
         trained = meter.ns.get("train", 0)
-        if overhead > 0 and trained:  # an attempt that did not train may have ended during its setup
+        if overhead > 0 and trained:  # without training, the setup may be incomplete and its time too short
             self.least_overhead_ns = min(overhead, self.least_overhead_ns) or overhead
         if starved:
             self.wanted_ns[trial] = self.least_overhead_ns + 2 * trained
@@ -79,7 +78,7 @@ class JobPace:
         Args:
             trained_ns: Training time since the trial's last report.
             overhead_ns: Time of setup, restore and checkpoints since the trial's last report, without waiting for a storage that failed.
-            buys_ns: How long the job's whole budget would pay for one trial. It sets the limit until a duration has been measured.
+            buys_ns: How long the job's whole budget could pay for one trial. The limit is a part of this until a duration was measured.
         """
         for ns, seen, floor, where in (
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),

@@ -65,13 +65,13 @@ class Placement(Protocol):
     """
 
     def choose(self, trial: TrialSnapshot) -> Sequence[Place]:
-        """Return at least one place at which the trial's next attempt may run, best first. The loop takes the first that the budget allows."""
+        """Return at least one place for the trial's next attempt, the best first. The loop uses the first one that the budget can pay for."""
 
     def relocation(self, trial: TrialSnapshot) -> Place | None:
         """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
-        """Learn what progress costs at a place, from an attempt that has ended there.
+        """Learn from an ended attempt what progress costs on the offer on which the attempt ran.
 
         Args:
             place: Where the attempt ran.
@@ -120,8 +120,8 @@ class AllowedPlaces:
     def room(self, place: Place, occupied: OccupiedOffers, *, now: bool = False) -> int:
         """Return how many more trials of the job fit on the machines of this offer.
 
-        Trials of other jobs on these machines are not known and therefore not subtracted, so an attempt may have to wait although this
-        method returned room. With `now`, machines that the autoscaler has yet to start are not counted.
+        Trials of other jobs on these machines are not known, so they are not subtracted. An attempt may therefore have to wait even if
+        the result was positive. With `now`, machines that the autoscaler has yet to start are not counted.
 
         Args:
             place: The offer.
@@ -164,8 +164,8 @@ class CheapestFree:
     def _another(self, at: Place, occupied: OccupiedOffers) -> Place | None:
         """Return the cheapest offer other than `at` that has room for a trial on existing machines.
 
-        If there is none, return the next more expensive offer for which the autoscaler may start a machine, and after the most expensive
-        one begin again with the cheapest, so that an attempt that waits in vain tries all offers. Return None if no other offer has room.
+        Without such an offer, return the next more expensive one for which the autoscaler may start a machine. After the most expensive
+        offer, begin again with the cheapest, so that an attempt that waits in vain tries all of them. Return None if no other offer has room.
         """
         others = [place for place in self._places.all if place != at]
         free = next((place for place in others if self._places.room(place, occupied, now=True) > 0), None)
@@ -181,8 +181,8 @@ class CheapestFree:
         pass
 
 
-# The shortest notice period of any cloud: a pod on GKE gets 15 s, a machine 30 s on Azure and Google and two minutes on AWS. The shortest
-# one is assumed, because a worker does not know which applies.
+# The shortest notice before a preemption in any cloud: 15 s for a pod on GKE, 30 s for a machine on Azure and Google, two minutes on AWS.
+# The shortest one is always assumed, because a worker cannot find out which of them applies.
 NOTICE_NS = 15 * NS
 
 
@@ -196,8 +196,8 @@ def interruption_risk(market: str, seen: Losses, nodes: int = 1) -> Interruption
     """
     preempted, lost = seen.outcomes.get("preempted", 0), seen.outcomes.get("lost", 0)
     if market == "on_demand":
-        # Until the first loss, the prior is one crash per machine and month, with the weight of a month of observations. A loss shows
-        # that this may be too low, so the prior of spot machines is used from then on, which has less weight.
+        # Until the first loss, the prior is one crash per machine and month, with the weight of a month of observations. After a loss,
+        # this may be too low. From then on, the prior of spot machines is used: it has less weight, so the job's own losses count more.
         prior = Hazard.of_spot(nodes) if preempted + lost else Hazard.of_crashes(nodes)
         return InterruptionRisk(crash=prior.after(seen.machine_ns, preempted + lost))
     notices = Notices()

@@ -39,7 +39,7 @@ class Assignment:
     not_before_ns: int = 0  #: The earliest start, on the loop's monotonic clock.
     offer: Offer | None = None  #: The offer to run on, or None for any machine.
     reported_step: int = 0  #: The trial's last reported step.
-    #: The job's best score so far. A worker always saves a step that is better.
+    #: The job's best score so far. A worker always saves the state of a step with a better score.
     job_best: float | None = None
 
     seed: int = 0  #: A number to add to the job's seed. It is not 0 if the trial repeats the configuration of another trial.
@@ -52,7 +52,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
-    """The facts about a job, in addition to its spec, with which the loop is created. They do not change while the driver runs."""
+    """The facts about a job that the loop needs in addition to the job's spec. They do not change while the driver runs."""
 
     job: str
     #: The rate of the most expensive machine that the job's trials may be given. Decisions estimate costs
@@ -65,7 +65,7 @@ class LoopConfig:
 class World(Protocol):
     """Send commands to workers without waiting for them.
 
-    Results arrive at the loop as progress. Methods must not raise.
+    Workers reply with messages, which the caller passes to `Loop.progress`. Methods must not raise.
     """
 
     def begin(self, assignment: Assignment) -> None: ...
@@ -82,7 +82,7 @@ class World(Protocol):
     def finish(self, trial: str) -> None: ...
 
     def stop(self, trial: str, *, keep_best: bool) -> None:
-        """Stop the trial's attempt at once. With `keep_best`, its worker first saves the attempt's best step if it is the job's best."""
+        """Stop the trial's attempt at once. With `keep_best`, its worker first saves the state of its best step if that is the job's best."""
 
 
 class Clock(Protocol):
@@ -96,7 +96,7 @@ class Clock(Protocol):
 class JournalTx(Protocol):
     """One transaction: the records of one turn of the loop.
 
-    They become visible to others when the `with` block ends. An exception undoes all of them.
+    Other readers see the records once the `with` block has ended. An exception undoes all of them.
     """
 
     def append(self, event: Event) -> int:
@@ -148,7 +148,7 @@ class JournalTx(Protocol):
         """Record a report. If the trial has reported this step before, keep the first report and return False."""
 
     def reached(self, trial: str, step: int) -> tuple[Cost, int] | None:
-        """Return the cost and the duration (in nanoseconds) that the trial's report of this step has, or None without such a report."""
+        """Return what the trial took to reach this step: the cost and the nanoseconds in its report. Return None without such a report."""
 
     def posted(self, trial: str, attempt: int) -> dict[CostKind, Cost]:
         """Return the cost that was posted for the attempt so far, by kind, including corrections."""
@@ -199,7 +199,7 @@ class LoopTurn:
     tx: JournalTx
     at: Instant
     commands: list[Callable[[], None]] = field(default_factory=list)
-    #: The trials that were allowed to continue in this turn. Their workers must be notified, even if the lease is not renewed.
+    #: The trials that were allowed to continue in this turn. Their workers must be notified, even if their leases are not renewed.
     go: set[str] = field(default_factory=set)
     #: The suggestion to request after the commit, because a slow sampler would hold the transaction open. None if there is none.
     suggest: Suggest | None = None

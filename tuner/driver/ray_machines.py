@@ -25,7 +25,7 @@ log = logging.getLogger("tuner.driver")
 class AssignedMachines:
     """Look up the machines that attempts were given. Only the driver's thread may use it.
 
-    If Ray does not answer, the methods return None. `note_message` then looks the machine up again.
+    If Ray does not answer, the methods return None, and `note_message` looks the machine up again at the worker's next message.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class AssignedMachines:
         machines = [(progress.node, progress.machine), *progress.others]
         self._facts |= {node: facts for node, facts in machines if facts}
         known, used = self._known.get((progress.trial, progress.attempt), ([], []))
-        # Keep the nodes known from the assignment: the worker does not report a node that has not answered it yet.
+        # Keep the nodes that are known from the assignment. The worker's message lacks those that have not answered the worker yet.
         nodes = list(dict.fromkeys([*known, *(node for node, _ in machines)]))
         if not progress.node or (nodes == known and used == self._facts_of(nodes)):
             return None
@@ -129,7 +129,7 @@ class ClusterMachines:
 def _list_machines(types: NodeTypes) -> list[WorkerMachine]:
     leaving = cluster_state.get_draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
-    # A draining node still counts toward the autoscaler's limit.
+    # A draining node gets no work, but it still counts toward the autoscaler's limit on new machines.
     workers = [_machine(node) for node in alive if HEAD not in node["Resources"]]
     there = [_machine(node) for node in alive if node["NodeID"] not in leaving]
     return [*there, *types.machines_to_come(workers)]
@@ -145,9 +145,9 @@ REACH_S = 1.0
 def was_preempted(error: Exception | None, node_id: str) -> bool:
     """Return whether a worker's death counts as a preemption.
 
-    It does if the worker's node drains or was drained for a preemption, even if Ray does not know of the node's death yet. It
-    also does if the node is a spot machine that disappeared without notice. To find out, this connects to the node, which takes up to a
-    second if nothing answers.
+    A death counts if the worker's node drains or was drained for a preemption, even if Ray does not know of the node's death yet. It
+    also counts if the node is a spot machine that disappeared without notice. To detect this, the function connects to the node. The
+    attempt to connect takes up to a second if nothing answers.
 
     Args:
         error: The error that Ray reported for the worker.
@@ -186,7 +186,7 @@ def nodes_of(error: Exception | None, actor: Any = None, *, several: bool = Fals
         return []
     others = list[str]()
     if several:
-        with contextlib.suppress(Exception):  # the first node is known nevertheless
+        with contextlib.suppress(Exception):  # return at least the first node
             others = _nodes_of_group(str(actor_id))
     return list(dict.fromkeys([node, *others]))
 
@@ -206,10 +206,10 @@ def kill_worker(actor: Any) -> None:
 
 
 def _answers(node: Mapping[str, Any]) -> bool:
-    """Return whether the node still accepts connections, which shows that only the worker died and not its node.
+    """Return whether the node still accepts connections. If it does, only the worker died and not its node.
 
-    Ray's own list of nodes does not show this in time: Ray takes seconds to notice that a node is gone, and the driver learns
-    of its worker's end before that.
+    Ray's own list of nodes shows this too late: Ray takes seconds to notice that a node is gone, and the driver learns of the worker's
+    death before that.
     """
     with contextlib.suppress(OSError):
         address = (node["NodeManagerAddress"], node["NodeManagerPort"])

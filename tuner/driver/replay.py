@@ -34,12 +34,12 @@ Question = do.Suggest | do.Predict
 AttemptEnd = ev.Paused | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
 AttemptEvent = ev.Reported | ev.Refused | AttemptEnd
 Source = Callable[[ev.Inherited], tuple[Config, ev.Inherited] | None]
-"""Return an earlier job's trial as its own record shows it up to the inherited step. None if there is no such record."""
+"""Return the configuration and the progress of an earlier job's trial, according to that job's record. None without such a record."""
 
 DifferenceCode = Literal[
     "answer",  # The sampler's answer differs from the recorded one, or from that of the other policy.
     "commands",  # Two policies return different commands for the same event. Only from `compare`.
-    "not_permitted",  # No command permits the event.
+    "not_permitted",  # No earlier decision permits the event.
     "answer_missing",  # A command that is always answered in the same transaction has no answer.
     "event_missing",  # The numbers of the events have a gap.
     "not_possible",  # The event does not fit the job's state, so that `decide` fails.
@@ -50,7 +50,7 @@ DifferenceCode = Literal[
     "job_end",
 ]
 
-# Events that begin a turn of the loop. None of them can be recorded before a suggestion of an earlier turn is answered.
+# Events that begin a turn of the loop. Before the loop records one of them, it has answered the suggestion of the previous turn.
 TURN_BEGINS = (
     ev.ControlRequested
     | ev.BudgetChanged
@@ -59,7 +59,7 @@ TURN_BEGINS = (
     | ev.WallClockEnded
     | ev.WindowClosed
 )
-# The errors that `decide` and samplers raise if an event breaks their invariants. They never made such a record themselves.
+# The errors that `decide` and samplers raise if an event does not fit the job's state. A driver with this code never records such an event.
 NOT_POSSIBLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # Changes of state that the service makes to jobs without a driver, by new state: the stop reason, and an explanation. No event records them.
 BY_SERVICE: Mapping[JobState, tuple[StopReason | None, str]] = {
@@ -84,7 +84,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision or a recorded event, described in words and as fields."""
+    """The description of a decision or of a recorded event, as a sentence and as fields."""
 
     summary: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place at which two histories of a job differ."""
+    """The first event at which two histories of a job differ."""
 
     code: DifferenceCode
     number: int  #: Number of the event at which they differ.
@@ -302,8 +302,8 @@ class _Check:
     def _event_differs(self, number: int, event: ev.Event) -> Difference | None:
         """Check that an earlier decision permits the event, then apply the event. Return the difference, or None."""
         here = number, event.at, getattr(event, "trial", None)
-        # The loop answers `Predict` in the same turn. Only events that were in its queue already can come first: other answers, and
-        # refused holds of attempts that had not begun.
+        # The loop answers `Predict` in the same turn. Before the answer, it records only what the turn had already queued: the answers to
+        # other commands, and the refused holds of attempts that were about to begin.
         queued = isinstance(event, Answer) or (isinstance(event, ev.Refused) and not event.running)
         try:
             if self._fold.predictions and not queued:
@@ -408,7 +408,7 @@ def _unanswered(number: int, event: ev.Event, question: Question, recorded: Deci
 
 
 def _objection(fold: Fold, event: ev.Event) -> Decision | None:
-    """Return None if a command permits the event. Otherwise return what was decided instead of it."""
+    """Return None if an earlier decision permits the event. Otherwise return the decision that the event contradicts."""
     if fold.end is not None and not isinstance(event, ev.Launched | ev.BudgetChanged):
         return Decision(f"{in_words(fold.end).summary}, so that only a new launch may follow")
     if fold.suggestion is not None and isinstance(event, TURN_BEGINS):

@@ -41,7 +41,7 @@ class Exporting:
 class PaidActor:
     """An actor for work that the job pays for. Ray begins to look for a machine when the actor is created.
 
-    The actor is killed at the end of the `with` block. `has_machine` and `answered` raise SelfTestActorLost if it dies before.
+    The actor is killed at the end of the `with` block. `has_machine` and `answered` raise SelfTestActorLost if it has died before.
     """
 
     work: type  #: The class of the actor.
@@ -86,8 +86,8 @@ class PaidActor:
     def used_ns(self) -> int:
         """Return how long the actor has used its machine, in nanoseconds. Return 0 if it has not been given one.
 
-        This is the age of its process if `answer` has returned it. Otherwise it is the time since the actor was first seen to have
-        a machine.
+        If `answer` was called, this is the age of the actor's process at the end of the work. Otherwise it is the time since
+        `has_machine` first returned True.
         """
         if self._began_ns is None:
             return 0

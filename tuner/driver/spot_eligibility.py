@@ -36,7 +36,8 @@ from tuner.worker.self_test import SelfTestActorLost, Verdict
 if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
     from tuner.driver.self_test_actor import SelfTestActor
 
-# The test may use 1/SHARE of the remaining money. Its time limit is still at least LEAST_NS (if the money lasts so long) and at most MOST_NS.
+# The test may take as long as 1/SHARE of the remaining money lasts, at most MOST_NS. If that is less than LEAST_NS, it may take LEAST_NS,
+# or as long as all of the money lasts.
 SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
@@ -104,9 +105,9 @@ class SpotEligibility:
         return refusal(verdict.reason)
 
     def _note(self, result: SelfTestRow) -> None:
-        """Store a result by the digest of the code, for later jobs.
+        """Store a self-test result under the digest of the code, for later jobs.
 
-        Also store it by the digest `seen`, which the service looks up when a job is submitted.
+        Also store it under the digest `seen`. The service looks up that digest when a job is submitted.
         """
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, result)
@@ -128,7 +129,7 @@ class SpotEligibility:
             launches.end(db, self.row.id, self.epoch)
 
     def _on_demand_only(self, why: str) -> bool:
-        """Remove the spot offers from the job. Return False, and change nothing, if it has no others."""
+        """Remove the spot offers from the job. Return False, and change nothing, if the job has spot offers only."""
         rest = tuple(offer for offer in self.row.offers if offer.market != "spot")
         if rest:
             with self.database.write("gate.on_demand") as db:
@@ -177,8 +178,8 @@ class SpotEligibility:
             ),
         )
         for turn, offer in enumerate(cycle(kinds)):
-            # An actor is known to have a machine only once its process runs there, so the wait must be able to grow to the time that the
-            # start of a process may take.
+            # An actor is known to have a machine only once its process runs there. So the wait grows from round to round, up to the time
+            # that the start of a process may take.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.start_actor(offer, size) as actor:
                 if self._awaited(actor.has_machine, wait_s):
@@ -240,7 +241,7 @@ class SpotEligibility:
         }
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Wait up to `within_s` seconds until `done` returns True. Return False if it does not, or if `may_continue` returns False.
+        """Wait up to `within_s` seconds until `done` returns True. Return False after that time, or if `may_continue` returns False.
 
         The argument of `done` is how long one call may wait, in seconds.
         """

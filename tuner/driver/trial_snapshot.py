@@ -87,12 +87,12 @@ def _least_ns(state: State, trial: TrialRecord, steps: int) -> int:
 
 
 def _doubt(steps: int) -> float:
-    """Return the relative error of a mean step duration that was measured over this many steps."""
+    """Return the assumed relative error of a mean step duration that was measured over `steps` steps."""
     return DOUBT / math.sqrt(max(1, steps))
 
 
 def may_move(trial: TrialRecord, lease: AttemptLease) -> bool:
-    """Return whether the running attempt could save a checkpoint now, end, and continue on another machine."""
+    """Return whether the trial can move now: its running attempt can save a new checkpoint, and is neither moving nor losing its machine."""
     under_way = trial.status == "running" and lease.last_step > lease.from_step
     return under_way and trial.resumable and lease.moving is None and not lease.has_notice
 
@@ -115,7 +115,7 @@ def lost_ns(lease: AttemptLease, kept: int, *, done_again: bool) -> int:
 def _occupied(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
     """Count, for each offer, the trials other than `name` whose attempts run on it, wait for it or are about to move to it.
 
-    An attempt on a machine that is about to be taken away does not count there.
+    An attempt whose machine is about to be taken away does not count for that machine's offer.
     """
     occupied: Counter[Offer] = Counter()
     for lease in leases.values():

@@ -163,7 +163,7 @@ class StartCallback(Unrecorded, tune.Callback):
         self._pool.started(trial)
 
 
-MAX_PENDING = 10_000  # as many as a job may run at once
+MAX_PENDING = 10_000  # as many as the trials that a job may run at once
 
 
 def run_tune(
@@ -193,7 +193,7 @@ def run_tune(
         "nodes": spec.resources.nodes,
         "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
     }
-    # The pool limits how many workers are requested, also after a user has changed how many trials may run at once.
+    # Make Tune's own limit so high that it has no effect. The pool limits how many workers are requested, and a user may raise that limit.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(MAX_PENDING)
     # Skip Ray's usage statistics about callbacks, which are not sent anyway. To classify each callback, Ray would import MLflow, Weights &
     # Biases and Comet if they are installed. That costs seconds at the start of each job.
@@ -243,7 +243,7 @@ def worker_class(spec: JobSpec) -> type[tune.Trainable]:
 
 
 def start_actors_without_tune() -> None:
-    """Have Tune start the `actor` of a trainable, if it has one, instead of the trainable itself."""
+    """Have Tune start the actor class in a trainable's attribute `actor`, if it has one, instead of the trainable itself."""
     remote_class = _ActorClassCache.get
 
     def get(cache: _ActorClassCache, trainable: type) -> Any:
@@ -261,8 +261,8 @@ def send_without_tune() -> None:
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:
     """Return the resources of a worker, with one bundle for each node of a trial. Ray reserves all of them at once.
 
-    An idle actor is reused only for a worker of the same size and labels, because Tune looks idle actors up by the resources
-    with which they were requested.
+    Tune looks idle actors up by the resources with which they were requested. So it reuses an actor only for a worker of the same size
+    and labels.
     """
     bundle: dict[str, float] = {"CPU": size.cpus}
     if size.gpus:

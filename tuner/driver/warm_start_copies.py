@@ -18,7 +18,7 @@ from tuner.domain.records import WarmStartTrial
 from tuner.driver.warm_starts import BEFORE, WarmStarts
 from tuner.tuning.samplers import Sampler
 
-WARM_STARTS_MAX = 10  # the most trials to continue, best first; the sampler learns from the others too
+WARM_STARTS_MAX = 10  # how many earlier trials are continued at most, the best ones; the sampler learns from all earlier trials
 GRID_MAX = 10_000
 log = logging.getLogger("tuner.driver")
 
@@ -45,11 +45,11 @@ class Copier:
             with tempfile.TemporaryDirectory(prefix="tuner-heir-") as folder:
                 into = Path(folder) / "checkpoint"
                 files = theirs.fetch(warm_start.trial, CheckpointId(kept.step, kept.attempt), into)
-                # An earlier driver of this job has made the copy already. Fetching it shows whether it is complete.
+                # An earlier driver of this job may already have made the copy. If so, fetch the copy, which verifies its files.
                 if CheckpointId(kept.step, BEFORE) in mine.ids(trial):
                     mine.fetch(trial, CheckpointId(kept.step, BEFORE), Path(folder) / "there")
                     return replace(warm_start, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
-                # `files` may belong to the earlier job, and `publish` removes its source.
+                # Copy first: `publish` removes its source, and `files` may be the earlier job's stored directory.
                 copy = shutil.copytree(files, Path(folder) / "copy")
                 published = mine.publish(trial, BEFORE, kept.step, copy)
         except Exception as error:  # each kind of storage has errors of its own
@@ -84,7 +84,7 @@ def warm_starts_of(
 
 
 def _places(sampler: Sampler, warm_starts: list[WarmStartTrial]) -> dict[int, WarmStartTrial]:
-    """Return the earlier trials, each by the number of the trial that has the same configuration in the grid."""
+    """Return the earlier trials by the number of the grid's trial that has the same configuration."""
     places: dict[int, WarmStartTrial] = {}
     for number in range(GRID_MAX):
         config = sampler.suggest(number)

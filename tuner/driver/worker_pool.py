@@ -28,7 +28,7 @@ from tuner.driver.ray_tune import Trial
 # of waiting for this worker. Ray gives up on a process after 60 s and starts another one. If the machine is taken away meanwhile, Ray
 # silently looks for the next one.
 STARTS_WITHIN_S = 120.0
-# How many waiting attempts are checked for a better place per call. Each check looks at all trials and
+# How many waiting attempts are checked per call for a better offer. Each check looks at all trials and
 # machines of the job.
 ASKED_AT_ONCE = 20
 
@@ -48,7 +48,7 @@ class WorkerPool:
 
     Args:
         loop: The loop of the job.
-        actuator: Holds the attempts that wait for a worker.
+        actuator: Keeps the attempts that wait for a worker.
         display: Shows in Ray's dashboard which attempt a worker runs.
         clock: Returns seconds of a monotonic clock.
     """
@@ -58,7 +58,7 @@ class WorkerPool:
     ) -> None:
         self._loop, self._actuator, self._display, self._clock = loop, actuator, display, clock
         self._machines = AssignedMachines()
-        # Workers that Tune was asked for and that have not started, by the id of Tune's trial. The oldest is first.
+        # Workers that were requested from Tune and have not started, by the id of Tune's trial. The oldest is first.
         self._requested: dict[str, Trial] = {}
         # When a machine was first seen for a requested worker.
         self._found_at: dict[str, float] = {}
@@ -68,7 +68,7 @@ class WorkerPool:
         self._killed: dict[str, float] = {}  # when each silent worker was killed
         # When Tune last called `turn`, and since when these calls have come without a gap longer than UNRESPONSIVE_S.
         self._turned_at = self._responsive_since = clock()
-        self._next = 0  # the waiting attempt to check next for a better place
+        self._next = 0  # the index of the waiting attempt to check next for a better offer
 
     def to_request(self) -> Labels | None:
         """Return the node labels for a worker to request from Tune, or None if there is a requested worker for each waiting attempt."""
@@ -106,7 +106,7 @@ class WorkerPool:
             known = self._nodes.get(worker.trial_id, [])
             self._nodes[worker.trial_id] = list(dict.fromkeys([progress.node, *known, *others]))
         machine = self._machines.note_message(progress)
-        # This comes before `progress` counts the attempt's time, so that all of the time is billed at this machine's price.
+        # Call this before `progress` counts the attempt's time, so that all of the time is billed at this machine's price.
         if machine is not None:
             self._loop.node_assigned(progress.trial, progress.attempt, machine)
         over = progress.state in ENDED
@@ -116,10 +116,10 @@ class WorkerPool:
         if over:
             self._forget(progress.trial, progress.attempt)
             if self._loop.is_on_wrong_machine(progress.trial, progress.attempt):
-                self._kill(worker)  # otherwise it would take the other waiting attempts to this machine
+                self._kill(worker)  # otherwise the worker would run the other waiting attempts on this wrong machine
         self._loop.progress(progress)
-        # A worker whose machine is about to be taken away gets no further attempt, but this returns True: the worker refuses the next call,
-        # so Tune removes it. If this returned False, Tune would keep the worker for reuse.
+        # A worker whose machine is about to be taken away gets no further attempt. Nevertheless return True, so that Tune calls the worker
+        # again: the worker refuses the call, and Tune removes it. After False, Tune would keep the worker for reuse.
         return not over or progress.has_notice or progress.retires or self._continues(worker)
 
     def _continues(self, worker: Trial) -> bool:
@@ -229,10 +229,10 @@ class WorkerPool:
         return starting
 
     def _next_to_check(self, starting: Counter[Labels]) -> list[Assignment]:
-        """Return the next `ASKED_AT_ONCE` waiting attempts to check for a better place, round robin.
+        """Return the next `ASKED_AT_ONCE` waiting attempts to check for a better offer, round robin.
 
-        Not all are checked on each call, because a thousand attempts may wait while machines start. Attempts that starting workers
-        will get are left out, because they no longer need a better place.
+        Not all attempts are checked on each call, because a thousand of them may wait while machines start. Attempts that the starting
+        workers will run are left out, because they will soon have a machine.
         """
         served, unserved = Counter[Labels](), list[Assignment]()
         for waiting in self._actuator.waiting():
@@ -254,7 +254,7 @@ class WorkerPool:
         for worker in self._requested.values():
             by_labels[_labels(worker)].append(worker)
         for labels, workers in by_labels.items():
-            # Workers that have a machine are cancelled last.
+            # Cancel requests without a machine first. Workers that have a machine are more useful.
             workers.sort(key=lambda worker: worker.trial_id not in self._found_at)
             for worker in workers[wanted[labels] :]:
                 del self._requested[worker.trial_id]
@@ -264,9 +264,9 @@ class WorkerPool:
     def _kill_silent_workers(self, tune: Any) -> None:
         """Kill workers that are overdue: user code can stop its worker's process, and storage can block it.
 
-        After the driver itself was busy or stopped, messages of workers may be waiting for it. So it kills no worker until
-        Tune has called `turn` regularly for `SILENT_NS`, and no worker whose next message has arrived. If Ray does not report the death
-        of a killed worker within `GONE_AFTER_S`, its attempt is ended as lost.
+        After the driver itself was busy or stopped, messages of workers may still be unread. So a worker is killed only if Tune has
+        called `turn` regularly for `SILENT_NS` and has no undelivered message of the worker. If Ray does not report the death of a
+        killed worker within `GONE_AFTER_S`, its attempt is ended as lost.
         """
         now = self._clock()
         if now - self._turned_at > UNRESPONSIVE_S:
@@ -301,7 +301,7 @@ class WorkerPool:
 
 
 def _is_any_preempted(error: Exception | None, nodes: list[str]) -> bool:
-    """Return whether the death of a worker counts as a preemption. It does if any of its nodes was preempted, because one ends the worker."""
+    """Return whether a worker's death counts as a preemption: the preemption of any of its nodes ends the worker."""
     return any(was_preempted(error, node) for node in nodes or [""])
 
 
@@ -313,7 +313,7 @@ def _labels(worker: Trial) -> Labels:
 def _has_message(tune: Any, worker: Trial) -> bool:
     """Return True if the worker has sent a message that Tune has not delivered yet."""
     manager, actor = tune._actor_manager, tune._trial_to_actor.get(worker)
-    # Tune's list of an actor's futures also has those that it has delivered. Only pending ones still have an event.
+    # Tune's list of an actor's futures includes those whose results it has delivered. Only the others still have an event.
     futures = list(
         manager._tracked_actors_to_task_futures.get(actor, set()) & manager._actor_task_events.get_futures()
     )
