@@ -32,8 +32,8 @@ from tuner.worker.supervisor import HEARTBEAT_S, MAX_START_NS, Supervisor
 
 MESSAGES = "messages"  # the value is a list, because Tune flattens dictionaries in a result
 ORDERS = "orders"
-# How long another node may take to answer a call, and to end an attempt. Ray notices sooner if the node or its process is dead. The driver
-# kills a worker that is silent for 5 s after its lease.
+# How long another node may take to answer a call, and to end an attempt. Ray notices sooner if the node or its process is dead. The time
+# for ending is short, because the driver kills a worker that is silent for 5 s after its lease.
 SILENT_S, ENDS_WITHIN_S = 30.0, 3.0
 STARTS_WITHIN_S = 120.0  # how long the process on another node may take to start and to answer its first call
 News = dict[str, Any]
@@ -69,7 +69,7 @@ class NodeWorker:
         """
         try:
             if message["order"] == "begin":
-                # The lease began when the first node sent the order, so the time since then counts as used. The clocks of the two nodes
+                # All nodes share one lease, so the time since the first node sent this order counts as used. The clocks of the two nodes
                 # may differ, so this time is limited.
                 waited_ns = min(max(0, time.time_ns() - message["sent_at_ns"]), MAX_START_NS)
                 self._supervisor.order({**message, "used_ns": message["used_ns"] + waited_ns})
@@ -99,7 +99,7 @@ class NodeWorker:
 
 @dataclass
 class OtherActor:
-    """Another node of a worker: its actor, and what the actor reported last."""
+    """A node of a worker other than its first one: the node's actor, and what the actor reported last."""
 
     number: int  #: The number of the node, from 1. The worker's own node is number 0.
     actor: Any
@@ -128,7 +128,7 @@ class OtherActors(OtherNodes):
         self.all = [OtherActor(number, actor) for number, actor in enumerate(actors, 1)]
 
     def follow(self, receive: Callable[[str, int, News], None]) -> None:
-        """Start one thread for each actor, which calls its `step` again and again and passes on what it returns.
+        """Start one thread for each actor. The thread calls the actor's `step` again and again, and passes the results to `receive`.
 
         Args:
             receive: Called with the trial and the number of an attempt, and with what `step` returned about it.
@@ -145,7 +145,7 @@ class OtherActors(OtherNodes):
                 news = ray.get(other.actor.step.remote(), timeout=timeout_s)
                 timeout_s = SILENT_S
                 self._take(other, news, called_s)
-        except Exception as error:  # also GetTimeoutError, if the process is stopped
+        except Exception as error:  # such as GetTimeoutError, if the actor's process is stopped
             self._lose(other, f"{type(error).__name__}: {error}"[:500])
 
     def _take(self, other: OtherActor, news: News, called_s: float) -> None:

@@ -53,7 +53,7 @@ Position = tuple[int, int]
 
 @dataclass
 class RunningAttempt:
-    """The state of one attempt. Scores are signed so that a higher score is better."""
+    """The state of one attempt. All scores have the sign with which a higher score is better."""
 
     order: dict[str, Any]
     watch: Stopwatch
@@ -65,9 +65,9 @@ class RunningAttempt:
     warming_ns: int = 0  # setup time until the attempt had a child
     # How long the attempt waited for storage that failed, or for datasets while they arrived
     outage_ns: int = 0
-    # When the child logged its newest line, if it said that it waits for a dataset; otherwise 0
+    # When the newest line of the `ReadLog` was read, if the line says that the child waits for a dataset; otherwise 0
     data_seen_at: int = 0
-    # Whether time is counted as setup, and not as training, because the child waits for a dataset
+    # Whether time counts as setup now, instead of training, because the child waits for a dataset
     data_is_setup: bool = False
     durable: int = 0  # the newest step whose checkpoint is in shared storage
     announced: int = 0  # `durable` when the last result was returned
@@ -75,18 +75,18 @@ class RunningAttempt:
     last_command: DriverCommand = "go"  # the driver's last command
     # the last finished step, if its report or a question in the step after it waits for a reply
     awaiting_reply: int | None = None
-    asks: bool = False  # whether a question in the middle of a step waits for a reply, and not a report
+    asks: bool = False  # whether the message that waits for a reply is a question in the middle of a step
     asked_at: int = 0  # when the child last asked in the middle of a step
     ask_gap_ns: int = 0  # the longest time between two questions; 0 if the child never asked
     resumable: bool = False  # whether the child can save a checkpoint of the newest step
     saving: bool = False  # whether a checkpoint is being written or stored
-    saved_at: Position = (0, 0)  # the newest state that the child wrote a checkpoint of
-    ordered: Position = (0, 0)  # the newest state whose checkpoint the child was ordered to write at once
+    saved_at: Position = (0, 0)  # the newest state of which the child has written a checkpoint
+    ordered: Position = (0, 0)  # the newest state that the child was ordered to save at once
     # for each ordered save in the middle of a step: the attempt's training time until the save, and `PartOfStep.trained_ns`
     parts: list[tuple[int, int]] = field(default_factory=list)
     # the newest stored checkpoint from the middle of a step, to be sent with the next result
     stored_part: dict[str, int] | None = None
-    carried_ns: int = 0  # training time of earlier attempts in the step in which this attempt began
+    carried_ns: int = 0  # how long earlier attempts had trained the step in the middle of which this attempt began
     reported_train_ns: int = 0  # the attempt's training time at its last report
     # the step whose state the child keeps in memory, because it is the job's best
     kept_step: int | None = None
@@ -94,7 +94,7 @@ class RunningAttempt:
     job_best: StagedScore = WORST  # the best report of the job that the driver has sent
     own_best: StagedScore = WORST  # the best report of this attempt
     closing: bool = False  # whether the child was ordered to stop
-    closes_with: Position = (0, 0)  # the checkpoint with which the attempt ends; zeros if it ends without one
+    closes_with: Position = (0, 0)  # the state that the attempt's last checkpoint must hold; zeros without such a checkpoint
     # Whether the child was ordered to stop because its lease ends in the middle of a step
     lease_is_over: bool = False
     state: str | None = None  # how the attempt ended; None while it runs
@@ -123,7 +123,7 @@ class RunningAttempt:
     # the path of the teacher's checkpoint and the teacher's configuration
     teacher: dict[str, Any] | None = None
     described: bool = False  # whether the environment was sent, or will be sent with the next result
-    # ends that may be the cause of a failure; other nodes send theirs to node 0
+    # ends of ranks that may have caused a failure; the other nodes send those of their ranks to node 0
     rank_ends: list[RankEnd] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -283,7 +283,7 @@ class RunningAttempt:
         began = self.asked_at or self.stepped_at
         self.ask_gap_ns = max(self.ask_gap_ns, message.at - began if began else 0, ASK_NS)
         if self.asked_at and message.at - self.asked_at >= ASK_NS // 2:
-            # a child that asks as often as it should does not flood the channel
+            # do not count a question that comes no sooner than it should: it does not flood the channel
             self.messages_since_report -= 1
         self.asked_at, self.awaiting_reply, self.asks, self.resumable = message.at, self.step, True, True
         self.data_is_setup = False
@@ -299,17 +299,17 @@ class RunningAttempt:
     def _scored(self, step: int, score: float) -> None:
         """Note the score of a report, and whether it is the best of the job so far.
 
-        A report that equals the job's best counts, because it may come from the same step of an attempt that was lost before its
-        checkpoint was stored.
+        A score that equals the job's best counts as the best, because the earlier report may be of the same step, from an attempt that was
+        lost before its checkpoint was stored.
         """
         staged = self.scores[step] = self._staged(step, score)
         self.improved = self.resumable and staged >= self.job_best and staged > self.own_best
         self.own_best = max(self.own_best, staged)
 
     def learn_job_best(self, score: float | None) -> None:
-        """Note the job's best score. If it is better than the best score of this attempt, no state of the attempt needs to be kept.
+        """Note the job's best score. If it is better than the best score of this attempt, the child need not keep the state of a best step.
 
-        If the job has proxies, its driver sends None.
+        `score` is None if the job has no score yet or has proxies.
         """
         if score is not None:
             self.job_best = max(self.job_best, (0, score))
@@ -317,12 +317,11 @@ class RunningAttempt:
                 self.kept_step, self.improved = None, False
 
     def protected(self, step: int, part: int = 0) -> frozenset[int]:
-        """Return the steps whose checkpoints must not be deleted, however old they are.
+        """Return the steps whose checkpoints must not be deleted, however old they are, once a checkpoint of `step` is stored.
 
-        These are the steps of the best checkpoint, of the checkpoint from which the trial would resume if its driver died
-        now, and the steps in `spared`. A checkpoint of `step` is about to be stored and may be the new best one, unless it
-        is from the middle of the next step (`part` is not 0). If scores are equal, the earliest step is the best, as in
-        the job's results.
+        These are the step of the best checkpoint, the step from which the trial would resume if its driver died now, and
+        the steps in `spared`. The new checkpoint may be the best one, unless it is from the middle of the next step (`part`
+        is not 0). If scores are equal, the earliest step is the best, as in the job's results.
         """
         score = None if part else self.scores.get(step)
         if score is not None and (self.best is None or (score, -step) > (self.best[0], -self.best[1])):
@@ -351,8 +350,8 @@ class RunningAttempt:
     def need_ns(self) -> int:
         """Return by how many nanoseconds the lease is too short for the next step and a save, or 0 if it is long enough.
 
-        Return 0 as well while no step has been measured. In the middle of a step, the lease must be long enough for a save after the
-        next batches.
+        Return 0 as well while no step has been measured. If the child asks in the middle of a step, the lease must last until it has
+        asked again and has saved.
         """
         if self.asks:
             return max(0, 2 * self.ask_gap_ns + 2 * self.saves.durable_ns + MARGIN_NS - self.left_ns())
@@ -367,7 +366,10 @@ class RunningAttempt:
         return self.awaiting_reply is not None and any(self.awaiting_reply >= stop for stop in stops)
 
     def closed_by(self, position: Position) -> bool:
-        """Return whether the attempt is closing and a checkpoint at this position is new enough to be its last one."""
+        """Return whether a stored checkpoint of the state `position` ends the attempt.
+
+        It does if the child was ordered to stop and the state is at least as new as the one that it must save.
+        """
         return self.closing and position >= self.closes_with
 
     def saved(self, message: SavedMessage) -> None:
@@ -400,7 +402,7 @@ class RunningAttempt:
         if self.last_command == "stop":
             return Reply(stop=True, save=self.improved, flush=flush)
         if self.last_command != "go" or self.notice is not None:
-            # After a notice there may be time for one save only, which must be the newest step.
+            # After a notice there may be time for only one save, so save the newest step and not an older best one.
             save = self.resumable and self.awaiting_reply > self.durable
             return Reply(stop=True, save=save, flush=flush and self.notice is None)
         if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS or self.unstored > MAX_UNSTORED:
@@ -454,7 +456,7 @@ class RunningAttempt:
         self.closing = reply.stop
         if reply.stop:
             self.closes_with = position if reply.save else (self.kept_step or 0, 0)
-            # a checkpoint that the child announced before this reply does not end the attempt
+            # only a checkpoint that the child announces after this reply may end the attempt
             self.saved_at = (0, 0)
         if reply.save:
             self.ordered = position
@@ -470,9 +472,10 @@ class RunningAttempt:
         return step, 0
 
     def _answered_in_step(self, step: int, reply: Reply) -> Position:
-        """Note the reply to a question. Return the position of the ordered save, or of the last finished step if no save is ordered.
+        """Note the reply to a question in the middle of a step.
 
-        If a save is ordered, also note how long the step was trained. The time for which the child waited for the reply does not count.
+        Return the position of the state that the child was ordered to save, or that of the last finished step without such an order. For
+        a save, also note how long the step was trained. The time for which the child waited for the reply does not count.
         """
         now, self.asks = time.monotonic_ns(), False
         if self.stepped_at:
@@ -480,10 +483,10 @@ class RunningAttempt:
         self.asked_at = now
         if not reply.save:
             return step, 0
-        self.messages_since_report = 0  # a save that was ordered sends messages of its own
+        self.messages_since_report = 0  # the ordered save causes further messages, which must not count as flooding
         trained = self.watch.of("train")
         of_step = trained - self.reported_train_ns
-        if step == self.restored:  # nothing was reported yet
+        if step == self.restored:  # the attempt is still in its first step, which earlier attempts may have begun
             begins = not step and not self.carried_ns
             of_step += self.carried_ns + (self.watch.of("setup") if begins else 0)
         self.parts.append((trained, of_step))
@@ -525,7 +528,7 @@ class RunningAttempt:
         self.end(state, endings.machine_leaves(self.notice.text if self.notice else ""))
 
     def cannot_gain(self) -> bool:
-        """Return True if the machine will be gone before the attempt can save anything more.
+        """Return True if the machine has a preemption notice and will be gone before the attempt can save anything more.
 
         Return False while a save is in progress and the deadline has not passed. Also return False while a report waits for its
         reply, or after the child was ordered to stop, because the reply ends the attempt.
@@ -539,7 +542,7 @@ class RunningAttempt:
         if (self.watch.kind in ("setup", "restore") and not self.setup_at) or cannot_save:
             return True
         left_of_step = self.stepped_at + max(self.step_ns) - time.monotonic_ns() if self.step_ns else None
-        if self.ask_gap_ns:  # it can save before the step ends
+        if self.ask_gap_ns:  # the child can save at its next question, before the step ends
             left_of_step = min(left_of_step or self.ask_gap_ns, self.ask_gap_ns)
         return not in_time(
             left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None
@@ -552,7 +555,7 @@ class RunningAttempt:
 
     def result(self, state: str) -> dict[str, Any]:
         """Return the result to send to the driver. Each report and checkpoint is sent once."""
-        # A driver that asks for a result has recorded the previous one.
+        # The driver requests a result only after it has recorded the previous one, so everything in that result is recorded now.
         self.announced, self.recorded = self.durable, self.announced
         self.announced_leaving = self.notice is not None
         reports, self.reports = self.reports, []

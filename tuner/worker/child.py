@@ -115,7 +115,7 @@ def _join_ranks(variables: Mapping[str, str]) -> None:
     if not variables:
         return
     os.environ.update(variables)
-    if "torch" in sys.modules:  # the fork server has imported it, and it read the number of threads then
+    if "torch" in sys.modules:  # the fork server imported it before the variables were set, so they do not change its threads
         sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
 
 
@@ -178,12 +178,13 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
         return
     session = tune_compat.install(channel)
     if begin.seed is not None:
-        # A function that restores no generators must not draw the numbers of its first steps again when it continues.
+        # Add the first step: a function that continues without restoring its random generators must not draw the same numbers as at its
+        # beginning.
         seed_everything(begin.seed + begin.first_step)
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return
-    # `SpotSafe` and the adapters announce the start of training themselves. Code that imports one of them is still in its setup here.
+    # `SpotSafe` and the adapters announce themselves when training starts. Code that has imported one of them is still in its setup here.
     channel.phase("setup" if ANNOUNCES_TRAINING & sys.modules.keys() else "train")
     if begin.kind == "optuna":
         from tuner.worker.objective import run_objective  # imports Optuna, so only when needed
@@ -202,7 +203,7 @@ def _fix(error: BaseException, begin: words.BeginMessage) -> str:
         return "The function wants a trial of Optuna: write kind: optuna in the job file"
     key = error.args[0] if type(error) is KeyError and error.args else None
     if isinstance(key, str) and key not in begin.config:
-        # The text does not list the parameters, which may differ between trials: a job ends early if its trials fail with the same message.
+        # Do not list the parameters, which may differ between trials: a job ends early if its trials fail with the same message.
         return "If this was looked up in the config: the job has no parameter or constant of this name"
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
         if os.path.isabs(error.filename):

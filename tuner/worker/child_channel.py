@@ -45,7 +45,7 @@ class InvalidMessage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PhaseMessage:
-    """From `at` on, the child's time belongs to this cost kind."""
+    """The child announces that its time counts as the cost kind `kind` from `at` on."""
 
     kind: Kind
     at: int
@@ -72,7 +72,7 @@ class AskMessage:
 
 @dataclass(frozen=True, slots=True)
 class SavedMessage:
-    """A complete checkpoint is in the staging directory."""
+    """The child wrote a complete checkpoint to the staging directory."""
 
     step: int
     path: str
@@ -282,9 +282,9 @@ class ChannelEnd:
     def send(self, data: bytes) -> bool:
         """Send a short message without waiting. Return False if the buffer is full, because the child does not read.
 
-        If another thread is in `send_waiting`, that thread sends this message after its own. This happens when the child has read
-        and answered that thread's message before `send_waiting` returns. Return True if the channel is closed, because the reading
-        thread notices the end.
+        If another thread is in `send_waiting`, leave the message to that thread, which sends it next. This happens if the child answers
+        a message before the call of `send_waiting` for it has returned. Also return True if the channel is closed: the receiving thread
+        notices that.
         """
         with self._lock:
             if self._is_sending:
@@ -325,7 +325,7 @@ class ChannelEnd:
         return False
 
     def unread_s(self) -> float:
-        """Return the seconds since the last message was sent if some data is unread, or 0 if the child has read everything."""
+        """Return how many seconds ago the last message was sent, or 0 if the child has read everything."""
         return time.monotonic() - self._sent_at if self._sent_at and self.unread else 0.0
 
     @property

@@ -36,8 +36,8 @@ class StandIn(ModuleType):
     def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
         """Stand in for `torch._dynamo.disable`, which keeps the compiler away from `fn`.
 
-        With the options of PyTorch's optimizers, return `fn` unchanged. PyTorch stores the result in an attribute of `fn`, so it can
-        be removed when the module is imported. With other options, import the module at once.
+        With the options that PyTorch's optimizers use, return `fn` unchanged. PyTorch stores this result in an attribute of `fn`, from
+        which it is removed when the real module is imported. With other options, import the real module at once.
         """
         with self._lock:
             if fn is not None and options == {"wrapping": False} and sys.modules.get(NAME) is self:
@@ -50,7 +50,7 @@ class StandIn(ModuleType):
             self.imported().graph_break(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # the import system looks for __path__ and others
+        if name.startswith("__") and name != "__path__":  # the import system looks up such names; only __path__ needs the module
             raise AttributeError(name)
         return getattr(self.imported(), name)
 
@@ -83,12 +83,12 @@ class _Imported(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
-        if spec is not None and spec.loader is self:  # torch._dynamo.config refuses a new spec
+        if spec is not None and spec.loader is self:  # give the module back its own spec; torch._dynamo.config has kept it
             module.__spec__ = spec.loader_state
 
 
 def stand_in(on_import: Callable[[], None]) -> None:
-    """Put a stand-in in the place of torch._dynamo. Do nothing if PyTorch is not imported, or if torch._dynamo already is.
+    """Put a stand-in in the place of torch._dynamo. Do nothing if PyTorch is not imported, or if torch._dynamo is already imported.
 
     Args:
         on_import: Called in this process, or in a fork of it, when the real module is needed and therefore imported.

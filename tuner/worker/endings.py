@@ -53,12 +53,12 @@ def _memory(code: int) -> str:
 
 
 def node_lost(number: int, why: str) -> FailureFields:
-    """Describe the loss of node `number` of an attempt. `why` is the error that showed it; the driver looks for the cause."""
+    """Describe the loss of node `number` of an attempt. `why` is the error by which the loss was noticed. The driver finds the cause."""
     return failure("worker", f"node {number} of the trial was lost: {why}")
 
 
 def of_rank(rank: int, failure: FailureFields) -> FailureFields:
-    """Return the description with the rank at the beginning of its message."""
+    """Return the description of a failure with the rank at the beginning of its message."""
     return {**failure, "message": f"rank {rank}: {failure['message']}"}
 
 
@@ -129,8 +129,8 @@ def not_written(detail: str) -> FailureFields:
 def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:
     """Wait until the exit status of a child is known, or for a limited time. Call it under the lock.
 
-    The fork server sends the status, which may take a while on a busy machine. Therefore the limit is `STATUS_S`. If the server is
-    dead, the limit is `LAST_WORDS_S`, within which the last message that the server sent arrives.
+    The limit is `STATUS_S`, because the fork server sends the status, and may be slow on a busy machine. If the server is dead, the limit
+    is `LAST_WORDS_S`: the last message that the server sent arrives within this time.
 
     Args:
         changed: The supervisor's lock and condition.

@@ -32,7 +32,7 @@ OUT_OF_TIME = "the money of this export was used up before all formats were done
 class ExportResult:
     """The result of an export. `code` and `detail` say why some variants were not made, and are None if all were made."""
 
-    #: The objective's metric of the module before its conversion to a format. None if it was not evaluated.
+    #: The value of the objective's metric before the model is converted to a format. None if it was not evaluated.
     metric: float | None
     variants: tuple[Variant, ...]
     code: str | None = None
@@ -84,7 +84,7 @@ def export(
             except Exception as error:  # each kind of storage has errors of its own
                 detail = f"the storage of the checkpoint failed: {explained(error)}; export again"
                 return ExportResult(None, (), "storage_failed", detail)
-            # The download took a part of the time that is paid for. The attempt must save its variants before the rest is over.
+            # The download used a part of the time that is paid for. The attempt must save its variants within the rest.
             lease_s = limit_s - (time.monotonic() - began)
             if lease_s <= 0:
                 return ExportResult(None, (), "out_of_time", OUT_OF_TIME)
@@ -111,7 +111,7 @@ def export(
             result = _follow(supervisor, formats)
         return _stored(result, store, export)
     except Exception as error:
-        # An error of the supervisor. Without this, only the log of the process would name it.
+        # Return an error of the supervisor as the result. Otherwise only the log of the process would show it.
         return ExportResult(
             None, (), "worker_failed", f"the worker failed: {type(error).__name__}: {error}; export again"
         )

@@ -3,8 +3,8 @@ trainable once, so that each attempt begins in milliseconds.
 
 Usage: `python -m tuner.worker.fork_server FD ENTRY PACKAGE [MODULE ...]`. FD is the file descriptor of one end of a
 SOCK_SEQPACKET socket. ENTRY is the trainable whose module is imported, or empty. PACKAGE is the folder that the trainable comes from,
-or empty. Each MODULE is imported if there is no ENTRY. The standard input has the job's constants as JSON. Functions that are
-decorated with `tuner.training.prepare` are called with them.
+or empty. Each MODULE is imported if ENTRY is empty. The standard input has the job's constants as JSON. The server calls the functions
+that are decorated with `tuner.training.prepare` with these constants.
 
 The server reads requests from the socket. `{"fork": …}` carries two descriptors, the child's channel and its output pipe, and
 starts a child. Any other request kills everything that attempts started. The server sends the exit status of each child, and ends
@@ -54,13 +54,13 @@ THREADS_END_S = 1.0
 def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     control = socket.socket(fileno=fd)
     become_subreaper()
-    # User code may have stopped this process with SIGSTOP. Then it would not see its socket close when the worker dies, and the processes
-    # that user code started would continue to run unpaid. A SIGCONT that comes early has no effect.
+    # If user code has stopped this process with SIGSTOP, wake it when the worker dies. Otherwise it would not see its socket close, and the
+    # processes that user code started would continue to run unpaid. A running process ignores SIGCONT.
     signal_at_parents_death(signal.SIGCONT)
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_first_from(package)
-    # The input is empty after a restart by `_preload`, which needs no constants.
+    # After a restart by `_preload`, the input is empty: the server then prepares no data, so it needs no constants.
     constants = json.loads(sys.stdin.read() or "{}")
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # user code that reads its standard input gets nothing
@@ -76,7 +76,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     # Shared with the children. The first child that imports torch._dynamo sets it to 1.
     dynamo_needed = mmap.mmap(-1, 1)
     stand_in(lambda: dynamo_needed.__setitem__(0, 1))
-    # A collection takes 0.25 s of processor time. Imports leave little garbage, so collect only if data may have been prepared.
+    # Collecting garbage takes 0.25 s of processor time. Imports leave little garbage, so collect only if data may have been prepared.
     if PREPARING in sys.modules:
         gc.collect()
     gc.freeze()
@@ -109,7 +109,7 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
         imported = importlib.import_module(module)
         if IMPORTS_RAY.search(inspect.getsource(imported)):
             importlib.import_module("ray.tune")
-        # An error of user code is suppressed here. It is raised again in each child that calls the function.
+        # An error of a function that prepares data is suppressed here. Each child that calls the function raises it again.
         if PREPARING in sys.modules:
             threads = _thread_count()
             try:
@@ -211,7 +211,7 @@ def _serve(control: socket.socket, own: tuple[int, ...], package: str, dynamo_ne
         if dynamo_needed[0]:
             dynamo_needed[0] = 0
             gc.disable()
-            with contextlib.suppress(Exception):  # a child that needs it reports the error
+            with contextlib.suppress(Exception):  # a child that needs torch._dynamo imports it and reports the error
                 end_stand_in()
             gc.collect()
             gc.freeze()

@@ -16,8 +16,8 @@ from tuner.checkpoints.storage import explained
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024
-FIRST_S = 1.0  # how often the writer looks for output until there is some
-EVERY_S = 5.0  # how often it writes new output after that
+FIRST_S = 1.0  # how often the writer checks for output before the first output
+EVERY_S = 5.0  # how often it stores new output after the first output
 LAST_S = 1.0  # longest wait until the last output is stored; it is limited because the worker costs money meanwhile
 log = logging.getLogger("tuner.worker")
 

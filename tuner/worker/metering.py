@@ -82,7 +82,8 @@ class GpuSample:
 
 
 READS = "reads"  # the name of the `ReadLog`'s file in the worker's directory
-# The most bytes that a line and an attempt can count. User code can write any number, and a sum over many attempts must fit into 63 bits.
+# The most bytes that count for one line, and for one attempt. User code can write any number, but the sum over many attempts must fit
+# into 63 bits.
 MAX_READ_BYTES = 1 << 46
 MAX_LOG_BYTES = 1 << 16
 
@@ -128,7 +129,7 @@ def _counts_of(line: bytes) -> list[int]:
 
 @dataclass
 class UsageMeter:
-    """Collects the resource usage of one attempt. Processor time and training time count from the first measurement in training."""
+    """Collects the resource usage of one attempt. Processor time and training time count from the first measurement during training."""
 
     looked_ns: int = 0  # when the processes were last measured, on the monotonic clock
     look_ns: int = 0  # the processor time that the measurement took
@@ -141,7 +142,7 @@ class UsageMeter:
         if self._since is None:
             self._since = (use.cpu_ns, trained_ns)
         cpu, wall = use.cpu_ns - self._since[0], trained_ns - self._since[1]
-        # The sum shrinks if a process is no longer a descendant, because its time is no longer known. Keep the peak.
+        # Keep the highest sum. It shrinks when a process stops being a descendant, because the time of that process is then unknown.
         self._peak(cpu_ns=cpu, memory_peak_bytes=use.memory_bytes)
         if wall > 0:
             self._counts["wall_ns"] = wall
@@ -164,7 +165,7 @@ class UsageMeter:
             "saves": 0,
             "saved_bytes": 0,
             **self._counts,
-        }  # an attempt that reports has a known number of saves, which may be 0
+        }  # an attempt that has reported records 0 saves if it has made none, instead of an unknown number
         if not isinstance(usage, dict):
             return
         self._facts = dict(list((self._facts | facts_of(usage.get("facts"))).items())[:MAX_FACTS])

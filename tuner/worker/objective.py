@@ -134,7 +134,7 @@ class ServiceTrial(LookupTrial):
         if isinstance(distribution, CategoricalDistribution):
             for choice in distribution.choices:
                 if same(choice, value):
-                    # JSON does not distinguish 1 from 1.0, so the objective's own choice is returned.
+                    # Return the objective's own choice, because the value comes from JSON, which does not distinguish 1 from 1.0.
                     return choice
         elif _is_within(distribution, value):
             return value

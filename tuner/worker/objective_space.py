@@ -30,7 +30,7 @@ from tuner.worker.objective import LookupTrial
 LIMIT_S = 60.0  # for all runs together
 MAX_RUNS = 200
 CHECKS = 10  # runs with random configurations
-FEW = 10  # values of an integer on which a suggestion may depend
+FEW = 10  # an integer parameter with at most this many values is tried with each of them
 INSTEAD = "describe the parameters under search_space in the job file"
 
 Objective = Callable[[Any], Any]
@@ -133,8 +133,8 @@ class _Runs:
     def recorded(self) -> Space:
         """Return the search space that the runs show.
 
-        Each check runs the objective with a configuration drawn from this space. If a check suggests a new set of parameters, the
-        configurations that differ from it in one parameter are tried too, and the checks begin again.
+        The space is checked by running the objective with configurations drawn from it. If a check suggests a new set of parameters, the
+        configurations that differ from the drawn one in one parameter are tried too, and the checks begin again.
         """
         self._explore({})
         while True:
@@ -157,7 +157,7 @@ class _Runs:
         queue = [values]
         for chosen in queue:  # the list grows during the loop
             if any(_is_part(run.values, chosen) for run in self.made):
-                continue  # a run with the same values suggests the same
+                continue  # an earlier run used these values and suggested the same parameters
             known = len(self._sets)
             run = self._run(chosen)
             if len(self._sets) > known:
@@ -217,8 +217,8 @@ class _Runs:
     def _when(self, name: str) -> dict[str, tuple[Value, ...]]:
         """Return the condition under which the objective suggests the parameter `name`.
 
-        The condition maps each other parameter that decides this to the values with which `name` is suggested. Another parameter
-        decides it if two runs differ only in the value of that parameter, and only one of the two suggested `name`.
+        The condition maps the name of each deciding parameter to those of its values with which `name` is suggested. A parameter is
+        deciding if two runs differ only in its value, and only one of them suggested `name`.
         """
         using = [run for run in self.made if name in run.parameters]
         lacking = [run for run in self.made if name not in run.parameters]
@@ -249,7 +249,7 @@ def _compare(space: Space, run: _Run) -> None:
 
 
 def _is_part(values: Config, chosen: Mapping[str, Value]) -> bool:
-    """Return whether a run with the values `chosen` would be the same as one that used `values`."""
+    """Return whether a run with the values `chosen` would repeat an earlier run, which used `values`."""
     return all(name in chosen and same(chosen[name], value) for name, value in values.items())
 
 

@@ -70,7 +70,7 @@ def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.
 
 
 def _recorded(objective: Any, limit_s: float) -> dict[str, Any]:
-    """Return the search space of an objective as a field of the description, or `code` and `error` if it cannot be recorded."""
+    """Return the search space of an objective as the field `search_space`, or `code` and `error` if it cannot be recorded."""
     from tuner.worker.objective_space import (  # imports Optuna, so only when needed
         recorded_space,
         space_fields,
@@ -135,7 +135,7 @@ class ImportWatch:
             self._receive(answer, output)
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                # they would hold the pipes open, so the loop below would wait for them
+                # kill what the child started: its processes would hold the pipes open, and the loop below would wait for them
                 kill_own_descendants()
                 while len(self.closed) < 2 and time.monotonic() < until + KILL_S:
                     self._receive(answer, output)

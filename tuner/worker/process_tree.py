@@ -110,9 +110,9 @@ def descendants(pid: int, *, most: int | None = None) -> list[int]:
 def kill_descendants(pid: int, *, within_s: float = 2.0) -> bool:
     """Kill all descendants of a process until none remains or `within_s` seconds have passed. Return True if none remains.
 
-    The descendants are listed repeatedly, because a process that is being killed may fork another one. They are listed once more when
-    none is found: a process that ends while it is listed hides its children, which then become children of the next subreaper. Zombies count as gone,
-    because their parent may be stopped and therefore not wait for them.
+    The descendants are listed repeatedly, because a process that is being killed may fork another one. An empty list is checked once
+    more: a process that ends while it is listed hides its children until the next subreaper has adopted them. Zombies count as gone,
+    because their parent may be stopped, so that it cannot collect their exit status.
     """
     until, empty_looks = time.monotonic() + within_s, 0
     while empty_looks < 2:

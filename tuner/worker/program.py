@@ -31,17 +31,17 @@ from tuner.worker.process_tree import become_subreaper, collect_ended, descendan
 from tuner.worker.tune_compat import KeptCheckpoint, scalars
 
 POLL_S = 0.005
-# A program that reports sooner may already have begun to write its next checkpoint when it is stopped. The times of files would not show
-# this, because the kernel rounds them to its clock tick of 1 to 10 ms.
+# A program that reports within this time after it was continued may already be writing its next checkpoint when it is stopped. The times of
+# its files would not show this, because the kernel rounds them to its clock tick of 1 to 10 ms.
 SHORTEST_SAVED_S = 0.01
-REAP_S = 1.0  # how often ended orphans are collected, which would count as processes of the attempt
+REAP_S = 1.0  # how often ended orphans are collected; otherwise they would count as processes of the attempt
 GRACE_S = 0.5  # from SIGTERM to SIGKILL; shorter than the supervisor's wait for the child
 TAIL_BYTES = 2000
 MAX_LINE_BYTES = 1 << 16
 MAX_READS = 16  # of 64 KiB at once, so that a program that prints all the time cannot delay its metrics
 PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
 SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
-# Finds an absolute path in a program's error message. Such a file is not missing because the program's directory is empty.
+# Finds an absolute path in a program's error message. The advice about the program's empty directory does not apply to such a path.
 ABSOLUTE = re.compile(r"(^|[\s'\"])/")
 NO_FILE = os.strerror(errno.ENOENT)
 EMPTY_DIRECTORY = "A program runs in an empty directory of its own: name its data by absolute paths"
@@ -66,7 +66,7 @@ def run(config: Mapping[str, Any]) -> None:
     assert channel is not None
     become_subreaper()  # so that processes of the program that lose their parent remain descendants of this one
     if channel.begin.variables:
-        place = Path(tempfile.gettempdir(), "program")  # the ranks on a node share it, and so the checkpoint
+        place = Path(tempfile.gettempdir(), "program")  # all ranks on a node use this directory, with the checkpoint in it
         place.mkdir(exist_ok=True)
     else:
         place = Path(tempfile.mkdtemp(prefix="program-"))
@@ -130,14 +130,14 @@ class Program:
         given = {"seed": begin.seed or 0, **({} if steps is None else {"steps": steps})}
         command = list(arguments(words, {**given, **self._config["values"]}))
         environment = {
-            # `tuner train` runs the program with the variables of the user's shell.
+            # Leave out the service's own variables, which `tuner train` may have from the user's shell.
             **{
                 name: value
                 for name, value in os.environ.items()
                 if not is_own(name) or name in DATASET_VARIABLES
             },
             "RAY_USAGE_STATS_ENABLED": "0",
-            # Without the directories of this Python, which another version of Python could not use.
+            # Leave out the directories of this Python. The program may run with another version, which could not use them.
             "PYTHONPATH": os.pathsep.join(own_roots()),
             "PATH": search_path(os.environ.get("PATH", os.defpath)),
             "TUNER_METRICS": str(self._metrics),
@@ -176,7 +176,7 @@ class Program:
         try:
             ended = False
             while not ended:
-                # Checked before reading, so that everything that the program wrote before it ended is read.
+                # Check for the end before reading, so that everything that the program wrote before it ended is read.
                 ended = self._process.poll() is not None
                 self._take_output(0 if ended else POLL_S)
                 self._report_new(last=ended)
@@ -216,7 +216,7 @@ class Program:
                 return
             data = os.read(output, 1 << 16)
             if not data:
-                time.sleep(wait_s)  # the program closed its output, and still runs
+                time.sleep(wait_s)  # the program closed its output, but may still run, so do not check again at once
                 return
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
@@ -243,7 +243,7 @@ class Program:
         self._take_output(0)
         steps += self._new_steps(last=last)
         self._collect_orphans()
-        # If the program has finished several steps, its directory has the state of the last one, or of a step in progress.
+        # If the program has finished several steps, no checkpoint is saved: its directory has the state of an unknown step.
         saves = len(steps) == 1 and (last or ran_s >= SHORTEST_SAVED_S) and self._has_checkpoint()
         for metrics in steps:
             self._report(metrics, saves=saves)
@@ -279,7 +279,7 @@ class Program:
             is_same_file = False
         if not is_same_file:
             raise ProgramFailed("the program removed its metrics file; only append to it")
-        # The last line is read again, because a file that is written again from the start may have the length of the old one.
+        # Compare the last line again. It differs if the program has rewritten the file from the start, even at the old length.
         if not data.startswith(self._last_line):
             raise ProgramFailed(
                 "the program shortened its metrics file; open it for appending (mode 'a')",

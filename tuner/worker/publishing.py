@@ -142,7 +142,7 @@ def publish(
         return store.publish(attempt.trial, attempt.number, step, path, part=part, part_ns=part_ns)
 
     try:
-        # User code may name any path, and may change the folder meanwhile, so this can raise too.
+        # This check can raise too, because user code may name any path and may change the folder meanwhile.
         unsafe = unsafe_reason(path, attempt.staging)
         if unsafe:
             log.warning("%s: step %d was not saved: %s", attempt.trial, step, unsafe)
@@ -188,7 +188,7 @@ def store_artifacts(
     try:
         files = staged_artifacts(attempt.staging, step, names)
         attempt.reported_bytes += sum(map(len, files.values()))
-        # user code may evade the child's check
+        # check the size again, because user code may evade the child's own check
         check_room(attempt.reported_bytes, order.get("artifact_room"))
         return with_retries(attempt, store, add)
     except ArtifactRefused as refused:
@@ -252,8 +252,8 @@ def unsafe_reason(path: Path, staging: Path | None) -> str:
 def restored_part(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> PartOfStep | None:
     """Fetch the newest checkpoint from the middle of a step. Return None if there is none, or if the storage fails.
 
-    Errors of the storage are ignored here. Without this checkpoint, the trial only trains a part of the step again. If the storage still
-    fails, restoring the checkpoint of a finished step raises the error.
+    Errors of the storage are ignored here, because without this checkpoint the trial only repeats a part of the step. If the storage
+    still fails afterwards, restoring the checkpoint of a finished step raises the error.
     """
     if not attempt.may_have_part:
         return None

@@ -75,7 +75,7 @@ class RankGroup:
             "GROUP_RANK": self.node,
             "GROUP_WORLD_SIZE": self.nodes,
             "MASTER_PORT": self.port,
-            # Without OMP_NUM_THREADS, each process would use all CPUs of the machine. torchrun sets it to 1.
+            # Without OMP_NUM_THREADS, each process would start as many threads as the machine has CPUs. torchrun sets the variable to 1.
             "OMP_NUM_THREADS": self.threads,
         }
         # TORCHELASTIC_RUN_ID shows PyTorch, Lightning and accelerate that the processes have already been started.
@@ -109,7 +109,7 @@ class RankEnd:
     def message(self, now_ns: int) -> dict[str, Any]:
         """Return the message about this end for another node.
 
-        It contains how long ago the rank ended instead of when, because nodes have different clocks.
+        The message says how long ago the rank ended, and not at which time, because nodes have different clocks.
         """
         return {"rank": self.rank, "ago_ns": now_ns - self.at_ns, "trouble": self.failure, "code": self.code}
 
@@ -167,7 +167,7 @@ class Peer:
 
     def check(self, message: ChildMessage) -> None:
         """Count a message. Raise InvalidMessage if the process floods the supervisor."""
-        waits = isinstance(message, ReportMessage | AskMessage)  # for a reply, so it cannot flood
+        waits = isinstance(message, ReportMessage | AskMessage)  # the process waits for the reply, so it cannot flood
         self.messages = 0 if waits else self.messages + 1
         if self.messages > MAX_BETWEEN_REPORTS:
             raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")

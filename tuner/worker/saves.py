@@ -10,9 +10,8 @@ from typing import Any, Self
 from tuner.domain.time import NS
 from tuner.tuning.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, steps_between
 
-# The least cost of a save, expressed as time for which training is stalled. Even a save with a shorter stall uses a core
-# during the training, and its dozen requests to object storage cost as much as a $1/h machine in a tenth of a
-# second.
+# The least cost of a save, expressed as time for which training is stalled. A save with a shorter stall still uses a core
+# during the training, and its dozen requests to object storage cost as much as a $1/h machine costs in a tenth of a second.
 LEAST_NS = NS // 10
 PIECE_NS = NS  # what counts as a step for the interval between saves in the middle of a long step
 GUESS = SaveTimes(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save was measured
@@ -84,13 +83,13 @@ class Saves:
     def ordered_within(self, step_ns: int, now: int) -> None:
         """Note that a save was ordered in the middle of a step, of which `step_ns` nanoseconds have passed."""
         self.ordered_at, self._ordered = now, True
-        self._trained_ns = self._stalled_ns - step_ns  # `stepped` will add the time of the whole step
+        self._trained_ns = self._stalled_ns - step_ns  # negative: `stepped` will later add the whole step, including the part that is saved now
 
     def is_cheap(self, step_ns: int) -> bool:
         """Return whether saving at every step costs little.
 
-        It does if a step of `step_ns` is at least `STALL_PART` times as long as the stall of a save, and long enough for a save to become
-        durable before the next one.
+        Saving costs little if a step takes at least `STALL_PART` times as long as the stall of a save, and if a save becomes durable
+        before the next save. `step_ns` is the duration of a step.
         """
         return max(STALL_PART * max(LEAST_NS, (self.saving or GUESS).stall_ns), self.durable_ns) <= step_ns
 

@@ -19,7 +19,7 @@ from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor
 
 PROJECT = JOB = "self-test"
-# how long to wait until an ordered save is durable; then the attempt is paused, which also saves
+# how long to wait until an ordered save is durable; after that, the attempt is paused, which also saves
 SETTLES_S = 5.0
 USE_SPOT_SAFE = "name everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
 
@@ -120,8 +120,8 @@ class RestoreSelfTest:
     def verdict(self, configs: Sequence[Mapping[str, Any]]) -> Verdict:
         """Run the test and return its verdict.
 
-        Try the configurations in order until one passes, one fails with a lasting verdict, or the time is over. A
-        configuration whose first step fails does not decide the verdict, unless it is the last one.
+        Try the configurations in order until one passes, one fails in a way that is expected to repeat, or the time is
+        over. A configuration whose first step fails does not decide the verdict, unless it is the last one.
         """
         verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
         for config in configs:
@@ -185,7 +185,7 @@ class RestoreSelfTest:
             checkpoint_interval_ns=10**18,
             echo=True,
         )
-        # A pause saves last and saves are stored in order, so an echo is durable when the attempt has paused.
+        # Saves are stored in order, and the save of a pause is the last one. So an echo is durable once the attempt has paused.
         run = self._follow(lambda run: "pause" if run.state == "waiting" else None)
         if run.state == "failed":
             lasting = run.error.get("kind") != "storage"

@@ -61,12 +61,13 @@ EXIT_GRACE_S = 1.0
 REPLY_UNREAD_S = 30.0
 REPLY_UNREAD = "does not read the replies to its reports"
 SAVE_GRACE_S = 30.0
-# How long the failure of one rank waits for the death of another, which may be its cause.
+# After a rank raised an exception, how long to wait for the death of another rank, which may be the cause.
 CAUSE_S = 1.0
-# On several nodes, the failure also waits until all nodes have answered. A node that does not answer is lost by then
-# (`actor.SILENT_S` is shorter).
+# How long to wait, on several nodes, until all nodes have answered. A node that does not answer counts as lost before this time is over,
+# because `actor.SILENT_S` is shorter.
 NODES_ANSWER_S = 60.0
-# How much time before an attempt is billed to it at most, in nanoseconds: on a reused worker, and on a new worker.
+# An attempt is also billed for the time since the previous attempt ended, or since its worker began to cost money, but at most for this
+# many nanoseconds: on a reused worker, and on a new worker.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
 
@@ -183,7 +184,7 @@ class Supervisor:
         gap = min(
             now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
         )
-        # node 0 sends how much of the lease it has used, because all nodes share one lease
+        # on other nodes, use the time of the lease that node 0 sends as already used, because all nodes share one lease
         gap = order.get("used_ns", gap)
         kept, self._fresh = not self._fresh, False
         watch = Stopwatch("idle" if kept else "setup", now - gap)
@@ -191,7 +192,7 @@ class Supervisor:
         attempt = RunningAttempt(order, watch, order["lease_ns"], order["target_step"], order["max_step"])
         with self._changed:
             if self._attempt is not None:
-                # If the new attempt began now, replies to the previous child would go to the new child, because both use one channel.
+                # Otherwise replies to the child of the previous attempt would go to the new child, because both use `_channel`.
                 raise RuntimeError(f"attempt {self._attempt.number} of {self._attempt.trial} has not ended")
             self._attempt = attempt
         self._watchdog.start(attempt, kept=kept)
@@ -313,7 +314,7 @@ class Supervisor:
             raise
         pump.started()
         with self._changed:
-            # the attempt was stopped, or its lease ended, while it was starting
+            # do not begin if the attempt was stopped, or its lease ended, while it was starting
             if attempt.state is not None:
                 _discard(forked)
                 pump.close()
@@ -391,8 +392,8 @@ class Supervisor:
     def _receive_from_peer(self, attempt: RunningAttempt, peer: Peer, message: ChildMessage) -> None:
         """Act on a message of a rank other than 0.
 
-        Only the end of the rank matters. A report or a question gets the reply to continue: each step also needs rank 0, so when rank 0
-        stops, this rank cannot train any further.
+        Only the end of the rank matters. The reply to a report or a question is always to continue: each step also needs rank 0, so this
+        rank cannot train any further once rank 0 stops.
         """
         peer.check(message)
         match message:
@@ -429,7 +430,7 @@ class Supervisor:
     def _rank_ended(self, attempt: RunningAttempt, end: RankEnd) -> None:
         """Note the end of a rank of an attempt on several nodes. Node 0 then fails the attempt. Call it under the lock."""
         is_stopped = attempt.closing and (end.code == 0 or attempt.closed_by(attempt.saved_at))
-        # A process that sends an exception exits afterwards, so the end of its rank may be noted twice. Only the first note counts.
+        # A process that reports an exception exits afterwards, so this may be called twice for its rank. Only the first call counts.
         is_known = any(known.rank == end.rank for known in attempt.rank_ends)
         if attempt.state is not None or is_stopped or is_known:
             return
@@ -453,7 +454,7 @@ class Supervisor:
                 self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
-        """Act on a report of another node: the ends of ranks there, or the early end of the attempt there.
+        """Act on the news of another node: ranks that ended there, or the early end of the attempt there.
 
         Args:
             trial: The trial.
@@ -535,7 +536,8 @@ class Supervisor:
             self._changed.notify_all()
         if attempt is None:
             return
-        # In threads of their own, because processes that the child left behind may hold its channel open.
+        # In a thread of its own, because this waits for the child's last messages, and processes that the child left behind may hold its
+        # channel open.
         if pid == self._pid:
             background("mourner", self._on_silence, attempt, last_words=5)
         elif peer is not None:
@@ -661,7 +663,7 @@ class Supervisor:
             self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """If the fork server is dead, kill the processes that it left behind. User code may have killed it."""
+        """Kill the processes that a dead fork server left behind. User code may have killed the server. Do nothing while it is alive."""
         if self._owns_process and not self.server.alive:
             kill_own_descendants(without=self.server.pid)
 
@@ -692,7 +694,7 @@ class Supervisor:
                 self._describe(attempt)
                 self._count_reads(attempt)
                 result = attempt.result("waiting" if attempt.announced_waiting else "running")
-                self.reply_if_due(attempt)  # the child may have waited because too many reports were unsent
+                self.reply_if_due(attempt)  # the child may wait because too many reports were unsent until now
                 return result
         self._clear(attempt)
         with self._changed:
@@ -703,7 +705,7 @@ class Supervisor:
             return result
 
     def _describe(self, attempt: RunningAttempt) -> None:
-        """Add the environment to the attempt's next result, once per attempt, when it has a child.
+        """Add the environment to the attempt's next result, once per attempt, as soon as the attempt has a child.
 
         Call it under the lock.
         """
@@ -753,7 +755,7 @@ class Supervisor:
         grace_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
         target_step = time.monotonic() + grace_s
         self._publisher.settle(grace_s)
-        # The artifacts get only what is left, because waiting twice would take longer than the lease pays for.
+        # Wait for artifacts only within the rest of that time, because waiting twice would take longer than the lease pays for.
         rest_s = max(0.0, target_step - time.monotonic())
         self._artifact_publisher.settle(rest_s if attempt.notice is None else min(rest_s, EXIT_GRACE_S))
         for folder in (self._restore_dir(attempt), self._home / "cwd"):

@@ -27,7 +27,7 @@ NoticeSource = Callable[[], Notice | None]
 class Watchdog:
     """Watches the attempts of one supervisor.
 
-    If the lock is not free in time, the end of a lease kills the attempt without it. All other changes to the supervisor are made under the lock.
+    When a lease ends, the attempt is killed even if the supervisor's lock stays taken for `LOCK_S`. Everything else is done under the lock.
     `notice` is called every `WATCH_S` and returns the machine's preemption notice or None. It must not raise.
     """
 
@@ -65,11 +65,11 @@ class Watchdog:
                 time.sleep(min(WATCH_S, left_s))
 
     def _end_lease(self, attempt: RunningAttempt) -> None:
-        # Kill even if another thread holds the lock, because nothing may run unpaid. Holding the lock prevents a later attempt from
-        # beginning meanwhile, whose child would be killed instead.
+        # Try to hold the lock, so that no later attempt begins meanwhile: its child would be killed instead. Kill even without the lock,
+        # because nothing may run unpaid.
         locked = self._changed.acquire(timeout=LOCK_S)
         try:
-            # the attempt has ended, or its lease was renewed, since the lease thread looked
+            # the attempt may have ended, or its lease may have been renewed, while this thread waited for the lock
             if attempt.state is not None or attempt.left_ns() > 0:
                 return
             self._supervisor.kill_all()
@@ -93,7 +93,7 @@ class Watchdog:
     def _hold_to_limits(self, attempt: RunningAttempt) -> None:
         """Fail the attempt if its processes exceed the limits.
 
-        Before the attempt has a child, this applies to the user code that the fork server imports, and the server is killed.
+        Before the attempt has a child, the limits apply to the fork server, which imports user code. The server is then killed.
         """
         server = self._supervisor.server
         failure = endings.limit_exceeded(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
