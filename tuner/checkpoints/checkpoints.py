@@ -63,7 +63,7 @@ class PartOfStep:
 
     step: int  #: The last finished step.
     directory: Path  #: Where the restored files are.
-    #: How long the next step was trained before the save, in nanoseconds. For the first step of a trial, this includes the setup.
+    #: How long the step after `step` was trained before the save, in nanoseconds. For the first step of a trial, this includes the setup.
     trained_ns: int
 
 
@@ -200,7 +200,7 @@ class CheckpointStore:
         manifest, place = self._manifest(trial, checkpoint), self._where(trial, checkpoint)
         for file in manifest["files"]:
             if chunks_of(file):
-                continue  # a chunk is named by its digest, so the name shows what it contains
+                continue  # the digest in a chunk's name identifies its content, so sizes are not checked
             try:
                 size = self._storage.size(*place, str(file["path"]))
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -341,8 +341,8 @@ class CheckpointStore:
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
-            first: The step of the newest recorded checkpoint. A checkpoint from before this step would hold an older state.
-            last: The step of the newest recorded report. Reports of later steps would be missing.
+            first: The step of the newest recorded checkpoint, which has a newer state than any checkpoint from before this step.
+            last: The step of the newest recorded report. An attempt that continued after a later step would not report that step again.
         """
         for checkpoint in self._all_ids(trial):
             if checkpoint.part and first <= checkpoint.step <= last:
@@ -366,7 +366,7 @@ class CheckpointStore:
         before it recorded it. Unfinished uploads of earlier attempts are removed too.
 
         At most one intact checkpoint from the middle of a step is kept. Its last finished step must be at least `newest` or be in `protect`.
-        If there are several, the newest one of the latest attempt is kept. An earlier attempt that lost its driver may have trained
+        If there are several, the newest one of the latest attempt is kept. An earlier attempt whose driver died may have trained
         further, but its checkpoint is removed.
 
         Checkpoints of attempts after `attempt` are kept. The checkpoint that `attempt` published as `newest`
@@ -402,7 +402,8 @@ class CheckpointStore:
             match = _PARTIAL.match(name)
             if match and int(match[1]) < attempt:
                 self._storage.remove(self._project, self._job, trial, name)
-        # A delayed listing may hide a checkpoint but show its chunks, which must not be removed then.
+        # A delayed listing may show the chunks of a checkpoint but not the checkpoint. So remove chunks only if the listing has all
+        # checkpoints that must be kept.
         if {newest, *protect} - {0} <= {checkpoint.step for checkpoint in kept}:
             self._prune_chunks(trial, attempt, names, kept)
 
@@ -583,7 +584,7 @@ def _remove_artifacts(storage: Storage, up_to_attempt: int, *folder: str) -> Non
         if _is_of(_INDEX, name, up_to_attempt):
             storage.remove(*folder, name)
     if any(_INDEX.fullmatch(name) and not _is_of(_INDEX, name, up_to_attempt) for name in names):
-        return  # a later attempt may still list files of earlier ones
+        return  # the index of a later attempt may still list files of earlier attempts
     for name in names:
         if _is_of(_ARTIFACT, name, up_to_attempt):
             storage.remove(*folder, name)

@@ -45,7 +45,7 @@ class ChunkWriter:
     def put(self, file: Path) -> dict[str, object]:
         """Store the chunks of a file, except those that this object has already stored in the current directory.
 
-        Return the names of all chunks in the form in which the manifest has them. The call can be repeated after an error.
+        Return the file's entry for the manifest: the directory and the names of all chunks. The call can be repeated after an error.
         """
         folder = f"pieces-a{self._attempt}-{self._turn}"
         names, new = [], dict[str, bytes]()
@@ -66,7 +66,7 @@ class ChunkWriter:
         return {}
 
     def next_turn(self) -> None:
-        """Use the next of the `TURNS` directories for the next save. Call it after the manifest that names the stored chunks is durable."""
+        """Store the chunks of the next save in another of the `TURNS` directories. Call it once the manifest of the last save is durable."""
         self._turn = (self._turn + 1) % TURNS
 
     def remove_all_but(self, named: Iterable[Chunk], among: Iterable[str]) -> None:

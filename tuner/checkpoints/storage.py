@@ -1,4 +1,4 @@
-"""Access to the shared storage that a URL names, through fsspec: a folder, `s3://…`, `gs://…`. Advice to users about its errors."""
+"""Read and write shared storage through fsspec: a folder, or object storage such as `s3://…`. Advise users about storage errors."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ STORAGE_CLASSES = {
     "gs": ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     "abfs": ("Hot", "Cool", "Cold"),
 }
-GS_CLASS = "storage_class"  # the name that `Storage` adds to gcsfs's table of the properties of files
+GS_CLASS = "storage_class"  # our name for the storage class; `Storage` adds it to gcsfs's table of file properties
 MAX_TAGS = 10  # how many tags a file may have at S3 and Azure
 # The kind of object storage by the scheme of its URL.
 _KIND = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
@@ -88,21 +88,21 @@ def _tags(text: str) -> dict[str, str]:
 class Storage:
     """Reads and writes directories of files under one root, which is given as a URL.
 
-    One file of a directory is written after all others. A reader that checks for it first sees the whole
+    One file of a directory is written after all others. A reader that first checks for this file sees the whole
     directory or nothing.
     """
 
     def __init__(self, url: str) -> None:
         self._fs: Any
-        # The options for uploading checkpoints. A worker that uses a local folder for the restore self-test still has the environment
-        # variables of its service's storage, so they are read only if the URL is that of an object storage.
+        # The options for uploading checkpoints. Read them from the environment only if the URL is that of an object storage: a worker that
+        # uses a local folder for the restore self-test also has the variables of its service's storage.
         self._upload = upload_options(url, os.environ) if _kind(url) else {}
         options: dict[str, Any] = {"use_listings_cache": False}
         if url.startswith(("s3://", "s3a://")):
             options |= {"config_kwargs": S3_TIMEOUTS}
         self._fs, root = fsspec.core.url_to_fs(url, **options)
         if "fixed_key_metadata" in self._upload:
-            # gcsfs sends only the file properties that a table of its own lists. The storage class is missing there, so it is added.
+            # gcsfs sends only the file properties that are listed in its own table. Add the storage class, which the table lacks.
             core = importlib.import_module("gcsfs.core")
             core.SUPPORTED_FIXED_KEY_METADATA[GS_CLASS] = "storageClass"
         self._root = str(root).rstrip("/")
@@ -115,7 +115,7 @@ class Storage:
         return "/".join((self._root, *parts))
 
     def is_lasting(self, error: Exception) -> bool:
-        """Return True if retrying for minutes would not help, because a local folder is full, refuses access or does not exist.
+        """Return True if an error will probably last for minutes, because a local folder is full, refuses access or does not exist.
 
         Errors of remote storage are never considered lasting.
         """
@@ -170,7 +170,7 @@ class Storage:
         """Raise FileNotFoundError if a symbolic link leads out of the directory that the first two parts of the path name.
 
         User code can write to the same folder as the service, so it could place links to files of others there. It cannot
-        choose the first two parts, so these may be links to another disk.
+        choose the first two parts of the path, so an operator may make these links to another disk.
         """
         if self.is_local:
             own, path = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
@@ -309,7 +309,7 @@ def _put_local(source: Path, target: Path, last: str, data: bytes) -> None:
         partial.rename(target)
         _sync(target.parent)
     except BaseException:
-        # Remove the incomplete copy. If the disk is full, it would stay full otherwise.
+        # Remove the incomplete copy, which may have filled the disk.
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
@@ -327,7 +327,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # the file system cannot sync a directory
+        if error.errno != errno.EINVAL:  # EINVAL: this file system cannot sync directories, which is not an error
             raise
     finally:
         os.close(handle)
