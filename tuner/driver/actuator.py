@@ -103,7 +103,7 @@ class Actuator:
             send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
 
     def ended(self, trial: str, attempt: int) -> None:
-        """Forget an attempt that has ended or will never begin. A later attempt of the same trial is kept."""
+        """Forget an attempt that has ended or will never begin. Do not forget a later attempt of the same trial."""
         if self._actors.get(trial, (0,))[0] == attempt:
             del self._actors[trial]
         if trial in self._waiting and self._waiting[trial].attempt == attempt:
@@ -141,7 +141,7 @@ def task_name(message: Mapping[str, Any]) -> str:
     return f"{message['trial']}, attempt {message['attempt']}, to {target}"
 
 
-# The part of a node's memory for user code. The rest is for Ray, our own processes and the system's cache.
+# The fraction of a node's memory that user code may use. The rest is for Ray, our own processes and the system's cache.
 USABLE_MEMORY = 0.9
 FRESH_S = 1.0
 READ_FRESH_S = 10.0

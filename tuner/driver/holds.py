@@ -23,7 +23,7 @@ from tuner.driver.placement import Place
 from tuner.driver.ports import JournalTx
 from tuner.tuning.guard import fits_deadline, lease_ns
 
-ANSWER_NS = 200_000_000  # a new lease is longer than requested by an eighth and by this, for the time that the worker waits for the answer
+ANSWER_NS = 200_000_000  # a new lease is this much and an eighth longer than requested: the worker uses time while it waits for the answer
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class AttemptLease:
     meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
     settled: Meter = field(default_factory=Meter)  #: The meter reading up to which the cost is posted.
     posted: dict[CostKind, Cost] = field(default_factory=dict)  #: The cost that was posted so far, by kind.
-    #: Training time at the step of the newest checkpoint and at each later reported step.
+    #: The attempt's training time when it finished a step, by step: that of the newest checkpoint and each later reported step.
     trained_ns: dict[int, int] = field(default_factory=dict)
     last_step: int = 0  #: The last reported step.
     #: The last finished step before the newest checkpoint in the middle of a step. None without such a checkpoint.
@@ -63,7 +63,7 @@ class AttemptLease:
     usage: Usage | None = None
     #: The place of the machine that the attempt was given and pays for. None if the machine was not checked.
     assigned_place: Place | None = None
-    wrong_machine: str = ""  #: Why the attempt may not stay on its machine.
+    wrong_machine: str = ""  #: Why the attempt has to leave its machine. Empty if it does not.
     failure: AttemptFailure | None = None  #: The last failure that the worker reported.
     environment: Environment | None = None
 
@@ -139,7 +139,7 @@ class AttemptLease:
         return differs
 
     def trained(self, step: int, ns: int) -> None:
-        """Note the total training time, in nanoseconds, at the report of a step."""
+        """Note the report of a step, and the attempt's total training time until then, in nanoseconds."""
         self.trained_ns[step], self.last_step = ns, step
         self.again_ns = ns if step <= self.again_until else self.again_ns
 
@@ -230,7 +230,7 @@ class HoldService:
         """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
 
         If the budget allows it, the lease is longer than the worker requests, because the worker uses some of it while it waits for the
-        answer. A worker that got exactly what it needs would ask again and again, and the job would pay for the waiting.
+        answer. Otherwise the rest would be too short, and the worker would have to ask again and again while the job pays for the waiting.
 
         Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
         """

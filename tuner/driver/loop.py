@@ -137,9 +137,9 @@ class Loop:
     def node_assigned(self, trial: str, attempt: int, machine: WorkerMachine | None = None) -> int:
         """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
 
-        If the attempt waited for a machine, its start is recorded, because it costs money from now on. If this driver dies, the next one
-        bills the attempt from this time. A machine with another price than expected is recorded at once, and one with the expected
-        price with the worker's first message. Call this again when more is known about the machine.
+        If the attempt waited for a machine, its start is recorded, because it costs money from now on. If this driver dies, the next
+        driver bills the attempt from this time. A machine with another price than expected is recorded at once. A machine with the
+        expected price is recorded with the worker's first message. Call this again when more is known about the machine.
 
         Args:
             trial: The trial.
@@ -233,7 +233,7 @@ class Loop:
         return overdue
 
     def is_on_wrong_machine(self, trial: str, attempt: int) -> bool:
-        """Return whether the attempt runs on a machine that it may not stay on."""
+        """Return whether the attempt runs on a machine that its job does not allow, or whose price is not known."""
         lease = self._lease(trial, attempt)
         return lease is not None and bool(lease.wrong_machine)
 
@@ -241,7 +241,7 @@ class Loop:
         return self._lease(trial, attempt) is not None
 
     def _lease(self, trial: str, attempt: int) -> AttemptLease | None:
-        """Return the attempt's lease, or None if the attempt no longer runs or waits."""
+        """Return the attempt's lease, or None if the attempt neither runs nor waits for a machine."""
         lease = self.leases.get(trial)
         return lease if lease is not None and lease.attempt == attempt else None
 
@@ -249,7 +249,7 @@ class Loop:
 
     @contextmanager
     def _turn(self) -> Iterator[LoopTurn]:
-        """Run the block in one transaction, and send its commands once the transaction is committed."""
+        """Run the body of a `with` statement as one turn: in one transaction. Send the turn's commands once the transaction is committed."""
         with self.journal.transaction() as tx:
             turn = LoopTurn(tx, self._clock.now())
             yield turn
@@ -302,7 +302,7 @@ class Loop:
             case do.Finish(trial):
                 turn.commands.append(lambda: self._world.finish(trial))
             case do.Stop(trial):
-                keep_best = self.state.ending is None  # a job that is ending does not wait for saves
+                keep_best = self.state.ending is None  # if the job is ending, do not wait until the trial's best step is saved
                 turn.commands.append(lambda: self._world.stop(trial, keep_best=keep_best))
             case do.EndJob():
                 self._end_job(turn, command)

@@ -54,7 +54,8 @@ LOOK_S = 0.25  # time between two checks for control requests
 HANGS_AFTER_S = 60.0  # if the loop has made no progress for this long, no heartbeat is recorded
 # How long to wait for a database that restarts. Trials continue within their leases during the wait.
 DATABASE_AWAY_S = 20.0
-# How long a worker can outlive its driver's last heartbeat: one more heartbeat, and the time until Ray notices.
+# How long a worker can run after its driver's last heartbeat: the driver may die just before its next heartbeat, and Ray takes some time to
+# notice that.
 OUTLIVES_NS = 1_500_000_000
 
 log = logging.getLogger("tuner.driver")

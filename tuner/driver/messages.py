@@ -123,7 +123,7 @@ class WorkerMessage:
     carried_ns: int = (
         0  #: Training time of earlier attempts in the step in the middle of which this attempt began.
     )
-    #: The other nodes of the attempt that the worker knows of: Ray's id of each, and the facts that its cloud reports.
+    #: The attempt's nodes in addition to `node`, as far as the worker knows them: Ray's id, and the facts that the cloud reports.
     others: tuple[tuple[str, Mapping[str, str]], ...] = ()
     #: Whether the worker can run no more attempts, because another node of its trials was lost.
     retires: bool = False
@@ -185,16 +185,16 @@ _ENDS: dict[str, AttemptEnd] = {
 }
 # After these outcomes the trial continues, so training after its newest checkpoint has to be repeated and counts as lost.
 DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
-# Failures that a machine's shutdown can cause too: a signal to all processes, or a failed save. On a machine with a notice they count as a
-# preemption. If the trial itself was the cause, it fails again on another machine.
+# Kinds of failures that a machine's shutdown can cause too: killed processes and failed saves. On a machine with a preemption notice, they
+# count as a preemption. If the trial itself was the cause, it fails again on another machine.
 _BY_ITS_MACHINE = {"killed", "saving"}
 
 
 def end_of(progress: WorkerMessage) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
-    A failure of the storage, a port that was taken and a lost node count as a lost attempt, because they are not the trial's fault.
-    On a machine that is about to be taken away, a failure that the shutdown can cause too counts as a preemption.
+    If the storage failed, a port was taken or a node was lost, the outcome is "lost", because the trial is not at fault. On a machine
+    that is about to be taken away, a failure that the shutdown can also cause counts as a preemption.
     """
     if progress.state == "failed" and progress.failure is not None:
         if progress.has_notice and (

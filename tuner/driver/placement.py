@@ -20,7 +20,7 @@ from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices
 OFFER_WAIT_NS = 60 * NS
 EPOCH = Instant(0)
 OccupiedOffers = Mapping[Offer, int]
-"""For each offer, how many of the job's other attempts run on it, wait for it or move to it."""
+"""For each offer, how many attempts of the job's other trials run on it, wait for it or are about to move to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class TrialSnapshot:
     """The snapshot of a trial from which placement decides where it runs."""
 
     trial: str
-    now: Instant = EPOCH  #: On a monotonic clock.
+    now: Instant = EPOCH  #: The time of the snapshot, on a monotonic clock.
     occupied: OccupiedOffers = field(default_factory=dict)
     at: Place | None = None  #: Where its attempt runs or waits. None if it has no attempt.
     waited_ns: int | None = None  #: How long its attempt has waited for a machine. None if it runs.

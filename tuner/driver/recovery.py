@@ -22,8 +22,8 @@ from tuner.tuning.decide import decide
 def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
     """Bring a new loop to the recorded state of its job, and record `Launched`.
 
-    `died_at` is when the workers of the previous driver are known to have stopped. Time after it is not billed. None means
-    `now`. In any case, no attempt is billed beyond its lease.
+    `died_at` is when the workers of the previous driver are known to have stopped. Time after this instant is not billed. None
+    means `now`. No attempt is billed beyond its lease, either.
     """
     for event in loop.journal.events():
         loop.state, _ = decide(loop.state, event)

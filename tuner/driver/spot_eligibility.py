@@ -78,7 +78,7 @@ class SpotEligibility:
         not tested again, even if its code has changed since.
 
         Args:
-            died_at: When the previous driver is known to have stopped. None means that the current time is used.
+            died_at: When the previous driver is known to have stopped. The holds that it left open are billed until then. None means now.
 
         Raises:
             Unavailable: The machine of the test was lost `LOST_MAX` times.
@@ -119,7 +119,7 @@ class SpotEligibility:
         """Fail the job with the reason `why`.
 
         Also settle the holds, and end the attempts and trials, that an earlier driver left open. `died_at` is when that driver
-        stopped. None means that the current time is used.
+        stopped. The holds are billed until then. None means now.
         """
         now = _now()
         with self.database.write("gate.refuse") as db:

@@ -7,7 +7,7 @@ time and 78 MB in each worker, before it can begin its first attempt. `tuner.dri
 Tune start the `Worker` instead of it.
 
 A worker of trials on several nodes has a placement group with one bundle for each node. `Worker` is in the first bundle, and starts a
-`NodeWorker` in each of the others. If the `Worker` dies, Ray kills the actors that it has started.
+`NodeWorker` in each other bundle. If the `Worker` dies, Ray kills the actors that it has started.
 """
 
 import math

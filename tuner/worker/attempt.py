@@ -34,12 +34,13 @@ from tuner.worker.saves import Saves
 
 DriverCommand = Literal["go", "pause", "finish", "stop"]
 MARGIN_NS = 20_000_000
-# The driver records all reports of one result in one transaction. A child with very short steps waits until the result is sent.
+# How many reports may wait to be sent. A child with very short steps then waits for its reply, because the driver records all reports of
+# one result in one transaction.
 MAX_UNSENT_REPORTS = 100
-# The supervisor orders a save only after the previous one was stored. Only user code that saves without an
-# order announces more.
+# How many announced checkpoints may wait to be stored. The supervisor orders a save only after the previous one was stored, so only user
+# code that saves without an order reaches this limit.
 MAX_UNPUBLISHED = 4
-# Reports whose artifacts are not stored yet. A child that reports files faster than they are stored waits.
+# How many reports may have artifacts that are not stored yet. A child that reports files faster than they are stored has to wait.
 MAX_UNSTORED = 2
 ASK_NS = int(ASK_S * 1e9)
 # The key by which reports are compared: first the stage of the proxies with which the step was trained, then the score. Scores of different

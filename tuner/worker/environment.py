@@ -65,8 +65,8 @@ def code_of(spec: "JobSpec", roots: Sequence[str]) -> str | None:
     """Return the digest of a job's code, or None if the module of the trainable is not a plain file.
 
     For a trainable from a package, the digest covers that package and `tuner.training`. For a command, it also covers the command and,
-    without a package, the files that its words name. Of a file with more than 16 MiB, only the size and the time of the last change
-    are covered.
+    without a package, the files that the words of the command name. If a file has more than 16 MiB, only its size and the time of its
+    last change are covered.
     """
     sources = _of_training() if spec.package is None else {spec.package: b"", **_of_training()}
     if spec.command is None:

@@ -41,7 +41,7 @@ METADATA = (".dist-info", ".egg-info")
 
 
 def check_tops(names: Iterable[str]) -> None:
-    """Raise BadFile if a top-level module or the metadata of a package would hide another module.
+    """Raise BadFile if a top-level name of an uploaded package would hide another module.
 
     Names of Python's standard library, of the service and of installed packages are refused.
 

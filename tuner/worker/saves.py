@@ -13,7 +13,7 @@ from tuner.tuning.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, 
 # The least cost of a save, expressed as time for which training is stalled. A save with a shorter stall still uses a core
 # during the training, and its dozen requests to object storage cost as much as a $1/h machine costs in a tenth of a second.
 LEAST_NS = NS // 10
-PIECE_NS = NS  # what counts as a step for the interval between saves in the middle of a long step
+PIECE_NS = NS  # in the middle of a long step, saves are planned as if each second of it were a step
 GUESS = SaveTimes(stall_ns=LEAST_NS, durable_ns=30_000_000)  # used until a save was measured
 
 

@@ -47,7 +47,7 @@ class _Failed(Exception):
 
 @dataclass
 class _AttemptResults:
-    """The results of one attempt until it ended."""
+    """The results of one attempt so far."""
 
     state: str = ""
     reports: list[dict[str, Any]] = field(default_factory=list)
