@@ -11,13 +11,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, NoResultFound
 
 from tuner.database.database import Database
 from tuner.database.ledger_tables import metadata
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import projects
 from tuner.domain.errors import Unavailable
 
-INSERT = Prepared(insert(projects))
-SELECT = Prepared(select(projects.c.created_at).where(projects.c.name == bindparam("of_name")))
-UPDATE = Prepared(update(projects).where(projects.c.name == "a").returning(projects.c.created_at))
+INSERT = PreparedStatement(insert(projects))
+SELECT = PreparedStatement(select(projects.c.created_at).where(projects.c.name == bindparam("of_name")))
+UPDATE = PreparedStatement(update(projects).where(projects.c.name == "a").returning(projects.c.created_at))
 
 
 @pytest.mark.parametrize("dialect", [sqlite.dialect(), psycopg.dialect()], ids=["sqlite", "postgresql"])
@@ -52,7 +52,9 @@ def test_errors_are_those_of_sqlalchemy(database: Database) -> None:
 
 
 def test_error_in_a_later_row_is_that_of_sqlalchemy(database: Database) -> None:
-    of_rows = Prepared(select(func.abs(projects.c.created_at)).order_by(projects.c.created_at.desc()))
+    of_rows = PreparedStatement(
+        select(func.abs(projects.c.created_at)).order_by(projects.c.created_at.desc())
+    )
     with database.write() as db:
         INSERT.run_all(db, [{"name": "a", "created_at": 1}, {"name": "b", "created_at": -(2**63)}])
     with pytest.raises(Unavailable, match="overflow"), database.read() as db:

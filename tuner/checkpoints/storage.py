@@ -29,7 +29,9 @@ STORAGE_CLASSES = {
     "gs": ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     "abfs": ("Hot", "Cool", "Cold"),
 }
-GS_CLASS = "storage_class"  # our name for the storage class; `Storage` adds it to gcsfs's table of file properties
+GS_CLASS = (
+    "storage_class"  # our name for the storage class; `Storage` adds it to gcsfs's table of file properties
+)
 MAX_TAGS = 10  # how many tags a file may have at S3 and Azure
 # The kind of object storage by the scheme of its URL.
 _KIND = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
@@ -327,7 +329,9 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # EINVAL: this file system cannot sync directories, which is not an error
+        if (
+            error.errno != errno.EINVAL
+        ):  # EINVAL: this file system cannot sync directories, which is not an error
             raise
     finally:
         os.close(handle)

@@ -48,7 +48,9 @@ class LocalWatch:
             return
         self._not_before = time.monotonic() + RETRY_S
         with (self._home / "watch.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # a service and a `tuner cluster` may share the head; only one may start the process
+            fcntl.flock(
+                file, fcntl.LOCK_EX
+            )  # a service and a `tuner cluster` may share the head; only one may start the process
             process = next(marked(self._mark), None)
             self._pid = self._start(head) if process is None else process.pid
 

@@ -16,7 +16,7 @@ Row = tuple[Any, ...]
 Parameters = Mapping[str, object]
 
 
-class Prepared:
+class PreparedStatement:
     """A statement that is passed to the database's Python driver directly.
 
     It runs in the caller's transaction. Errors are raised as SQLAlchemy's exceptions. Values are not converted, which is

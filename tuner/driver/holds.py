@@ -40,8 +40,13 @@ class AttemptLease:
     last_message_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
     target_step: int | None  #: The attempt may train up to this step. None if it may train to the end.
     from_step: int  #: The step of the checkpoint that the attempt continued from. 0 if there was none.
-    base: tuple[Cost, int] = (FREE, 0)  #: What it took to reach `from_step`: cost, and duration in nanoseconds.
-    carried_ns: int = 0  #: How long earlier attempts had trained the step after `from_step`, which they did not finish.
+    base: tuple[Cost, int] = (
+        FREE,
+        0,
+    )  #: What it took to reach `from_step`: cost, and duration in nanoseconds.
+    carried_ns: int = (
+        0  #: How long earlier attempts had trained the step after `from_step`, which they did not finish.
+    )
     meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
     settled: Meter = field(default_factory=Meter)  #: The meter reading up to which the cost is posted.
     posted: dict[CostKind, Cost] = field(default_factory=dict)  #: The cost that was posted so far, by kind.
@@ -58,7 +63,9 @@ class AttemptLease:
     assigned_at: Instant | None = None
     #: The place to which the trial moves once this attempt has saved and paused. None if it stays.
     moving: Place | None = None
-    again_until: int = 0  #: Up to this step, the attempt repeats training of earlier attempts. 0 if it repeats none.
+    again_until: int = (
+        0  #: Up to this step, the attempt repeats training of earlier attempts. 0 if it repeats none.
+    )
     again_ns: int = 0  #: Training time spent on repeating earlier training.
     usage: Usage | None = None
     #: The place of the machine that the attempt was given and pays for. None if the machine was not checked.

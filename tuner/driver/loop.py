@@ -302,7 +302,9 @@ class Loop:
             case do.Finish(trial):
                 turn.commands.append(lambda: self._world.finish(trial))
             case do.Stop(trial):
-                keep_best = self.state.ending is None  # if the job is ending, do not wait until the trial's best step is saved
+                keep_best = (
+                    self.state.ending is None
+                )  # if the job is ending, do not wait until the trial's best step is saved
                 turn.commands.append(lambda: self._world.stop(trial, keep_best=keep_best))
             case do.EndJob():
                 self._end_job(turn, command)

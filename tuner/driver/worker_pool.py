@@ -116,7 +116,9 @@ class WorkerPool:
         if over:
             self._forget(progress.trial, progress.attempt)
             if self._loop.is_on_wrong_machine(progress.trial, progress.attempt):
-                self._kill(worker)  # otherwise the worker would run the other waiting attempts on this wrong machine
+                self._kill(
+                    worker
+                )  # otherwise the worker would run the other waiting attempts on this wrong machine
         self._loop.progress(progress)
         # A worker whose machine is about to be taken away gets no further attempt. Nevertheless return True, so that Tune calls the worker
         # again: the worker refuses the call, and Tune removes it. After False, Tune would keep the worker for reuse.

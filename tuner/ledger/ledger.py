@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from tuner.database.ledger_tables import accounts, entries, holds
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.domain.cost import CostKind, total
 from tuner.domain.errors import Conflict
 from tuner.domain.ids import EXPORT_ID, entry_id
@@ -54,9 +54,9 @@ _SPENT_GPU_MS: BindParameter[int] = bindparam("spent_gpu_ms")
 AMOUNTS = ("limit_usd", "limit_gpu_ms", "posted_usd", "posted_gpu_ms", "held_usd", "held_gpu_ms")
 _AMOUNTS = [_A[name] for name in AMOUNTS]
 _OF_JOB = select(*_AMOUNTS).where(_A.job == bindparam("of_job"))
-_ACCOUNT, _LOCK_ACCOUNT = Prepared(_OF_JOB), Prepared(_OF_JOB.with_for_update())
-_PLACED = Prepared(select(_H.id).where(_H.id == bindparam("of_hold")))
-_RESERVE = Prepared(
+_ACCOUNT, _LOCK_ACCOUNT = PreparedStatement(_OF_JOB), PreparedStatement(_OF_JOB.with_for_update())
+_PLACED = PreparedStatement(select(_H.id).where(_H.id == bindparam("of_hold")))
+_RESERVE = PreparedStatement(
     update(accounts)
     .where(
         _A.job == bindparam("of_job"),
@@ -66,16 +66,16 @@ _RESERVE = Prepared(
     .values({"held_usd": _A.held_usd + _USD, "held_gpu_ms": _A.held_gpu_ms + _GPU_MS})
     .returning(*_AMOUNTS)
 )
-_PLACE = Prepared(insert(holds))
+_PLACE = PreparedStatement(insert(holds))
 _HOLD_FIELDS = (_H.id, _H.trial, _H.attempt, _H.slice, _H.usd, _H.gpu_ms, _H.placed_at, _H.ends_at)
-_OPEN_HOLD = Prepared(select(*_HOLD_FIELDS).where(_H.id == bindparam("of_hold"), _H.state == "open"))
-_CLOSE_HOLD = Prepared(
+_OPEN_HOLD = PreparedStatement(select(*_HOLD_FIELDS).where(_H.id == bindparam("of_hold"), _H.state == "open"))
+_CLOSE_HOLD = PreparedStatement(
     update(holds)
     .where(_H.id == bindparam("of_hold"), _H.state == "open")
     .values(state="settled")
     .returning(*_HOLD_FIELDS)
 )
-_SPEND = Prepared(
+_SPEND = PreparedStatement(
     update(accounts)
     .where(_A.job == bindparam("of_job"))
     .values(
@@ -86,7 +86,7 @@ _SPEND = Prepared(
     )
     .returning(*_AMOUNTS)
 )
-_ENTER = Prepared(insert(entries))
+_ENTER = PreparedStatement(insert(entries))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select
 
 from tuner.database.codec import decode
 from tuner.database.ledger_tables import budget_accounts, budget_holds, budgets
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import job_tags
 from tuner.domain.errors import NotFound
 from tuner.domain.ledger import Account, Allowance
@@ -30,7 +30,7 @@ from tuner.domain.time import Instant
 
 PERIODS_MAX = 40  # covers a month of daily periods, for which webhooks may be due
 
-_LOCK_BUDGETS = Prepared(
+_LOCK_BUDGETS = PreparedStatement(
     select(budgets.c.spec)
     .where(budgets.c.project == bindparam("of_project"))
     .order_by(budgets.c.name)
@@ -38,7 +38,7 @@ _LOCK_BUDGETS = Prepared(
 )
 # The key in `Connection.info` under which a connection keeps the budgets that its transaction has locked.
 _LOCKED = "locked shared budgets"
-_COUNTED_IN = Prepared(
+_COUNTED_IN = PreparedStatement(
     select(budget_holds.c.name, budget_holds.c.began_at)
     .where(budget_holds.c.hold == bindparam("of_hold"))
     .order_by(budget_holds.c.name)

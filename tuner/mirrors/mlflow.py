@@ -30,8 +30,8 @@ from tuner.mirrors.record import (
     ListModels,
     MirroredChanges,
     MirroredJob,
+    MirroredModel,
     MirroredTrial,
-    Model,
     Position,
 )
 
@@ -165,7 +165,7 @@ class MlflowMirror:
         status = "FAILED" if trial.state == "failed" else "FINISHED" if is_last else "RUNNING"
         self._end(known, status, trial.updated_at)
 
-    def _register(self, parent: _JobRun, job: MirroredJob, models: Sequence[Model]) -> None:
+    def _register(self, parent: _JobRun, job: MirroredJob, models: Sequence[MirroredModel]) -> None:
         """Upload the files of each model, and register them as a version of the MLflow model with the job's name.
 
         Models that are already registered, and models whose files are missing, are skipped.

@@ -75,7 +75,7 @@ class MirroredJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class MirroredModel:
     """Files of a trial that become a version of a registered model: a checkpoint, or an exported file."""
 
     trial: str
@@ -87,7 +87,7 @@ class Model:
 
 
 #: A function that returns the models of a job, given by its id, that must be registered.
-ListModels = Callable[[str], Sequence[Model]]
+ListModels = Callable[[str], Sequence[MirroredModel]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from tuner.mirrors.record import (
     Mirror,
     MirroredChanges,
     MirroredJob,
+    MirroredModel,
     MirroredReport,
     MirroredTrial,
-    Model,
     Position,
 )
 from tuner.service.best import best_trial
@@ -101,12 +101,12 @@ class StoredRecord:
         )
 
 
-def models(service: Service, job: str) -> list[Model]:
+def models(service: Service, job: str) -> list[MirroredModel]:
     """Return the best checkpoint of a job that has succeeded, and all files that its exports have delivered.
 
     If the job confirmed its best configurations, the trial that the confirmation chose is used.
     """
-    listed: list[Model] = []
+    listed: list[MirroredModel] = []
     with service.database.read() as db:
         row = jobs.get(db, job)
         store = CheckpointStore(service.settings.storage, row.project, job)
@@ -116,12 +116,12 @@ def models(service: Service, job: str) -> list[Model]:
                 chosen = choose(db, row, trial, None)
                 checkpoint = CheckpointId(chosen.step, chosen.attempt)
                 fetch = partial(_checkpoint, job, store, trial, checkpoint)
-                listed.append(Model(trial, f"step_{chosen.step}", {"step": str(chosen.step)}, fetch))
+                listed.append(MirroredModel(trial, f"step_{chosen.step}", {"step": str(chosen.step)}, fetch))
         for export in reversed(exports.of_job(db, job)):
             for variant in delivered(export):
                 tags = {"step": str(export.step), "export": export.id, "format": variant.format}
                 fetch = partial(_exported_file, job, store, export.id, str(variant.file))
-                listed.append(Model(export.trial, f"{export.id}/{variant.format}", tags, fetch))
+                listed.append(MirroredModel(export.trial, f"{export.id}/{variant.format}", tags, fetch))
     return listed
 
 

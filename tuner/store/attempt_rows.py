@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, update
 
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import attempt_usage
 from tuner.domain.cost import CostKind
 from tuner.domain.environment import Environment
@@ -16,14 +16,14 @@ from tuner.domain.records import AttemptRow, MachineFound
 from tuner.domain.usage import Usage
 
 _U = attempt_usage.c
-_UPDATE = Prepared(
+_UPDATE = PreparedStatement(
     update(attempt_usage).where(
         _U.job == bindparam("of_job"),
         _U.trial == bindparam("of_trial"),
         _U.attempt == bindparam("of_attempt"),
     )
 )
-_INSERT = Prepared(insert(attempt_usage))
+_INSERT = PreparedStatement(insert(attempt_usage))
 # Fields of an attempt that are stored unchanged, in columns of the same name.
 _SAME = [
     "trial",

@@ -11,7 +11,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, inser
 
 from tuner.database.codec import encode, finite, metrics_json, type_name
 from tuner.database.database import Database
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import attempts, checkpoints, events, reports, trials
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
@@ -41,27 +41,29 @@ _OF_ATTEMPT: BindParameter[int] = bindparam("of_attempt")
 _OF_STEP: BindParameter[int] = bindparam("of_step")
 _T, _R, _C = trials.c, reports.c, checkpoints.c
 _INSERT_EVENT, _INSERT_TRIAL, _INSERT_ATTEMPT, _INSERT_REPORT, _INSERT_CHECKPOINT = (
-    Prepared(insert(table)) for table in (events, trials, attempts, reports, checkpoints)
+    PreparedStatement(insert(table)) for table in (events, trials, attempts, reports, checkpoints)
 )
-_UPDATE_TRIAL = Prepared(update(trials).where(_T.job == _OF_JOB, _T.trial == _OF_TRIAL))
-_UPDATE_ATTEMPT = Prepared(
+_UPDATE_TRIAL = PreparedStatement(update(trials).where(_T.job == _OF_JOB, _T.trial == _OF_TRIAL))
+_UPDATE_ATTEMPT = PreparedStatement(
     update(attempts).where(
         attempts.c.job == _OF_JOB, attempts.c.trial == _OF_TRIAL, attempts.c.attempt == _OF_ATTEMPT
     )
 )
-_REACHED = Prepared(
+_REACHED = PreparedStatement(
     select(_R.usd, _R.gpu_ms, _R.duration_ns).where(
         _R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.step == _OF_STEP
     )
 )
-_UPDATE_CHECKPOINT = Prepared(
+_UPDATE_CHECKPOINT = PreparedStatement(
     update(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
 )
-_DELETE_CHECKPOINT = Prepared(
+_DELETE_CHECKPOINT = PreparedStatement(
     delete(checkpoints).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
 )
-_SAVED_BY = Prepared(select(_C.attempt).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP))
-_METRICS_OF_CHECKPOINTS = Prepared(
+_SAVED_BY = PreparedStatement(
+    select(_C.attempt).where(_C.job == _OF_JOB, _C.trial == _OF_TRIAL, _C.step == _OF_STEP)
+)
+_METRICS_OF_CHECKPOINTS = PreparedStatement(
     select(_R.value, _C.step)
     .join(checkpoints, (_C.job == _R.job) & (_C.trial == _R.trial) & (_C.step == _R.step))
     .where(_R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.value.is_not(None), _R.violation == 0)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from sqlalchemy import BindParameter, Connection, bindparam, insert, select, update
 
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import jobs, launches
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
@@ -63,7 +63,7 @@ _LIVE = (
 )
 _NOW: BindParameter[int] = bindparam("now")
 _PUT_OFF = (launches.c.state == "wanted") & (launches.c.not_before > _NOW) & (launches.c.wanted_at <= _NOW)
-_LOCK_NEWEST = Prepared(
+_LOCK_NEWEST = PreparedStatement(
     select(launches.c.epoch, launches.c.state).where(launches.c.job == bindparam("of_job")).with_for_update()
 )
 _ACTIONABLE = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import front
 from tuner.domain.job import JobSpec
 from tuner.domain.objective import Mode, number
@@ -29,8 +29,8 @@ from tuner.domain.records import ReportRow
 _F = front.c
 _OF_JOB = _F.job == bindparam("of_job")
 _LOAD = select(_F.step, _F.loss, _F.second_loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
-_REMOVE_ALL = Prepared(delete(front).where(_OF_JOB))
-_REMOVE_WORSE = Prepared(
+_REMOVE_ALL = PreparedStatement(delete(front).where(_OF_JOB))
+_REMOVE_WORSE = PreparedStatement(
     delete(front).where(
         _OF_JOB,
         _F.loss >= bindparam("of_loss"),
@@ -40,7 +40,7 @@ _REMOVE_WORSE = Prepared(
         _F.duration_ns >= bindparam("of_duration_ns"),
     )
 )
-_INSERT = Prepared(insert(front))
+_INSERT = PreparedStatement(insert(front))
 _NAMES = ("loss", "second_loss", "usd", "gpu_ms", "duration_ns")
 Point = tuple[float, float, int, int, int]
 

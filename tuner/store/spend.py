@@ -74,9 +74,7 @@ class SpendRow:
     moved_bytes: int = (
         0  #: The part of `read_bytes` and `written_bytes` that attempts outside the storage's region moved.
     )
-    unplaced_bytes: int = (
-        0  #: The part of `read_bytes` and `written_bytes` for which it is not known whether it was moved between regions.
-    )
+    unplaced_bytes: int = 0  #: The part of `read_bytes` and `written_bytes` for which it is not known whether it was moved between regions.
     transfer_usd: Money | None = (
         None  #: Cost of moving `moved_bytes` between regions. None if it is not known.
     )
@@ -84,9 +82,7 @@ class SpendRow:
     data_read_bytes: int = 0  #: Size of the datasets that the attempts downloaded.
     #: The part of the datasets that attempts in another region downloaded from buckets.
     data_moved_bytes: int = 0
-    data_unplaced_bytes: int = (
-        0  #: The part of `data_read_bytes` from buckets for which it is not known whether it was moved between regions.
-    )
+    data_unplaced_bytes: int = 0  #: The part of `data_read_bytes` from buckets for which it is not known whether it was moved between regions.
     #: What the cloud of the buckets charges for moving `data_moved_bytes`. None if it is not known.
     data_transfer_usd: Money | None = None
 

@@ -47,9 +47,7 @@ STAMPS = frozenset(
     "etag contentmd5 md5hash crc32c digest generation lastmodified updated mtime modified created".split()  # noqa: SIM905
 )
 AT_ONCE = 16  # how many files of a folder are downloaded at once
-LOG_EVERY_S = (
-    0.5  # seconds between two lines in the log; if a process is killed, the bytes after its last line are not counted
-)
+LOG_EVERY_S = 0.5  # seconds between two lines in the log; if a process is killed, the bytes after its last line are not counted
 WAIT_S = 0.2  # time between two checks whether another process has finished its download
 HTTP_SILENCE_S = 60
 CREDENTIALS = (
@@ -360,7 +358,11 @@ def _file_system(url: str, options: dict[str, Any], loop: object) -> tuple[Any, 
 async def _end_connections(file_system: Any) -> None:
     import asyncio
 
-    for name in ("_session", "_s3", "service_client"):  # the names of the connection in http and gcsfs, in s3fs, and in adlfs
+    for name in (
+        "_session",
+        "_s3",
+        "service_client",
+    ):  # the names of the connection in http and gcsfs, in s3fs, and in adlfs
         connection = getattr(file_system, name, None)
         with contextlib.suppress(Exception):
             closing = connection.close() if connection is not None else None

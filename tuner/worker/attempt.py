@@ -87,7 +87,9 @@ class RunningAttempt:
     parts: list[tuple[int, int]] = field(default_factory=list)
     # the newest stored checkpoint from the middle of a step, to be sent with the next result
     stored_part: dict[str, int] | None = None
-    carried_ns: int = 0  # how long earlier attempts had trained the step in the middle of which this attempt began
+    carried_ns: int = (
+        0  # how long earlier attempts had trained the step in the middle of which this attempt began
+    )
     reported_train_ns: int = 0  # the attempt's training time at its last report
     # the step whose state the child keeps in memory, because it is the job's best
     kept_step: int | None = None
@@ -95,7 +97,10 @@ class RunningAttempt:
     job_best: StagedScore = WORST  # the best report of the job that the driver has sent
     own_best: StagedScore = WORST  # the best report of this attempt
     closing: bool = False  # whether the child was ordered to stop
-    closes_with: Position = (0, 0)  # the state that the attempt's last checkpoint must hold; zeros without such a checkpoint
+    closes_with: Position = (
+        0,
+        0,
+    )  # the state that the attempt's last checkpoint must hold; zeros without such a checkpoint
     # Whether the child was ordered to stop because its lease ends in the middle of a step
     lease_is_over: bool = False
     state: str | None = None  # how the attempt ended; None while it runs
@@ -484,10 +489,14 @@ class RunningAttempt:
         self.asked_at = now
         if not reply.save:
             return step, 0
-        self.messages_since_report = 0  # the ordered save causes further messages, which must not count as flooding
+        self.messages_since_report = (
+            0  # the ordered save causes further messages, which must not count as flooding
+        )
         trained = self.watch.of("train")
         of_step = trained - self.reported_train_ns
-        if step == self.restored:  # the attempt is still in its first step, which earlier attempts may have begun
+        if (
+            step == self.restored
+        ):  # the attempt is still in its first step, which earlier attempts may have begun
             begins = not step and not self.carried_ns
             of_step += self.carried_ns + (self.watch.of("setup") if begins else 0)
         self.parts.append((trained, of_step))

@@ -115,7 +115,9 @@ def _join_ranks(variables: Mapping[str, str]) -> None:
     if not variables:
         return
     os.environ.update(variables)
-    if "torch" in sys.modules:  # the fork server imported it before the variables were set, so they do not change its threads
+    if (
+        "torch" in sys.modules
+    ):  # the fork server imported it before the variables were set, so they do not change its threads
         sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
 
 

@@ -50,7 +50,9 @@ class StandIn(ModuleType):
             self.imported().graph_break(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # the import system looks up such names; only __path__ needs the module
+        if (
+            name.startswith("__") and name != "__path__"
+        ):  # the import system looks up such names; only __path__ needs the module
             raise AttributeError(name)
         return getattr(self.imported(), name)
 
@@ -83,7 +85,9 @@ class _Imported(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
-        if spec is not None and spec.loader is self:  # give the module back its own spec; torch._dynamo.config has kept it
+        if (
+            spec is not None and spec.loader is self
+        ):  # give the module back its own spec; torch._dynamo.config has kept it
             module.__spec__ = spec.loader_state
 
 

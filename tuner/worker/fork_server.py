@@ -211,7 +211,9 @@ def _serve(control: socket.socket, own: tuple[int, ...], package: str, dynamo_ne
         if dynamo_needed[0]:
             dynamo_needed[0] = 0
             gc.disable()
-            with contextlib.suppress(Exception):  # a child that needs torch._dynamo imports it and reports the error
+            with contextlib.suppress(
+                Exception
+            ):  # a child that needs torch._dynamo imports it and reports the error
                 end_stand_in()
             gc.collect()
             gc.freeze()

@@ -36,7 +36,7 @@ INSTEAD = "describe the parameters under search_space in the job file"
 Objective = Callable[[Any], Any]
 
 
-class _Recorded(BaseException):
+class _SpaceRecorded(BaseException):
     """Ends a run at its first report. Objectives do not catch it, because it is not an Exception."""
 
 
@@ -52,7 +52,7 @@ class _EndsAtReport:
 
     def recv_bytes(self) -> bytes:
         if not self._begin:
-            raise _Recorded
+            raise _SpaceRecorded
         return self._begin.pop()
 
     def send_bytes(self, data: bytes) -> None:
@@ -74,10 +74,10 @@ class RecordingTrial(LookupTrial):
         return parameter.choices[0] if isinstance(parameter, Categorical) else parameter.low
 
     def report(self, value: float, step: int) -> None:
-        raise _Recorded
+        raise _SpaceRecorded
 
     def should_prune(self) -> bool:
-        raise _Recorded
+        raise _SpaceRecorded
 
 
 def recorded_space(objective: Objective, *, limit_s: float = LIMIT_S) -> Space:
@@ -177,7 +177,7 @@ class _Runs:
         channel.open_channel(cast(Connection, _EndsAtReport()))  # for a SpotSafe in the objective
         try:
             self.objective(trial)
-        except (_Recorded, TrialPruned, channel.StopTraining):  # StopTraining is a SystemExit
+        except (_SpaceRecorded, TrialPruned, channel.StopTraining):  # StopTraining is a SystemExit
             pass
         except SpaceRefused:
             raise

@@ -66,7 +66,9 @@ def run(config: Mapping[str, Any]) -> None:
     assert channel is not None
     become_subreaper()  # so that processes of the program that lose their parent remain descendants of this one
     if channel.begin.variables:
-        place = Path(tempfile.gettempdir(), "program")  # all ranks on a node use this directory, with the checkpoint in it
+        place = Path(
+            tempfile.gettempdir(), "program"
+        )  # all ranks on a node use this directory, with the checkpoint in it
         place.mkdir(exist_ok=True)
     else:
         place = Path(tempfile.mkdtemp(prefix="program-"))
@@ -216,7 +218,9 @@ class Program:
                 return
             data = os.read(output, 1 << 16)
             if not data:
-                time.sleep(wait_s)  # the program closed its output, but may still run, so do not check again at once
+                time.sleep(
+                    wait_s
+                )  # the program closed its output, but may still run, so do not check again at once
                 return
             sys.stdout.buffer.write(data)
             sys.stdout.flush()

@@ -167,7 +167,9 @@ class Peer:
 
     def check(self, message: ChildMessage) -> None:
         """Count a message. Raise InvalidMessage if the process floods the supervisor."""
-        waits = isinstance(message, ReportMessage | AskMessage)  # the process waits for the reply, so it cannot flood
+        waits = isinstance(
+            message, ReportMessage | AskMessage
+        )  # the process waits for the reply, so it cannot flood
         self.messages = 0 if waits else self.messages + 1
         if self.messages > MAX_BETWEEN_REPORTS:
             raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")

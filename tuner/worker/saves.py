@@ -83,7 +83,9 @@ class Saves:
     def ordered_within(self, step_ns: int, now: int) -> None:
         """Note that a save was ordered in the middle of a step, of which `step_ns` nanoseconds have passed."""
         self.ordered_at, self._ordered = now, True
-        self._trained_ns = self._stalled_ns - step_ns  # negative: `stepped` will later add the whole step, including the part that is saved now
+        self._trained_ns = (
+            self._stalled_ns - step_ns
+        )  # negative: `stepped` will later add the whole step, including the part that is saved now
 
     def is_cheap(self, step_ns: int) -> bool:
         """Return whether saving at every step costs little.

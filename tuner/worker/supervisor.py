@@ -694,7 +694,9 @@ class Supervisor:
                 self._describe(attempt)
                 self._count_reads(attempt)
                 result = attempt.result("waiting" if attempt.announced_waiting else "running")
-                self.reply_if_due(attempt)  # the child may wait because too many reports were unsent until now
+                self.reply_if_due(
+                    attempt
+                )  # the child may wait because too many reports were unsent until now
                 return result
         self._clear(attempt)
         with self._changed:
@@ -753,10 +755,10 @@ class Supervisor:
         self._kill_orphans()
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
         grace_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
-        target_step = time.monotonic() + grace_s
+        deadline = time.monotonic() + grace_s
         self._publisher.settle(grace_s)
         # Wait for artifacts only within the rest of that time, because waiting twice would take longer than the lease pays for.
-        rest_s = max(0.0, target_step - time.monotonic())
+        rest_s = max(0.0, deadline - time.monotonic())
         self._artifact_publisher.settle(rest_s if attempt.notice is None else min(rest_s, EXIT_GRACE_S))
         for folder in (self._restore_dir(attempt), self._home / "cwd"):
             wipe(folder)
