@@ -14,8 +14,8 @@ class Session(BaseModel):
 class AuditEntry(Answer):
     """One change that a user made.
 
-    `user` is `operator` if the service's own key was used. `key` is the id of the user's key. `request` is the `X-Request-Id` of the
-    answer. `before` is null for a created object, `after` for a removed one.
+    `user` is `operator` if the service's own key was used. `key` is the id of the user's key. `request` is the `X-Request-Id` in the answer
+    to the request that made the change. `before` is null for a created object, `after` for a removed one.
     """
 
     seq: int
@@ -35,10 +35,10 @@ class AuditPage(Answer):
 
 
 class WhoAmI(Answer):
-    """The caller, the project and the role that the key gives.
+    """The user who sent the request, and the project and role that the user's key grants.
 
-    `user` is `operator` for the service's own key. `role` is viewer, submitter, admin or operator. `key` is the id of the user's key;
-    it is null for the operator, who uses the service's own key.
+    `user` is `operator` for the service's own key. `role` is viewer, submitter, admin or operator. `key` is the id of the user's key; it is
+    null for the operator, who uses the service's own key.
     """
 
     user: str
@@ -81,8 +81,8 @@ class UserPage(Answer):
 
 
 class MemberRequest(Body):
-    """The role to give. A `viewer` reads. A `submitter` also submits and changes jobs. An `admin` also manages shared budgets, members
-    and keys.
+    """The new role of a member. A `viewer` can only read. A `submitter` can also submit and change jobs. An `admin` can also manage shared
+    budgets, members and keys.
     """
 
     role: str
@@ -91,8 +91,8 @@ class MemberRequest(Body):
 class Member(Answer):
     """A member of a project.
 
-    `since` is when the user got their first role in the project. `disabled` is null unless the operator asks, because a user is
-    disabled in all projects and an admin sees only one.
+    `since` is when the user got their first role in the project. `disabled` says whether the user is disabled in all projects. Only the
+    operator sees it; it is null for other callers, because they see only one project.
     """
 
     user: str

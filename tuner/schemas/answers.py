@@ -25,10 +25,11 @@ Evidence = Annotated[
 class TrialCurve(Answer):
     """The learning curve of one trial, as parallel arrays.
 
-    At `steps[i]` the trial reported `metric[i]`, which is null if that report lacks the metric. Training it to that step takes
-    `cost_usd[i]`. By then the job had spent `spent_usd[i]`, which is null if the step comes from an earlier job. `best_metric` (the
-    best value of the objective) and `total_usd` (the amount spent on the trial) are exact. `preemptions_at` lists the last steps before
-    its machines were taken away. `promotions_at` lists the rungs from which it was promoted.
+    At `steps[i]` the trial reported `metric[i]`, which is null if that report lacks the metric. `cost_usd[i]` is the cost of training the
+    trial from the beginning to that step. `spent_usd[i]` is what the whole job had spent by then; it is null if the step was trained in an
+    earlier job. The arrays may be rounded, but `best_metric` (the best value of the objective) and `total_usd` (the amount spent on the
+    trial) are exact. `preemptions_at` lists the last step before each preemption of the trial. `promotions_at` lists the rungs from which
+    it was promoted.
     """
 
     id: str
@@ -50,9 +51,9 @@ class TrialCurve(Answer):
 class Curves(Answer):
     """The learning curves of all trials of a job, with all reports up to event `seq`. The stream of events continues from there.
 
-    `metric` is the metric of the arrays. `metrics` are the names that `?metric=` accepts. `objective` and `mode` belong to the metric
-    that the job optimizes. If `rounded` is true, there are so many points that numbers in arrays are rounded to the precision of a
-    chart. `GET /v1/jobs/{job}/trials/{trial}` has the exact numbers.
+    `metric` is the metric of the arrays. `metrics` are the names that `?metric=` accepts. `objective` and `mode` belong to the metric that
+    the job optimizes. `rounded` is true if the job has so many reports that the numbers in the arrays are rounded to the precision of a
+    chart. `GET /v1/jobs/{job}/trials/{trial}` returns the exact numbers.
     """
 
     job: str
@@ -68,9 +69,10 @@ class Curves(Answer):
 class TrialLog(Answer):
     """The output of an attempt, as text without terminal control sequences.
 
-    `attempts` lists the attempts that have a log of the requested node. `at` is the time up to which this log is current. Of the `bytes_total` bytes that
-    were printed, `bytes_left_out` are not in `text`. Pass `bytes_until` as `after` to continue from here. If `complete` is true, no
-    more output will follow. If `ended` is true but `complete` is not, the worker was lost, and with it the output of its last seconds.
+    `attempts` lists the attempts that have a log of the requested node. `at` is the time up to which this log is current. Of the
+    `bytes_total` bytes that were printed, `bytes_left_out` are not in `text`. Pass `bytes_until` as `after` to continue from here. If
+    `complete` is true, no more output will follow. If `ended` is true but `complete` is not, the worker was lost, and with it the output of
+    its last seconds.
     """
 
     job: str
@@ -105,8 +107,8 @@ class PackagePage(Answer):
 
 
 class Change(Answer):
-    """A suggested change. `setting` is a setting of the job, named as in its YAML file, or of the trainable. `now` is null if the
-    present value is not known.
+    """A suggested change. `setting` is a setting of the job, named as in its YAML file, or of the trainable. `now` is its present value, or
+    null if that is not known. `then` is the suggested value, and `how` says how to make the change, or what else it causes.
     """
 
     setting: str
@@ -135,7 +137,7 @@ class Finding(Answer):
 
 
 class NotMeasured(Answer):
-    """Something that could not be judged, why not, and how to have it measured."""
+    """A question about the job that the advice could not answer (`what`), the reason (`why`), and how to measure what is missing (`how`)."""
 
     what: str
     why: str
@@ -160,9 +162,9 @@ class Advice(Answer):
 
 
 class ReplayDecision(Answer):
-    """Something that was decided or recorded, in plain words.
+    """A decision that a replay made, or the recorded item that it was compared with.
 
-    If it is a command, an event, a trial or the job's state, `fields` contains its `type` and its values.
+    `summary` describes it in plain words. For a command, an event, a trial or the job's state, `fields` contains its `type` and its values.
     """
 
     summary: str
@@ -170,11 +172,12 @@ class ReplayDecision(Answer):
 
 
 class ReplayDifference(Answer):
-    """The first event at which a replay differs.
+    """The first event at which a replay differs from the record, or at which two policies differ.
 
-    `decided` is what the job's own policy decides. `recorded` is what the record shows instead. If two policies were compared,
-    `instead` is what the other policy decides, and `recorded` is null. `code` is one of `answer`, `commands`, `not_permitted`,
-    `answer_missing`, `event_missing`, `not_possible`, `warm_start`, `trial_state`, `trial_config`, `trial_missing` and `job_end`.
+    `decided` is what the job's own policy decides. If it was compared with the record, `recorded` is what the record contains instead, and
+    `instead` is null. If it was compared with another policy, `instead` is what that policy decides, and `recorded` is null. `code` is one
+    of `answer`, `commands`, `not_permitted`, `answer_missing`, `event_missing`, `not_possible`, `warm_start`, `trial_state`,
+    `trial_config`, `trial_missing` and `job_end`.
     """
 
     code: str
@@ -203,9 +206,10 @@ class NotChecked(Answer):
 class Replay(Answer):
     """The replay of a job's recorded events.
 
-    `difference` is null if there is none. `events`, `decisions` and `answers` count the events that were replayed, the commands that
-    were decided on them, and the sampler's answers among the events. `policy` is the job's own; `instead` is the other policy that it
-    was compared with, or null if the record was compared. `concurrent_trials` is how many trials could run at once.
+    `difference` is the first difference that was found, or null if nothing differs. `events` is the number of replayed events, `decisions`
+    the number of commands that were decided on them, and `answers` the number of the sampler's answers that were computed again and
+    compared. `policy` is the job's own policy. `instead` is the policy with which it was compared, or null if it was compared with the
+    record. `concurrent_trials` is how many trials could run at once.
     """
 
     job: str
@@ -223,9 +227,10 @@ class Replay(Answer):
 class Trial(Answer):
     """A trial and its totals.
 
-    `metric` is the best value of the objective that the trial reported at any step. `latest_metric` is the value at its newest step.
-    `violation` is by how much that step violates the job's constraints. It is 0 if the step keeps all of them, and null before the first
-    report. Only steps that keep them count for `metric`.
+    `metric` is the best value of the objective over all steps that satisfy the job's constraints. `latest_metric` is the value at the
+    newest step. `violation` is the amount by which the newest step violates the constraints: 0 if it satisfies all of them, and null before
+    the first report.
+
     `paid_usd`, also available as `cost_usd`, is the amount paid for the trial. `preemptions` counts the attempts that ended because the
     cloud took their machine away.
     """
@@ -255,9 +260,9 @@ class TrialPage(Answer):
 class CurvePoint(Answer):
     """One step of a learning curve.
 
-    `violation` is by how much the step violates the job's constraints. It is 0 if it keeps all of them.
-    `cost_to_train_usd`, also available as `cost_usd`, is the cost of training the configuration from step 0 to this step.
-    `duration_seconds` is likewise counted from step 0.
+    `violation` is the amount by which the step violates the job's constraints, or 0 if it satisfies all of them. `cost_to_train_usd`, also
+    available as `cost_usd`, is the cost of training the configuration from step 0 to this step. `duration_seconds` is likewise counted from
+    step 0.
     """
 
     step: int
@@ -281,7 +286,7 @@ class Machine(Answer):
 
 
 class Artifact(Answer):
-    """A file that a trial reported with its metrics at `step`. `content_type` is the type with which it is sent."""
+    """A file that a trial reported with its metrics at `step`. `content_type` is the media type with which the service sends the file."""
 
     name: str
     step: int
@@ -307,10 +312,10 @@ class DeletedArtifacts(Answer):
 class StoredJob(Answer):
     """The files of a job in the storage.
 
-    `retain` and `keep_for_seconds` are the job's policy. `keeps` names the trials whose files it keeps now, and is null if the job has
-    not ended. `needed_by` says why no file may be deleted, and is null if none is needed. `next_deletion` is when the job next keeps
-    fewer files, or null if never. `storage_gb_months` is the size times the time in which the files were stored so far, in months of 730
-    hours, and `storage_usd` is what that cost.
+    `retain` and `keep_for_seconds` are the job's retention policy. `keeps` names the trials whose files the policy keeps now; it is null if
+    the job has not ended. `needed_by` says why no file may be deleted; it is null if nothing needs the files. `next_deletion` is when the
+    policy will next keep fewer files, or null if that never happens. `storage_gb_months` is the size of the files times the time for which
+    they have been stored so far, in months of 730 hours. `storage_usd` is the cost of this storage.
     """
 
     job: str
@@ -342,7 +347,8 @@ class AttemptUsage(Answer):
 
     `cpu_seconds` is the processor time used within `wall_seconds`. `gpu_percent_sum` is the sum of `gpu_samples` samples of GPU
     utilisation, each in percent. `facts` describes how the attempt trains, as recorded by tuner's training helpers. `data_read_bytes` is
-    what `tuner.training.dataset` downloaded, 0 if all was in the cache, and `data_bucket_bytes` the part from a bucket of a cloud.
+    the size of the data that `tuner.training.dataset` downloaded: 0 if all of it was in the cache. `data_bucket_bytes` is the part of it
+    that came from a bucket of a cloud.
     """
 
     wall_seconds: float | None
@@ -381,8 +387,9 @@ class Attempt(Answer):
     """One continuous execution of a trial on one worker.
 
     `end` is null while the attempt runs. `node` is the id of its node in the cluster, or null until it is known. `usd_per_hour` is the
-    price of the trial's share of a machine of `market`. `machine` is the machine that the attempt ran on and is billed for, or null if
-    the machine was not checked. `environment` is null for attempts that never began to train and for attempts of earlier releases.
+    price of the share of the machine that the trial uses, on the market `market`. `machine` is the machine that the attempt ran on and is
+    billed for, or null if the machine was not checked. `environment` is null for attempts that never began to train and for attempts of
+    earlier releases.
     """
 
     attempt: int
@@ -403,7 +410,11 @@ class Attempt(Answer):
 
 
 class Inherited(Answer):
-    """The trial of an earlier job that this trial continued: its last step used, and the cost of training it to that step."""
+    """The trial of an earlier job that this trial continued.
+
+    `step` is the last step that was taken over from the earlier trial. `cost_usd` and `gpu_hours` are the cost of training the
+    configuration to that step.
+    """
 
     job: str
     trial: str
@@ -443,11 +454,11 @@ class TrialBill(Answer):
 
 
 class Savings(Answer):
-    """Comparison of the bill without exports with two alternatives; null if not known.
+    """What the job saved compared with two alternatives, without exports. An amount that is not known is null.
 
-    `full_fidelity_usd` is the cost of training the same trials to the last step, and `against_full_fidelity_usd` the amount saved
-    against it. `on_demand_usd` is the on-demand price of everything that was paid for, including the work that interruptions caused,
-    and `against_on_demand_usd` the amount saved against it. The latter is 0 if nothing was bought on a spot market.
+    `full_fidelity_usd` is the cost of training the same trials to the last step, and `against_full_fidelity_usd` the amount saved against
+    it. `on_demand_usd` is the on-demand price of everything that was paid for, including the work that interruptions caused, and
+    `against_on_demand_usd` the amount saved against it. `against_on_demand_usd` is 0 if nothing was bought on a spot market.
     """
 
     full_fidelity_usd: Usd | None
@@ -513,19 +524,19 @@ class SpentPoint(Answer):
 
 
 class PeerEstimate(Answer):
-    """Estimate of the amount that another search method would have spent to reach this job's best. The method is replayed on the job's
-    own learning curves in random orders.
+    """Estimate of the amount that another search method would have spent to reach the best metric of this job. The method is replayed on
+    the job's own learning curves in random orders.
 
     `method` is `random_search` (every trial is trained to the last step) or `stopping_asha` (the decisions of Ray Tune's
-    AsyncHyperBandScheduler with reduction factor 3). `status` is `estimated`, `unreached` (the method would have missed that best in at
-    least half of the orders) or `not_enough_data`.
+    AsyncHyperBandScheduler with reduction factor 3). `status` is `estimated`, `unreached` (in at least half of the orders, the method would
+    not have reached that metric) or `not_enough_data`.
 
-    `usd` is the median over the orders; `low_usd` and `high_usd` are the 5th and 95th percentile. They are null if too many orders did
-    not reach the best. `saved_usd` is `usd` minus the report's `best_spent_usd`; it is negative if the other method would have been
+    `usd` is the median over the orders; `low_usd` and `high_usd` are the 5th and 95th percentile. An amount is null if too many orders did
+    not reach the metric. `saved_usd` is `usd` minus the report's `best_spent_usd`; it is negative if the other method would have been
     cheaper.
 
-    If `is_biased_low` is true, the assumptions favour the other method, so it should really need more; the figure may still be too high
-    by chance. `note` says how the estimate was made, which assumptions it uses and what is missing.
+    If `is_biased_low` is true, the assumptions favour the other method, so its real cost is probably higher than `usd`. `usd` may still be
+    too high by chance. `note` says how the estimate was made, which assumptions it uses and what is missing.
     """
 
     method: str
@@ -542,8 +553,8 @@ class PeerEstimate(Answer):
 class JobReport(Answer):
     """The results that the job's spend bought.
 
-    `best_curve` lists, in order, each report that was better than all earlier ones. `best_spent_usd` is the amount spent when a metric
-    as good as the best was first reported. `trials` counts the trials that reported the metric.
+    `best_curve` lists, in order, each report that was better than all earlier ones. `best_spent_usd` is what the job had spent when its
+    best metric was first reported. `trials` counts the trials that reported the metric.
     """
 
     job: str
@@ -560,8 +571,9 @@ class JobReport(Answer):
 class Trainable(Answer):
     """A function or class that can be tuned.
 
-    `search_space` and `objective` are suggestions of its author, or `search_space` is what an Optuna objective suggests. `error` says why
-    it cannot be tuned. It is null if the trainable has not been imported. `code` says why a search space cannot be recorded.
+    `search_space` and `objective` are suggestions of the trainable's author. For an Optuna objective, `search_space` is the recorded space
+    instead. `error` says why the trainable cannot be tuned. It is null if no reason is known, for example because the trainable has not
+    been imported. `code` says why a search space cannot be recorded.
     """
 
     trainable: str
@@ -573,8 +585,8 @@ class Trainable(Answer):
 
 
 class Trainables(Answer):
-    """The trainables found. If `truncated` is true, there are more source files than were read, so some trainables may be missing from
-    the list. They can still be used by name.
+    """The trainables that were found. If `truncated` is true, the limit on source files was reached before all of them were read, so the
+    list may be incomplete. A trainable that is missing from the list can still be used by name.
     """
 
     items: list[Trainable]

@@ -71,8 +71,9 @@ Time = Annotated[str, BeforeValidator(lambda at: rfc3339(at) if isinstance(at, i
 class Answer(BaseModel):
     """Base class of answers.
 
-    Unknown fields are allowed, so that an older client can read the answers of a newer server. `model_validate` accepts a view of the
-    service, too. It reads the fields from the view's attributes of the same name, or from the attribute that `validation_alias` names.
+    Unknown fields are allowed, so that an older client can read the answers of a newer server. `model_validate` also accepts an internal
+    object of the service. It reads each field from the object's attribute with the same name, or from the attribute that the field's
+    `validation_alias` names.
     """
 
     model_config = ConfigDict(

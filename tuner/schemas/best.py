@@ -7,11 +7,11 @@ from tuner.schemas.job import Best
 
 
 class PricedBest(Best):
-    """A trial at a step, with its cost.
+    """A trial at one of its steps, with the cost of training to that step.
 
-    If the request names another machine, `cost_to_train_usd`, `gpu_hours` and `duration_seconds` are those on that machine.
-    `cost_low_usd` and `cost_high_usd` then bound the cost, according to how well the machine's speed is known. `as_run_usd` and
-    `as_run_seconds` are the recorded figures.
+    If the request names another machine, `cost_to_train_usd`, `gpu_hours` and `duration_seconds` are computed for that machine. How well
+    its speed is known determines the bounds `cost_low_usd` and `cost_high_usd`. `as_run_usd` and `as_run_seconds` are the recorded cost and
+    time.
     """
 
     cost_low_usd: Usd
@@ -21,15 +21,15 @@ class PricedBest(Best):
 
 
 class Pricing(Answer):
-    """The machine that costs are calculated for.
+    """The machine for which costs are calculated, if it is not the recorded one.
 
-    Training takes there its recorded time × `relative_time` × (1 + `interruption_overhead`). Each hour costs `trial_usd_per_hour`,
-    which is the trial's share of `usd_per_hour` for the whole machine.
+    Training on this machine takes the recorded time × `relative_time` × (1 + `interruption_overhead`). Each hour costs
+    `trial_usd_per_hour`, which is the trial's share of `usd_per_hour`, the price of the whole machine.
 
-    `relative_time` is the time that the same training takes there, as a multiple of its recorded time; `relative_time_low` and
-    `relative_time_high` bound it. `speed_source` is `same_machine`, `measured` (trials of this trainable ran on both machines; the
-    bounds are the middle 80 %), `catalogued` (from the data sheets of both accelerators) or `assumed_same`. `interruption_overhead` is
-    measured on spot machines. It is null if it is not known or does not apply.
+    `relative_time` is the time that the same training takes on this machine, as a multiple of its recorded time; `relative_time_low` and
+    `relative_time_high` bound it. `speed_source` is `same_machine`, `measured` (trials of this trainable ran on both machines; the bounds
+    are the middle 80 %), `catalogued` (from the data sheets of both accelerators) or `assumed_same`. `interruption_overhead` is measured on
+    spot machines. It is null if it is not known or does not apply.
     """
 
     instance_type: str
@@ -47,7 +47,10 @@ class Pricing(Answer):
 
 
 class NextPoint(Answer):
-    """The next point on the Pareto front: its extra training cost over the best within the limits, and how much better it is."""
+    """The cheapest point with a better metric than the best one within the limits.
+
+    `extra_usd` is its training cost minus that of the best point within the limits. `gain` is how much better its metric is.
+    """
 
     trial: str
     step: int
@@ -59,12 +62,13 @@ class NextPoint(Answer):
 
 
 class Continuation(Answer):
-    """Continuing a trial that was cut short to the last step, from its newest checkpoint or from the beginning (`from_step` 0).
+    """A forecast of the result if a trial that has not reached the last step (`to_step`) is trained to it.
 
-    `extra_usd` assumes the pace and price of its steps so far. `expected_metric` is based on the trials that continued from the same
-    rung; `low_metric` and `high_metric` are the interval of the middle 80 %. `expected_gain` is the improvement of `expected_metric`
-    over the job's best, and is always above 0. `low_gain` and `high_gain` are the gains at the ends of the interval, or 0 if that end
-    is not better than the best.
+    `from_step` is the step of the trial's newest checkpoint, or 0 if it would start from the beginning. `extra_usd` assumes that each
+    further step costs as much as the trial's steps so far. `expected_metric` is based on the trials that continued from the same rung;
+    `low_metric` and `high_metric` bound the middle 80 %. `expected_gain` is the improvement of `expected_metric` over the job's best
+    metric, and is always above 0. `low_gain` and `high_gain` are the improvements at the two bounds, or 0 for a bound that is not better
+    than the job's best metric.
     """
 
     trial: str
@@ -83,8 +87,9 @@ class Continuation(Answer):
 class Forecast(Answer):
     """The trials whose continuation is expected to gain most per dollar.
 
-    `points_per_usd` is what the next dollar is expected to gain if the job continues as before, in points of 0.01 of the metric. It is the
-    number for which `stop.worth` ends a job, and null if it is too early to tell. If `items` is empty, `reason` says why. `as_of_event` is the number of the newest event of the job that the forecast includes.
+    `points_per_usd` is what the next dollar is expected to gain if the job continues as before, in points of 0.01 of the metric. The rule
+    `stop.worth` uses this number. It is null if it is too early to tell. If `items` is empty, `reason` says why. `as_of_event` is the
+    number of the newest event of the job that the forecast includes.
     """
 
     items: list[Continuation]
@@ -95,20 +100,19 @@ class Forecast(Answer):
 
 
 class NextDollar(Answer):
-    """What more money would buy. `next_point` is null if no better point was found at any cost. `forecast` is null if it was not
-    requested.
-    """
+    """What more money would buy. `next_point` is null if no trial found a better point at any cost. `forecast` is null if it was not requested."""
 
     next_point: NextPoint | None
     forecast: Forecast | None
 
 
 class Confirmation(Answer):
-    """How sure it is that the best configuration is better than the other candidates that were trained with several seeds.
+    """How certain it is that the best configuration is better than the other candidates that were trained with several seeds.
 
-    `trial` is the trial of the search, at `step`. `seeds` is the number of its runs, and `mean_metric` their mean. `confidence` is the probability
-    that the configuration is better than that of `runner_up`. It is below 0.5 if a cheaper configuration was chosen that is as good as the one
-    with the best mean. Both are null for a single candidate.
+    `trial` is the trial of the search that has this configuration, at step `step`. `seeds` is the number of seeds that the configuration
+    was trained with, and `mean_metric` the mean of the metric over these seeds. `confidence` is the probability that the configuration is
+    better than that of the trial `runner_up`. It is below 0.5 if a cheaper configuration was chosen that is as good as the one with the
+    best mean. If only one candidate was trained, `runner_up` and `confidence` are null.
     """
 
     trial: str
@@ -120,10 +124,11 @@ class Confirmation(Answer):
 
 
 class BestAnswer(PricedBest):
-    """The best configuration within the limits. `next_better` is the cheapest point with a better metric. It is null if none exists, and with a
-    `confirmation`, because single results do not decide then.
-    `pricing` is null if costs are the recorded ones. `confirmation` is null if the job did not confirm its candidates, or if the request has
-    limits or names another machine.
+    """The best configuration within the limits.
+
+    `next_better` is the cheapest point with a better metric. It is null if none exists. It is also null if `confirmation` is given, because
+    a single result is then not enough to call a point better. `pricing` is null if the costs are the recorded ones. `confirmation` is null
+    if the job did not confirm its candidates, or if the request has limits or names another machine.
     """
 
     next_better: PricedBest | None

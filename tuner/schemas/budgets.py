@@ -12,8 +12,9 @@ AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
 class QuotaRequest(Body):
     """The limits of a project. Null means no limit.
 
-    `usd` and `gpu_hours` limit all jobs of the project together, for each `period` of the calendar in `timezone`, or for all time if
-    `period` is null. For `concurrent_trials`, an active job counts as many trials as it may run at once.
+    `usd` and `gpu_hours` limit the spend of all jobs of the project together. They apply to each `period` of the calendar in the time zone
+    `timezone`, or to all time if `period` is null. `concurrent_trials` limits a sum over all active jobs: how many trials each of them may
+    run at once.
     """
 
     usd: float | None = None
@@ -25,7 +26,7 @@ class QuotaRequest(Body):
 
 
 class QuotaUse(Answer):
-    """Current use. Dollars and GPU-hours are those of the present period, and null if they are not limited."""
+    """How much of a project's quota is in use. Dollars and GPU-hours are those of the present period, and null if they are not limited."""
 
     usd: float | None
     held_usd: float | None
@@ -49,17 +50,18 @@ class Quota(Answer):
 class SpendFigures(Answer):
     """Spend and counts for a span of time.
 
-    `trials` counts the trials with ledger entries in that time, and `completed_trials` those of them that have been trained to the end.
-    `preemptions` counts attempts whose machine was taken away. `retries` counts attempts that followed a failed or lost one.
+    `trials` counts the trials with ledger entries in that time. `completed_trials` counts those of them that have been trained to the end.
+    `preemptions` counts attempts whose machine was taken away. `retries` counts attempts that followed a failed or lost attempt.
 
-    `storage_gb_months` is the size of stored files times the time, in 10^9 bytes and months of 730 hours. It is null in groups by
-    `market`, because files belong to a job. `storage_usd` is what that costs at the storage's price, or null if it is not known. It is
-    not part of `usd`, of any bill or of any budget.
+    `storage_gb_months` is the size of stored files times the time for which they were stored, in 10^9 bytes and months of 730 hours. It is
+    null in groups by `market`, because files belong to a job. `storage_usd` is the cost of this storage, or null if its price is not known.
+    It is not part of `usd`, of any bill or of any budget.
 
-    `read_bytes` and `written_bytes` are the checkpoints that attempts restored and saved, counted when the attempt ended. `transfer_usd` is
-    what the part of them cost that left a region, or null if a region or the price is not known. It is in no bill and no budget, either.
-    `data_read_bytes` are the datasets that the same attempts downloaded with `tuner.training.dataset`, and `data_transfer_usd` is what the
-    part of them from buckets in another region cost, or null in the same cases.
+    `read_bytes` and `written_bytes` are the sizes of the checkpoints that attempts restored and saved, counted when the attempt ended.
+    `transfer_usd` is the cost of those bytes that were moved between regions, or null if a region or the price is not known. Like
+    `storage_usd`, it is not part of any bill or budget. `data_read_bytes` is the size of the datasets that the same attempts downloaded
+    with `tuner.training.dataset`. `data_transfer_usd` is the cost of those bytes that came from a bucket in another region, or null if a
+    region or the price is not known.
     """
 
     usd: Usd = Field(validation_alias="cost")
@@ -82,7 +84,7 @@ class SpendFigures(Answer):
 
 
 class SpendGroup(SpendFigures):
-    """The spend of one group. `keys` has a value for each entry of `group_by`, or null if the job has no such tag."""
+    """The spend of one group. `keys` has one value for each entry of `group_by`. A value is null if the jobs of the group do not have that tag."""
 
     keys: dict[str, str | None]
 
@@ -99,10 +101,11 @@ class MachineCost(Answer):
 
 
 class ClusterCost(Answer):
-    """The cost of worker nodes, in the whole hours that begin in the span of time.
+    """The cost of the cluster's worker nodes. Each whole hour that begins in the requested span of time is included.
 
-    Nodes have been observed every few seconds since `known_since`. In `unseen_hours` nothing was observed. `unpriced_node_hours` belong
-    to nodes without a known price. Neither is included in the dollars, which are null if nothing else is known.
+    The service has observed nodes every few seconds since `known_since`. `unseen_hours` is the time after that in which it observed
+    nothing. `unpriced_node_hours` is the running time of nodes whose price is not known. The dollars include neither of them. They are null
+    if nothing was observed, or if only nodes without a known price were running.
     """
 
     known_since: str
@@ -113,11 +116,12 @@ class ClusterCost(Answer):
 
 
 class SpendAnswer(Answer):
-    """Spend by group, for ledger entries at or after `since` and before `until`. If null, they mean the first and the last entry.
+    """Spend by group, for ledger entries at or after `since` and before `until`. A null `since` means from the first entry, and a null
+    `until` means up to the last one.
 
-    The amounts of the groups add up to the total. A job or trial that belongs to several groups is counted in each of them, but once in
-    the total. `cluster_idle_usd` is the cost of machines while no trial ran on them. It is part of no bill, and null if it is not
-    known. `cluster` is null if no worker node has been observed, or if the caller may not see it.
+    The amounts of the groups add up to the total. A job or trial that belongs to several groups is counted in each of them, but only once
+    in the total. `cluster_idle_usd` is the cost of machines while no trial ran on them. It is part of no bill, and null if it is not known.
+    `cluster` is null if no worker node has been observed, or if the caller may not see it.
     """
 
     group_by: list[str]
@@ -140,9 +144,9 @@ class AlertRequest(Request):
 class SharedBudgetRequest(Body):
     """A shared budget. It is a hard limit, like a job's own budget; at least one of `usd` and `gpu_hours` is required.
 
-    The budget counts every job that has all tags of `match`, and every job of a budget whose `parent` it is. If `period` is given,
-    spend starts again from zero at each period of the calendar in `timezone`. `new_secret` creates a new secret for the budget's
-    webhooks.
+    The budget counts every job that has all tags of `match`, and every job that a budget with this one as its `parent` counts. If `period`
+    is given, spend is reset to zero at the beginning of each period of the calendar in `timezone`. `new_secret` creates a new secret for
+    signing the budget's webhooks.
     """
 
     usd: float | None = None
@@ -187,7 +191,8 @@ class BudgetForecast(Answer):
 class DeliveryShown(Answer):
     """A webhook delivery.
 
-    `state` is `pending`, `delivered`, or `given_up` after a day. `answer` is the result of the last of the `tries`.
+    `state` is `pending`, `delivered`, or `given_up` if it failed for a day. `tries` counts the attempts to deliver it, and `answer` is the
+    result of the last one.
     """
 
     id: str

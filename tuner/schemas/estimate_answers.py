@@ -9,7 +9,7 @@ from tuner.schemas.exports import ServingPrice
 
 
 class Memory(Answer):
-    """Memory on each GPU in GiB. `around` is CUDA's context and fragmentation; `total` includes it."""
+    """Memory on each GPU in GiB. `around` is the memory that CUDA's context and fragmentation take; `total` includes it."""
 
     weights: Six
     gradients: Six
@@ -31,11 +31,10 @@ class Changes(Answer):
 
 
 class SpotFigures(Answer):
-    """Averages for a run on a spot machine.
+    """Averages for a run on a spot machine, compared with the same machine on demand.
 
-    `overhead` is the amount paid beyond training, as a share of the training. `list_saving` compares the prices alone with the same
-    machine on demand. `saving_usd` makes the same comparison with the overhead included. Both are null if the on-demand price is not
-    known.
+    `overhead` is the amount paid beyond training, as a share of the amount paid for training. `list_saving` compares only the two prices.
+    `saving_usd` compares the cost of the run, including the overhead. Both are null if the on-demand price is not known.
     """
 
     interruptions: Six
@@ -138,8 +137,9 @@ class ChoicesEstimate(Answer):
 class ScalingPoint(Answer):
     """Data-parallel training on a number of GPUs.
 
-    `efficiency` assumes that no communication is hidden. `overlapped` assumes that as much is hidden as the backward pass allows.
-    `measured` is what jobs of a trainable measured, or null. `speedup` follows from `measured`, or without it from `efficiency`.
+    `efficiency` assumes that no communication is hidden behind computation. `overlapped` assumes that the backward pass hides as much of it
+    as possible. `measured` is the efficiency that jobs of a trainable measured, or null. `speedup` is computed from `measured`, or from
+    `efficiency` if `measured` is null.
     """
 
     gpus: int
@@ -200,7 +200,9 @@ class Optimum(Answer):
 
 
 class ComputeEstimate(Answer):
-    """Compute-optimal sizes for the FLOPs. Rely on the first of `optima`; the others are for comparison."""
+    """Compute-optimal numbers of parameters and tokens for a number of FLOPs. Rely on the first entry of `optima`; the other entries are
+    for comparison.
+    """
 
     flops: float
     bought: Bought | None
@@ -241,8 +243,8 @@ class OwnershipEstimate(Answer):
 class ServingCandidate(ServingPrice):
     """One machine in one region on one market.
 
-    `cheaper` is the cheaper of the two ways to answer each request at once: `real_time` or `scale_to_zero`. `usd_per_million` is what it
-    costs, and `usd_per_month` the same for the requests of a month of 730 hours.
+    `cheaper` names the cheaper of the two ways to answer each request immediately: `real_time` or `scale_to_zero`. `usd_per_million` is the
+    cost of that way, and `usd_per_month` its cost for the requests of a month of 730 hours.
     """
 
     cloud: str = Field(validation_alias=AliasPath("listing", "cloud"))
@@ -255,7 +257,7 @@ class ServingCandidate(ServingPrice):
 
 
 class ServingEstimate(Answer):
-    """What a million predictions of one model cost.
+    """What a million predictions of one model cost on different machines.
 
     `candidates` are sorted by `usd_per_million`; `count` is their number, and at most `limit` of them are listed. `cold_start_seconds` is
     the time from a request until a new replica can answer it.

@@ -28,8 +28,9 @@ def _markets() -> list[Market]:
 class Throughput(Request):
     """A measured speed.
 
-    `per_second` counts samples or tokens, in the unit of the work, of all `gpus` of the measurement together. It was measured on an
-    accelerator or on an instance type. `gpus` is the number of GPUs that were measured, 1 unless given; the run may use another number.
+    `per_second` is the number of samples or tokens per second, in the unit in which the run's work is given, over all `gpus` together.
+    `accelerator` or `instance_type` names the hardware of the measurement, and `gpus` is the number of GPUs in it. The run may use another
+    number of GPUs.
     """
 
     per_second: Positive
@@ -41,8 +42,8 @@ class Throughput(Request):
 class Model(Request):
     """The model to train, from which memory and the communication between GPUs are calculated.
 
-    `batch` is the batch of one step on one GPU. Give the memory of activations either as measured, in MiB per sample at `precision`, or
-    as the `layers`, `hidden`, `heads` and `sequence` of a transformer.
+    `batch` is the batch size of one step on one GPU. Give the memory of activations either as measured, in MiB per sample at `precision`,
+    or as the `layers`, `hidden`, `heads` and `sequence` of a transformer.
     """
 
     parameters: Parameters
@@ -62,8 +63,8 @@ class Model(Request):
 class SpotTerms(Request):
     """Assumptions about spot machines.
 
-    `interruptions_per_hour` is for one machine. `checkpoint` is the time that training stalls for each checkpoint, `restore` the billed
-    time of a restart, and `wait` the time without a machine.
+    `interruptions_per_hour` is the rate for one machine. `checkpoint` is the time for which training stops to save a checkpoint. After an
+    interruption, `wait` is the time until another machine is available, and `restore` the billed time until training continues on it.
     """
 
     interruptions_per_hour: Annotated[float, Field(ge=1e-6, le=60, allow_inf_nan=False)] = 0.5
@@ -76,10 +77,10 @@ class Run(Request):
     """One training run, evaluated on every machine of the catalogue. Whole machines are billed, even if the run uses only some of their
     GPUs.
 
-    The work is given in samples or tokens (of one epoch, if `epochs` is given) or in FLOPs. Its speed is measured, or derived from
-    FLOPs at a `utilisation` of the peak. Instead of work and speed, `hours` gives the time of the whole run on `gpus` GPUs of the one
-    machine that `accelerators` or `instance_types` names. `scaling_job` names a job; the scaling efficiency that jobs of its trainable
-    measured is used on the same GPUs, unless `scaling_efficiency` is given.
+    The work is given in samples or tokens (of one epoch, if `epochs` is given) or in FLOPs. Its speed is measured, or derived from FLOPs at
+    a `utilisation` of the peak. Instead of work and speed, `hours` gives the time of the whole run on `gpus` GPUs of the one machine that
+    `accelerators` or `instance_types` names. `scaling_job` names a job. The scaling efficiency that jobs with its trainable measured is
+    then used for machines with the same GPUs, unless `scaling_efficiency` is given.
     """
 
     hours: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
@@ -105,7 +106,7 @@ class Run(Request):
 
 
 class ExportedVariant(Request):
-    """A variant of an export, whose measured figures are used."""
+    """A variant of an export. The estimate uses its measured figures."""
 
     job: Word
     export: Word
@@ -115,11 +116,11 @@ class ExportedVariant(Request):
 class Serving(Request):
     """A model that answers requests, priced on every machine of the catalogue.
 
-    Its speed is that of the `measured` variant of an export, or is given: `latency_ms` is the time of one prediction alone, `per_second`
-    how many such predictions one replica makes in a second, and `batch_per_second` how many at the fastest batch size. If one of the
-    first two is missing, it follows from the other. A new replica starts a machine in `start`, downloads `bytes`, and opens the file in
-    `load_ms`. A replica takes `cpus` and `gpus` of a machine and pays its share of the price. If they are null, it takes as much
-    as the trial that the variant was measured with, otherwise one CPU.
+    Its speed is taken from `measured`, a variant of an export, or is given by these fields: `latency_ms` is the time of a single
+    prediction, `per_second` how many such predictions one replica makes in a second, and `batch_per_second` how many at the fastest batch
+    size. If `latency_ms` or `per_second` is missing, it is computed from the other one. To start a replica, a machine starts in the time
+    `start`, downloads `bytes`, and loads the file in `load_ms`. A replica uses `cpus` and `gpus` of a machine and pays for that share of
+    it. A null value means as much as the trial that the variant was measured with used, or, without a variant, one CPU and no GPUs.
     """
 
     measured: ExportedVariant | None = None
@@ -159,8 +160,8 @@ class Scaling(Request):
     """Data-parallel training over NVLink, PCIe and Ethernet.
 
     `step_seconds` is the time of a step on one GPU. `hours_on_one` is the time of the whole run on one GPU; if it is given, the answer
-    lists the cheapest machines for each number of GPUs and says whether more GPUs pay. `job` names a job; the efficiency that jobs of its
-    trainable measured is then used instead of the computed one, on the links on which it was measured.
+    lists the cheapest machines for each number of GPUs and says whether more GPUs pay. `job` names a job. For the links on which jobs with
+    its trainable measured their efficiency, the measured efficiency is used instead of the computed one.
     """
 
     accelerator: Word
@@ -193,8 +194,8 @@ class RunCost(Request):
 class Recurring(Request):
     """A training run that is repeated.
 
-    `costs` lists costs of one run; the others are compared with the first. Without `costs`, the cost of the request's `run` is used. A
-    failed run is paid for and repeated.
+    `costs` lists alternative costs of one run, and each is compared with the first. Without `costs`, the cost of the request's `run` is
+    used. A failed run is paid for and repeated.
     """
 
     runs_per_month: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]

@@ -1,4 +1,4 @@
-"""Models of exports: a trained model as files, with what each of them is worth."""
+"""Models of exports: a trained model as files, with the measurements and the serving cost of each file."""
 
 from typing import Annotated, Literal
 
@@ -14,8 +14,8 @@ Format = Literal[
 class ExportRequest(Body):
     """An export of a trial's best checkpoint.
 
-    `max_cost_usd`, or what the job's budget has left if that is less, is held until the export has ended. The export never costs more.
-    `max_drop` is the largest drop of the objective's metric, in its own unit, with which a variant is delivered.
+    The export never costs more than `max_cost_usd`, or than what is left of the job's budget if that is less. This amount is held until the
+    export has ended. A variant is not delivered if its metric is worse by more than `max_drop`, in the metric's own unit.
     """
 
     trial: str | None = Field(None, max_length=40, description="The trial. Default: the job's best trial.")
@@ -39,8 +39,8 @@ class ExportRequest(Body):
 class ServingPrice(Answer):
     """Dollars per million predictions on one machine and market. See docs/export.md for the calculation.
 
-    `usd_per_hour` is the price of one replica, which takes as much of the machine as a trial. `scale_to_zero_usd_per_million` is null
-    if one replica is too slow for the rate.
+    `usd_per_hour` is the price of one replica, which uses the same share of the machine as a trial. `scale_to_zero_usd_per_million` is null
+    if one replica is too slow for the given rate of requests.
     """
 
     instance_type: str
@@ -56,7 +56,7 @@ class ServingPrice(Answer):
 
 
 class VariantLatency(Answer):
-    """The time of a call with one batch size. `per_second` counts predictions."""
+    """The time of a call with one batch size. `per_second` is the number of predictions in a second."""
 
     batch: int
     p50_ms: Six
@@ -65,10 +65,10 @@ class VariantLatency(Answer):
 
 
 class ExportVariant(Answer):
-    """One file. If it was not delivered, `file` is null, and `code` and `detail` say why.
+    """One exported file. If it was not delivered, `file` is null, and `code` and `detail` say why.
 
-    `drop` is by how much the metric is worse than that of the module before export. `difference` is the largest difference between the
-    outputs of both. `sparsity` is the share of the weights that are zero, which only `pruned-unstructured` has.
+    The file is compared with the module before export: `drop` is how much worse its metric is, and `difference` the largest difference
+    between the outputs of the two. `sparsity` is the share of the weights that are zero, which only `pruned-unstructured` has.
     """
 
     format: str
@@ -90,8 +90,9 @@ class Export(Answer):
     """An export of a job.
 
     `state` is `queued`, `running`, `succeeded` (at least one variant was delivered) or `failed`. `code` says why the export failed, or why
-    variants are missing. `metric` is that of the module before export. `threads` is how many threads the figures were measured with.
-    `pareto` are the formats that no other beats in metric and dollars per million predictions in batches, the cheapest first.
+    variants are missing. `metric` is the metric of the module before export. `threads` is the number of threads with which the figures were
+    measured. `pareto` lists the formats on the Pareto front of the metric and the dollars per million predictions in batches, cheapest
+    first.
     """
 
     id: str

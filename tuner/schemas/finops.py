@@ -7,7 +7,7 @@ from tuner.schemas.budgets import SpendFigures
 
 
 class KindCost(Answer):
-    """The spend of one kind."""
+    """The spend of one kind, such as `train` or `lost`."""
 
     kind: str
     usd: Usd
@@ -15,7 +15,9 @@ class KindCost(Answer):
 
 
 class Saving(Answer):
-    """What the examined jobs cost, and what they would have cost in the `counterfactual`. `jobs` is how many of them are compared."""
+    """What some of the examined jobs cost, compared with what they would have cost in the case that `counterfactual` describes. `jobs` is
+    the number of compared jobs: those for which the second cost is known.
+    """
 
     name: str
     counterfactual: str
@@ -26,7 +28,7 @@ class Saving(Answer):
 
 
 class RightSizing(Answer):
-    """Advice that applied to `jobs` of the examined jobs. `saves_usd` is the sum where it is known, or null.
+    """Advice that applied to `jobs` of the examined jobs. `saves_usd` is the sum of the savings that are known, or null if none is known.
 
     Do not add the savings of different kinds: they overlap.
     """
@@ -40,8 +42,8 @@ class RightSizing(Answer):
 class Maturity(Answer):
     """A capability, measured against the maturity levels `crawl`, `walk` and `run`.
 
-    `value` and `level` are null if it cannot be measured. `walk` and `run` are the values at which these levels begin, and `thresholds`
-    says where they come from.
+    `value` and `level` are null if the capability cannot be measured. `walk` and `run` are the values at which these levels begin, and
+    `thresholds` is the source of these two values.
     """
 
     capability: str
@@ -56,10 +58,10 @@ class Maturity(Answer):
 class MonthlyReport(Answer):
     """The spend of a project in a calendar month, its efficiency, and possible savings.
 
-    `total` and `by_kind` are sums over the ledger entries of the month. `goodput` is the share that paid for training that was not
-    lost. `spot_share` is the share of the dollars spent on spot machines. `cluster_usd` and `cluster_idle_usd` are null if the caller
-    may not see them or they are not known. `savings` and `right_sizing` are those of the `examined_jobs` most expensive jobs that ended
-    in the month, over their whole life.
+    `total` and `by_kind` are sums over the ledger entries of the month. `goodput` is the share of the spend that paid for training whose
+    work was not lost. `spot_share` is the share of the spend that was for spot machines. `cluster_usd` and `cluster_idle_usd` are null if
+    the caller may not see them or if they are not known. `savings` and `right_sizing` are about the `examined_jobs` most expensive jobs
+    that ended in the month, and cover the whole life of these jobs.
     """
 
     project: str

@@ -16,7 +16,9 @@ MarketName = Literal["on_demand", "spot", "spot_with_fallback"]
 
 
 def _plain(choice: object) -> object:
-    """Refuse a list or an object with one error. Pydantic's union would return one for each type that a choice may have."""
+    """Refuse a choice that is a list or an object, with a single error. Without this check, Pydantic's union would return one error for
+    each type that a choice may have.
+    """
     if isinstance(choice, list | dict):
         raise ValueError(
             "must be a number, text, true, false or null; give this choice a name, and look its value up in the trainable"
@@ -28,16 +30,18 @@ Choice = Annotated[Value, BeforeValidator(_plain)]
 
 
 class Prior(Request):
-    """The value that you expect to be the best, and how sure you are. `high` means that the best is expected close to the center."""
+    """The value of a parameter that you expect to be the best (`center`), and how sure you are (`confidence`). `high` means that the best
+    value is expected close to `center`.
+    """
 
     center: Value
     confidence: Literal["low", "medium", "high"] = "medium"
 
 
 class FloatParameter(Request):
-    """A number between `low` and `high`. With `step`, it is one of `low`, `low + step` and so on, up to the last that is at most `high`.
-    `log` and `step` exclude each other. `when` lists values of other parameters by name: the parameter is active only if each of them
-    is active with a listed value.
+    """A parameter whose value is a number between `low` and `high`. With `step`, the values are `low`, `low + step` and so on, up to the
+    last one that is at most `high`. `log` and `step` cannot be combined. `when` maps names of other parameters to lists of values: the
+    parameter is active only if each of these other parameters is active and has a listed value.
     """
 
     type: Literal["float"]
@@ -50,9 +54,9 @@ class FloatParameter(Request):
 
 
 class IntParameter(Request):
-    """A whole number between `low` and `high`. With `step`, it is one of `low`, `low + step` and so on, up to the last that is at most
-    `high`. `log` and a `step` other than 1 exclude each other. `when` lists values of other parameters by name: the parameter is
-    active only if each of them is active with a listed value.
+    """A parameter whose value is a whole number between `low` and `high`. With `step`, the values are `low`, `low + step` and so on, up to
+    the last one that is at most `high`. `log` and a `step` other than 1 cannot be combined. `when` maps names of other parameters to lists
+    of values: the parameter is active only if each of these other parameters is active and has a listed value.
     """
 
     type: Literal["int"]
@@ -65,8 +69,8 @@ class IntParameter(Request):
 
 
 class CategoricalParameter(Request):
-    """One of `choices`. `when` lists values of other parameters by name: the parameter is active only if each of them is active with a
-    listed value.
+    """A parameter whose value is one of `choices`. `when` maps names of other parameters to lists of values: the parameter is active only
+    if each of these other parameters is active and has a listed value.
     """
 
     type: Literal["categorical"]
@@ -85,8 +89,8 @@ class Objective(Request):
 
 
 class Constraint(Request):
-    """The range that a metric must keep: at least `min`, at most `max`, or both. The trainable reports it with each report of the
-    objective's metric.
+    """The range in which a metric must stay: at least `min`, at most `max`, or both. The trainable must include this metric in each report
+    of the objective's metric.
     """
 
     metric: str
@@ -95,13 +99,14 @@ class Constraint(Request):
 
 
 class Fidelity(Request):
-    """How long trials may train, and where they are compared.
+    """How many steps a trial may train, and the steps (rungs) at which trials are compared.
 
-    If `max` is null, the trainable runs until it returns. Trials are compared at rungs: the first is at `min`, and each next one is
-    `reduction_factor` times as far. The scheduler `auto` chooses its own rungs, starting at `min`.
+    If `max` is null, a trial trains until the trainable returns. The first rung is step `min`. Each further rung is the step of the
+    previous rung times `reduction_factor`. The scheduler `auto` chooses its own rungs, starting at `min`.
 
-    `proxies` makes early steps cheaper: for each name, such as `resolution` or `data_fraction`, it lists one value per rung. A trial gets the
-    value of the rung that it trains for from `run.fidelity(name)`. With proxies, `auto` uses the rungs of `min` and `reduction_factor`, too.
+    `proxies` makes early steps cheaper: for each name, such as `resolution` or `data_fraction`, it lists one value per rung. While a trial
+    trains towards a rung, `run.fidelity(name)` returns the value of that rung. After the last rung, it returns the last value. With
+    proxies, `auto` also uses the rungs that `min` and `reduction_factor` define.
     """
 
     unit: str = "step"
@@ -125,7 +130,7 @@ class Budget(Request):
 
 
 class BudgetChange(Request):
-    """New limits. Limits that are not given stay as they are."""
+    """New limits of a job's budget. Limits that are not given are left unchanged."""
 
     usd: float | None = None
     gpu_hours: float | None = None
@@ -135,11 +140,11 @@ class BudgetChange(Request):
 
 
 class Resources(Request):
-    """The resources that each trial takes, and the machines it may run on.
+    """The resources that each trial uses, and the machines on which it may run.
 
-    `cpus` and `gpus` are those of each node. A trial runs on `nodes` machines at once, and pays for all of them.
-    `processes_per_node` is the number of processes that a trial has on each node, as with `torchrun`. `auto` is one process for each
-    GPU, and one process without GPUs.
+    `cpus` and `gpus` are the numbers of CPUs and GPUs that a trial uses on each node. A trial runs on `nodes` machines at once, and all of
+    them are billed to it. `processes_per_node` is the number of processes that a trial runs on each node, as with `torchrun`. `auto` means
+    one process for each GPU, or a single process if the trial uses no GPUs.
     """
 
     cpus: float = 1
@@ -166,18 +171,20 @@ class Plateau(Request):
 
 
 class Worth(Request):
-    """Stop the job when a point, which is 0.01 of the metric, is expected to cost more than `usd_per_point`.
+    """Stop the job when it is expected to pay more than `usd_per_point` for the next point. A point is 0.01 of the metric.
 
-    For an accuracy between 0 and 1, a point is one percentage point. The rest of the budget is released.
+    For an accuracy between 0 and 1, a point is one percentage point. When the job stops, the rest of its budget is released.
     """
 
     usd_per_point: float
 
 
 class TrialStop(Request):
-    """Stop a trial after `patience` steps without a gain of more than `min_gain` over its best metric, or before training its
-    configuration takes longer than `max_duration` or costs more than `max_cost_usd`. Each is checked after a step, with the length of
-    the latest steps as that of the next one. At least one of them is required.
+    """Limits at which a single trial is stopped. At least one of `patience`, `max_duration` and `max_cost_usd` is required.
+
+    A trial is stopped when its best metric has not improved by at least `min_gain` within `patience` steps. It is also stopped if one more
+    step would make the training of its configuration take longer than `max_duration` or cost more than `max_cost_usd`. The limits are
+    checked after each step, and the next step is assumed to take as long as the trial's recent steps.
     """
 
     patience: int | None = None
@@ -195,9 +202,9 @@ class Stop(Request):
 class Confirm(Request):
     """Train the best `candidates` configurations again with other seeds, at the end of the job and within its budget.
 
-    `seeds` is the number of runs of the best ones, including the run of the search. Worse ones get fewer. The money for it is reserved. It needs the
-    scheduler `auto`, `on_exhausted: finish` and `fidelity.max`. A job that ends by its target, by `stop`, by its wall clock or by a user does not
-    confirm.
+    The best of these configurations are run with `seeds` seeds, including the seed of the search, and the others with fewer. A part of the
+    budget is reserved for these runs. `confirm` requires the scheduler `auto`, `on_exhausted: finish` and `fidelity.max`. A job does not
+    confirm if its target, `stop`, its wall-clock limit or a user ends it.
     """
 
     candidates: int = 3
@@ -205,17 +212,18 @@ class Confirm(Request):
 
 
 class Checkpoint(Request):
-    """When trials save checkpoints, and how many are kept. The interval `auto` is chosen from the cost of a checkpoint."""
+    """When a trial saves checkpoints, and how many of them are kept. The interval `auto` is chosen from the cost of a checkpoint."""
 
     interval: Duration = "auto"
     keep: int = 2
 
 
 class Artifacts(Request):
-    """What is kept of the job's checkpoints and artifacts after it has ended.
+    """The retention of a job's checkpoints and artifacts after the job has ended.
 
-    `retain` names the trials whose files are kept: `all`, the `best` one, those on the Pareto `front`, or `none`. The files of the
-    others are deleted one day after the end. With `for`, those that are kept are deleted too, that long after the end.
+    `retain` names the trials whose files are kept: `all`, the `best` one, those on the Pareto `front`, or `none`. The files of all other
+    trials are deleted one day after the job's end. If `for` is given, all remaining files are deleted when that time has passed since the
+    job's end.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -234,9 +242,9 @@ class WarmStart(Request):
 class Teacher(Request):
     """A trial of an earlier job whose model the trials of this job learn from.
 
-    `trial` is its id, or `best` for the one with the best metric. `step` is the step of its checkpoint; null means the one with the
-    best metric. The job must have ended. Its files are kept until this job has ended. In an answer, `trial` and `step` are those that
-    were chosen when this job was submitted.
+    `trial` is the id of the trial, or `best` for the trial with the best metric. `step` is the step of its checkpoint; null means the
+    checkpoint with the best metric. The earlier job must have ended, and its files are kept until this job has ended. Answers contain the
+    trial and the step that were chosen when this job was submitted, instead of `best` and null.
     """
 
     job: str
@@ -257,14 +265,17 @@ class Window(Request):
 
 
 class KnownResult(Request):
-    """A configuration with the metric that it is known to reach at the last step. It is not trained and costs nothing."""
+    """A configuration whose metric at the last step is already known. The configuration is not trained and costs nothing."""
 
     config: dict[str, Value]
     metric: float | None = None
 
 
 def _kind_of_start(entry: Any) -> str:
-    """Return the form of an entry of `start`. No parameter has an object as its value, so a parameter may be named `config`."""
+    """Return whether an entry of `start` is a `result` (a configuration with a metric) or a bare `config`.
+
+    An entry is a result if its `config` is an object. A parameter may also be named `config`, but its value is never an object.
+    """
     config = entry.get("config") if isinstance(entry, dict) else getattr(entry, "config", None)
     return "result" if isinstance(config, dict) else "config"
 
@@ -278,24 +289,29 @@ Start = Annotated[
 class JobRequest(Body):
     """A tuning job. Give either `trainable`, as `module:function`, or `command`.
 
-    `command` is the command line of a program. `{name}` in it stands for the value of a parameter or constant, `{seed}` for
-    `algorithm.seed`, and `{steps}` for `fidelity.max`. The program appends a line of JSON for each step to the file that `TUNER_METRICS`
-    names. With `metrics_pattern`, a regular expression of Python with named groups, its output is read instead.
+    `command` is the command line of a program. `{name}` in it is replaced by the value of a parameter or constant, `{seed}` by
+    `algorithm.seed`, and `{steps}` by `fidelity.max`. After each step, the program appends a line of JSON to the file that the environment
+    variable `TUNER_METRICS` names. If `metrics_pattern` is given, the metrics are read from the program's output instead: it is a regular
+    expression of Python with named groups.
 
-    `package` is the id of an uploaded package that contains the trainable. If it is null, the trainable is a module that is installed
-    on the workers.
+    `package` is the id of an uploaded package that contains the trainable. Null means that the trainable's module is installed on the
+    workers.
 
-    `kind` says what the trainable is called with. If it is null, that is a dictionary with the configuration. With `ray_tune`, the
-    value of a name with dots is nested: `model.width` is `config["model"]["width"]`. With `optuna`, the trainable is an objective,
-    which is called with a trial.
+    `kind` determines the argument with which the trainable is called. Null means a dictionary with the configuration. `ray_tune` means a
+    nested dictionary, in which the value of `model.width` is `config["model"]["width"]`. `optuna` means that the trainable is an Optuna
+    objective, which is called with an Optuna trial.
 
-    `artifacts` says how long the job's files are kept after its end. If it is null, the service's own setting applies.
-    `start` lists configurations that are tried first, in this order. An entry `{config: {...}, metric: 0.91}` with a known metric is not
-    trained and costs nothing: samplers that learn take it as the result of a complete training.
-    `constraints` limit other metrics that the trainable reports. A report that keeps all of them is feasible. Feasible trials are ranked
-    before all others, and only feasible reports count for the best result, the Pareto front, the target and the plateau.
-    `objectives` takes the place of `objective`, and may name a second one, such as the latency. The trainable reports both metrics together.
-    The search, the best result and the target are those of the first. The Pareto front shows which values of both were reached at which cost.
+    `artifacts` determines how long the job's files are kept after its end. Null means the service's own setting.
+
+    `start` lists configurations that are tried first, in this order. An entry `{config: {...}, metric: 0.91}` has a known metric: it is not
+    trained and costs nothing, and samplers that learn from results use it like the result of a complete training.
+
+    `constraints` limit other metrics that the trainable reports. A report that satisfies all of them is feasible. Feasible trials are
+    ranked before all others, and only feasible reports count for the best result, the Pareto front, the target and the plateau.
+
+    `objectives` replaces `objective`, and may list a second objective, such as the latency. The trainable reports both metrics together.
+    The search, the best result and the target use only the first objective. The Pareto front shows which values of both metrics were
+    reached at which cost.
     """
 
     name: str
@@ -307,7 +323,7 @@ class JobRequest(Body):
     objectives: list[Objective] | None = Field(None, min_length=1, max_length=2)
     objective: Objective | None = Field(
         None, validate_default=True
-    )  # after `objectives`, which its validator reads
+    )  # declared after `objectives`, because the validator of `objective` reads it
     search_space: dict[str, Parameter]
     budget: Budget
     constants: dict[str, Any] = Field(default_factory=dict)
@@ -329,13 +345,17 @@ class JobRequest(Body):
     @field_validator("objective")
     @classmethod
     def _is_given(cls, objective: Objective | None, info: ValidationInfo) -> Objective | None:
-        """Refuse a job without any objective. As an error of the field, it is reported with the other errors of the request."""
+        """Refuse a job that has neither `objective` nor `objectives`. A field validator does this, so that the error is reported together
+        with the errors of other fields.
+        """
         if objective is None and info.data.get("objectives", ()) is None:
             raise PydanticCustomError("missing", "is required, unless the job has objectives")
         return objective
 
     def without_defaults(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, so that a field that is added later does not change the stored request."""
+        """Return the fields that differ from their defaults. A field that a later release adds therefore does not change the stored form of
+        a request.
+        """
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -371,10 +391,10 @@ class Progress(Answer):
 
 
 class Best(Answer):
-    """A trial at a step.
+    """A trial at one of its steps, with the metric that it reported there.
 
-    `cost_to_train_usd` (also available as `cost_usd`), `gpu_hours` and `duration_seconds` are what it takes to train this configuration
-    to that step.
+    `cost_to_train_usd` (also available as `cost_usd`), `gpu_hours` and `duration_seconds` are the cost and the time of training this
+    configuration from the beginning to that step.
     """
 
     trial: str
@@ -408,7 +428,7 @@ class Driver(Answer):
 
 
 class NodePrice(Answer):
-    """The price of a node, recorded when the job was admitted. `trial_usd_per_hour` is the price of one trial's share."""
+    """The price of a node, recorded when the job was admitted. `trial_usd_per_hour` is the price of the share of the node that one trial uses."""
 
     instance_type: str
     usd_per_hour: float
@@ -419,18 +439,18 @@ class NodePrice(Answer):
 
 
 class JobFacts(Answer):
-    """A job without its best result and its retention, whose names are methods of the client's job.
+    """The fields of a job except `best` and `artifacts`, because the client's `Job` has methods with these two names.
 
-    `trainable` of a job with a command is the command, shortened to 300 characters.
+    If the job has a command, `trainable` is the command, shortened to 300 characters.
 
-    `objectives` is null for a job with one objective. Its first entry is `objective`.
+    `objectives` is null for a job with one objective. Otherwise its first entry is the same as `objective`.
 
-    `queue_position` is 1 for the next job to be launched, and null for a job that does not wait in the queue. `next_opening` is when
-    the window opens that the job waits for. `rungs` lists the steps at which its scheduler compares trials, lowest first. `driver` is
-    null while the job has none.
+    `queue_position` is 1 for the next job to be launched, and null for a job that does not wait in the queue. If the job waits for its time
+    window, `next_opening` is the time at which the window opens. `rungs` lists the steps at which the job's scheduler compares trials,
+    lowest first. `driver` is null while no driver runs the job.
 
-    `revision` changes with the budget, tags, priority and `max_concurrent_trials`, and with nothing else. A PATCH with `If-Match: "<revision>"` is refused if
-    they have changed since the revision was read.
+    `revision` changes only when the budget, the tags, the priority or `max_concurrent_trials` change. A PATCH with `If-Match: "<revision>"`
+    is refused if any of these has changed since the revision was read.
     """
 
     id: str
@@ -478,8 +498,8 @@ class JobFacts(Answer):
 class Job(JobFacts):
     """A job.
 
-    `best` is the best result so far, or null before the first report that keeps the job's constraints. `artifacts` says which files
-    are kept after the job's end, and for how long. If it is null, the service's own setting applies.
+    `best` is the best result so far, or null before the first report that satisfies the job's constraints. `artifacts` determines which
+    files are kept after the job's end, and for how long. Null means the service's own setting.
     """
 
     best: Best | None

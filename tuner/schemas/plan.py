@@ -11,7 +11,7 @@ from tuner.schemas.job import Duration, JobRequest, MarketName
 class CandidateMachine(Request):
     """A machine type that the job could run on. Fields that are not given are looked up in the price catalogue.
 
-    `speed` is relative to the machine on which step times are known. `step_seconds` is the time of a step on this machine.
+    `speed` is relative to the machine on which step times are known. `step_seconds` is the time of a step on the candidate itself.
     """
 
     instance_type: str
@@ -29,7 +29,7 @@ class CandidateMachine(Request):
 
 
 class CatalogueFilter(Request):
-    """A filter for machines of the price catalogue. The cheapest machines on which a trial fits are considered."""
+    """A filter for machines of the price catalogue. A plan considers the cheapest matching machines on which a trial fits."""
 
     cloud: str | None = None
     region: str | None = None
@@ -59,11 +59,11 @@ class Pilot(Request):
 
 
 class Planning(Request):
-    """Known facts about the job, and the machines to choose from.
+    """What you know about the job already, and the machines that a plan may choose from.
 
     `deadline` is a duration from now or a time. Unlike `budget.wall_clock`, it does not end the job. Without `step_seconds`, step times
-    come from the jobs in `steps_from`, or else from the newest earlier jobs of the trainable. `pilot` sets the limits of `POST
-    /v1/pilots`; a plan uses a pilot that has already run.
+    come from the jobs in `steps_from`, or, if none are named, from the newest earlier jobs of the trainable. `pilot` sets the limits of
+    `POST /v1/pilots`. A plan only uses a pilot that has already run.
     """
 
     step_seconds: float | None = None
@@ -88,7 +88,7 @@ class PlanRequest(JobRequest):
 
 
 class Range(Answer):
-    """`expected` is the mean. The interval from `low` to `high` is expected to contain eight of ten outcomes."""
+    """A range of outcomes. `expected` is the mean. Eight of ten outcomes are expected between `low` and `high`."""
 
     expected: Six
     low: Six
@@ -98,8 +98,8 @@ class Range(Answer):
 class PlanRung(Answer):
     """The training between the previous rung and `step`, as means over the simulated runs.
 
-    `trials` is the number of trials that reach `step`. `train_usd` is `steps` × `step_seconds` × `usd_per_hour` / 3600, `overhead_usd`
-    everything else that is paid for, and `usd` the sum of both.
+    `trials` is the number of trials that reach `step`. `train_usd` is `steps` × `step_seconds` × `usd_per_hour` / 3600. `overhead_usd` is
+    the cost of everything but training, and `usd` the sum of both.
     """
 
     step: int
@@ -170,8 +170,8 @@ class PlanCheckpoints(Answer):
 class PlanEvidence(Answer):
     """The source of the step times: `pilot`, `history`, `given` or `none`.
 
-    `doubt` and `step_spread` are standard deviations of logarithms. `doubt` is the uncertainty of the mean, and `step_spread` the
-    difference between configurations.
+    `doubt` and `step_spread` are standard deviations of the logarithm of the step time. `doubt` is the uncertainty of the mean step time,
+    and `step_spread` the difference between configurations.
     """
 
     source: Literal["pilot", "history", "given", "none"]
@@ -200,7 +200,7 @@ class PlanPrice(Answer):
 
 
 class PlanInputs(Answer):
-    """All inputs of the simulation. In each run, steps take as many times longer than expected as the run's entry in `factors`."""
+    """All inputs of the simulation. `factors` has one entry for each simulated run: its step times are the expected ones times this factor."""
 
     evidence: PlanEvidence
     prices: list[PlanPrice]

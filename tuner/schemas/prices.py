@@ -54,7 +54,9 @@ class DataRate(Answer):
 
 
 class Prices(Answer):
-    """Matching machines. `total` counts all matches; `items` are the cheapest of them. `warning` is set if prices are old."""
+    """Machines of the catalogue that match a request. `total` counts all matches; `items` are the cheapest of them. `warning` is set if
+    prices are old.
+    """
 
     items: list[PriceListing]
     total: int
