@@ -243,7 +243,8 @@ def logs(
 def _follow(
     client: Client, job: str, trial: str, named: int | None, tail: int, *, node: int | None, as_json: bool
 ) -> None:
-    """Print the output of a trial until the trial, or the attempt `named`, has ended. With JSON, print one response per line.
+    """Print the output of a trial until the trial has ended, or the attempt with the number `named` if it is given. With JSON, print one
+    response per line.
 
     First print the last `tail` bytes that the service has stored. Then print all output that it stores later.
     """
@@ -271,7 +272,7 @@ def _follow(
 def _stored_log(
     client: Client, job: str, trial: str, attempt: int | None, tail: int, after: int, node: int | None
 ) -> TrialLog | None:
-    """Return at most the last `tail` bytes of the output that follows its first `after` bytes.
+    """Skip the first `after` bytes of the trial's output, and return at most the last `tail` bytes of the rest.
 
     Return None if the trial has not ended and has stored no output yet.
     """

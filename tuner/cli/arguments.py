@@ -26,7 +26,8 @@ def jobs(incomplete: str) -> Offered:
 
 def trials(ctx: typer.Context, incomplete: str) -> Offered:
     """Offer the ids of trials that begin with `incomplete`. The trials are those of the job that is already on the command line."""
-    # While the value of an option is being completed, the job may not be in `params` but among the remaining words.
+    # While the value of an option is being completed, the parser can leave the job's id among the unparsed words instead of adding it to
+    # `params`, so both are searched.
     rest = (word for word in ctx.args if word.startswith("job_"))
     job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
     if not job:
@@ -50,7 +51,7 @@ def _those(offered: Offered, incomplete: str) -> Offered:
 
 
 def _items(path: str) -> list[Mapping[str, Any]]:
-    """Return the first page of a listing of the service.
+    """Return the items on the first page of a listing, such as the jobs of the service.
 
     Return [] on any error, because an error message would break the line that the user is typing.
     """

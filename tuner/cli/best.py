@@ -117,7 +117,8 @@ def _show(
         return
     job = client.job(name)
     Output(as_json).show(answer, lambda best_answer: shown(best_answer, job.objective["metric"]))
-    # Without a job id, `tuner train` can only call a function with a configuration.
+    # Without a job id, `tuner train` can only call a function with a configuration. The line for a command or an Optuna objective
+    # therefore names the job.
     if job.command is not None or job.kind == "optuna":
         line = f"tuner train {job.id} --trial {answer.trial} --steps {answer.step}"
     else:

@@ -1,4 +1,4 @@
-"""Register commands with their examples. Errors of commands are printed as texts instead of tracebacks."""
+"""Register commands with the examples in their help, and print a command's errors as text instead of as tracebacks."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,7 +9,8 @@ from tuner.cli.output import with_problems
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Examples that `--help` shows, for commands whose usage does not say enough. Each can be typed unchanged after JOB has been replaced.
+#: Examples that `--help` shows, by command. Commands whose usage line is clear enough have none. Each example runs as written once JOB is
+#: replaced by a job id.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("tuner demo", "tuner demo --usd 0.01 --trainable trainables.digits_mlp:train"),
     "replay": ("tuner replay JOB", "tuner replay JOB --with scheduler=asha --with sampler=random"),

@@ -9,7 +9,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 
 def harmless(text: str) -> str:
-    """Remove characters that control a terminal, because names, reasons and values can contain any text.
+    """Return the text without characters that control a terminal. Names, reasons and values can contain any text.
 
     The removed characters have no width, so the layout does not change.
 

@@ -114,8 +114,8 @@ def estimate(
         raise typer.BadParameter(
             "give options of a run, or of serving; a file may have both", param_hint="--latency-ms"
         )
-    # Options that select machines belong to the part, run or serving, that other options describe. Without other options, they belong to
-    # serving if the file has only that part, and otherwise to the run.
+    # Options such as --region, which select machines, are added to the part that the other options are about: the run or serving. If only
+    # machines are selected, they are added to serving if the file has serving and no run, and otherwise to the run.
     if has_serving or (not has_run and "serving" in parts and "run" not in parts):
         parts = _with_options(parts, "serving", {**serving, **where})
     else:
@@ -124,7 +124,9 @@ def estimate(
 
 
 def _with_options(parts: dict[str, Any], part: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with the options that are not None in its part `part`, where they replace values of the file."""
+    """Return the request `parts` with the options `given` added to its part `part`. An option replaces the value of the file, unless the
+    option is None.
+    """
     options = {name: value for name, value in given.items() if value is not None}
     if not options:
         return parts

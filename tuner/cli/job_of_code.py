@@ -1,6 +1,6 @@
 """Make a job from Python code: a Ray Tune trainable with its `param_space`, or an Optuna objective.
 
-The user's modules are imported in this process, because only they know their search space. What they print goes to standard error.
+The user's modules are imported in this process, because their code defines the search space. What they print goes to standard error.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
 
 
 def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the job with its search space, which is recorded if the job has an Optuna objective and no search space.
+    """Return the job, and add a recorded search space if the job has an Optuna objective and no search space.
 
     Any other job is returned unchanged.
 
@@ -79,7 +79,7 @@ def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
     """
     entry = job.get("trainable")
     if job.get("kind") != "optuna" or "search_space" in job or not isinstance(entry, str):
-        return job  # The service reports a trainable that is missing or is not text.
+        return job  # If the trainable is missing or is not text, the service reports this when the job is submitted.
     return {**job, "search_space": recorded(entry)}
 
 
@@ -105,7 +105,7 @@ def with_start(job: dict[str, Any], given: Sequence[str], best_of: Callable[[str
 
 
 def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
-    """Return a job with the trainable `entry`, a name and the default metric. Other parts are added from the options later.
+    """Return a job with only the trainable `entry`, a name and the default metric. The caller adds the other parts from the options.
 
     Raise BadParameter if a required option is missing.
     """
@@ -124,7 +124,7 @@ def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
 
 
 def _put(job: dict[str, Any], part: str, **values: object) -> None:
-    """Set the `values` that are not None in a part of the job."""
+    """Set fields of the part `part` of a job to `values`. Values that are None are skipped."""
     given = {name: value for name, value in values.items() if value is not None}
     if given:
         job[part] = {**_mapping(job, part), **given}

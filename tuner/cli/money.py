@@ -1,4 +1,4 @@
-"""`tuner budgets`, `quota`, `spend`, `storage` and `topup`: what may be spent, what was, and what is stored."""
+"""`tuner budgets`, `quota`, `spend`, `storage` and `topup`: the limits on spend, the spend itself, and the stored files."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def _cells(spend: SpendFigures) -> list[str]:
 
 
 def _with_idle(answer: SpendAnswer) -> RenderableType:
-    """Return a table of spend. Below it are the storage, the transfers and the idle machines, which no job's bill contains."""
+    """Return a table of the spend with lines below it for the storage, the transfers and the idle machines, which are part of no job's bill."""
     cluster, total = answer.cluster, answer.total
     lines = [Text(_stored(total))] if total.storage_gb_months else []
     lines += [Text(_moved(total))] if total.read_bytes or total.written_bytes else []
@@ -388,7 +388,9 @@ def topup(
 
 
 def _refused(client: Client, before: Job, change: dict[str, float], error: ApiError) -> str:
-    """Return the message for a top-up that was refused or whose answer was lost. It states the budget's present state."""
+    """Return the error message for a top-up that was refused or whose answer was lost. It contains the budget's current limits if they can
+    be read.
+    """
     asked, had = _limits(change), _limits(before.budget)
     from tuner.client import ApiError
 

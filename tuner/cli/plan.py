@@ -75,7 +75,7 @@ def pilot(
 
 
 def run_pilot(client: Client, job: dict[str, Any], usd: float | None, *, quiet: bool) -> Job:
-    """Return the pilot of a job after the pilot has ended or is paused. Start a pilot if there is none.
+    """Return the pilot of a job after the pilot has ended or is paused. Start a pilot if the job has none.
 
     `usd` is the maximum cost of a new pilot. Progress is shown unless `quiet` is true.
 

@@ -133,7 +133,11 @@ def _parameter(name: str, domain: Any) -> dict[str, Any]:
 
 
 def _whole(name: str, domain: Any, step: int | None, *, is_log: bool) -> dict[str, Any]:
-    """Convert a domain of integers. Its upper end is exclusive in Ray Tune, unless the values are rounded to multiples of more than 1."""
+    """Convert a domain of integers to an `int` parameter of a job file, or to {"constant": value} if it has only one value.
+
+    The upper end is exclusive in Ray Tune and inclusive in a job file. If Ray Tune rounds the values to multiples of more than 1, the upper
+    end is inclusive there, too.
+    """
     if step in (None, 1):
         low, high = int(domain.lower), int(domain.upper) - 1
         return _between(name, {"type": "int", "low": low, "high": high, **({"log": True} if is_log else {})})
@@ -142,7 +146,7 @@ def _whole(name: str, domain: Any, step: int | None, *, is_log: bool) -> dict[st
 
 
 def _multiples(domain: Any, step: float | None) -> tuple[Decimal, Decimal]:
-    """Return the lowest and the highest multiple of the step within the bounds: the ends of the values that Ray Tune rounds to."""
+    """Return the lowest and the highest multiple of `step` within the domain's bounds. Ray Tune rounds the domain's values to such multiples."""
     low, high, q = (Decimal(str(number)) for number in (domain.lower, domain.upper, step))
     return (low / q).to_integral_value(ROUND_CEILING) * q, (high / q).to_integral_value(ROUND_FLOOR) * q
 

@@ -372,7 +372,9 @@ def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:
 
 
 def columns(points: Sequence[show.SpentPoint], whole_usd: float) -> list[float | None]:
-    """Return the best metric so far at the end of each of WIDTH equal parts of `whole_usd`. It is None before the first report."""
+    """Split `whole_usd` into WIDTH equal parts, and return the best metric so far at the end of each part. An entry is None if nothing was
+    reported by then.
+    """
     limits = [whole_usd * column / WIDTH for column in range(1, WIDTH)] + [whole_usd]
     return [
         next((point.value for point in reversed(points) if point.spent_usd <= limit), None)

@@ -85,7 +85,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     finally:
         postponed.cancel()
         for part in storage:
-            # Do not wait, because a storage that never answers would keep the service from ending.
+            # Do not wait for the thread to end: if the storage does not answer, the service could never end.
             part.stop(timeout_s=0)
         mirrors.stop()
         reconciler.stop()
@@ -105,10 +105,10 @@ SLOW_MODULES = ("scipy.special", "tuner.service.plan_runs")
 
 
 class PostponedStart(threading.Thread):
-    """A thread that does the part of the start on which no request depends, and then ends.
+    """A thread that does the start-up work that no request needs, and then ends.
 
-    It starts the threads that use the storage and the mirrors, prints warnings and imports slow modules. On a machine with few cores, doing this
-    work during the start would delay readiness.
+    It starts the threads that use the storage and the mirrors, prints warnings and imports slow modules. On a machine with few cores, doing
+    this work before the service is ready would delay its readiness.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class HomeLock:
         self.describe("the service")
 
     def describe(self, name: str) -> None:
-        """Write to the lock file that `name` holds the lock. A second service shows the text in its error message."""
+        """Write into the lock file that `name` holds the lock. The error message of a second service contains this text."""
         if self._file is not None:
             now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
             self._file.truncate(0)

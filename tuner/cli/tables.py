@@ -38,7 +38,9 @@ AMOUNT = re.compile(r"(-?)\$(\d+(?:\.\d+)?)")
 
 
 class Harmless:
-    """Content that rich renders without control characters, so that text from a job cannot control the terminal. Styles are kept."""
+    """Content from which control characters are removed when rich renders it, so that text from a job cannot control the terminal. Styles
+    are kept.
+    """
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown
@@ -52,7 +54,7 @@ def plain(*columns: str) -> Table:
     """Return an empty table with headings and without borders. If a column is too narrow, its text is wrapped and not cut off."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        # Without a least width, Rich leaves out a column whose texts have no width, such as a lone emoji modifier.
+        # Without a minimum width, rich would leave out a column in which all texts have no width, such as a lone emoji modifier.
         table.add_column(column, overflow="fold", min_width=1)
     return table
 

@@ -57,10 +57,10 @@ def iterate(items: Items[T]) -> Iterator[T]:
 
 
 class _Method:
-    """Base of the decorators `call` and `series`. They bind a function as a blocking or an awaited method, depending on the class.
+    """Base of the decorators `call` and `series`, which turn a function into a method. The class decides whether it is blocking or awaited.
 
-    On a class that is neither `Blocking` nor `Awaiting`, the attribute is the decorator itself. Its `body` is the undecorated
-    function, which other calls can await.
+    On a class that is neither `Blocking` nor `Awaiting`, the attribute is the decorator itself. Its `body` is the undecorated function,
+    which other calls can await.
     """
 
     body: Any
@@ -74,10 +74,10 @@ class _Method:
 
 
 class call(_Method, Generic[P, R]):
-    """Decorate a coroutine function, for calls that return one answer.
+    """Turn a coroutine function into a call that returns one answer, for use as a decorator.
 
-    If the function is annotated to return `JobFacts`, type checkers see a `Job` on a blocking client and an `AsyncJob` on an
-    asynchronous one. `TrialDetail` becomes `Trial` and `AsyncTrial` likewise.
+    If the function is annotated to return `JobFacts`, type checkers see a `Job` on a blocking client and an `AsyncJob` on an asynchronous
+    one. Likewise, `TrialDetail` becomes `Trial` and `AsyncTrial`.
     """
 
     body: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
@@ -112,7 +112,7 @@ class call(_Method, Generic[P, R]):
 
 
 class series(_Method, Generic[P, T]):
-    """Decorate an asynchronous generator function, for calls that return an iterator."""
+    """Turn an asynchronous generator function into a call that returns an iterator, for use as a decorator."""
 
     body: Callable[Concatenate[Any, P], Items[T]]
 

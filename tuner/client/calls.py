@@ -142,14 +142,14 @@ class Calls(ABC):
 
     @call
     async def patch(self, /, job: AnyJob, *, if_match: str | None = None, **change: Any) -> JobFacts:
-        """Change a job's budget, tags, priority or number of trials at once.
+        """Change a job's budget, tags, priority or maximum number of concurrent trials.
 
         Args:
             if_match: The `revision` of the job that the change is based on.
             change: The new values, such as `budget={...}`, `tags={...}`, `priority=1` or `max_concurrent_trials=4`.
 
         Raises:
-            ApiError: With status 412 if the job's revision is no longer `if_match`. It is not raised if an earlier try of this call
+            ApiError: With status 412 if the job has another revision than `if_match`. It is not raised if an earlier try of this call
                 already made the change and only its response was lost.
             TypeError: A keyword argument is not known.
         """
@@ -160,7 +160,7 @@ class Calls(ABC):
         except ApiError as error:
             if if_match is None or not error.in_doubt or error.status not in (0, 412, 503):
                 raise
-            # The service may have made the change although its response was lost.
+            # If only a response was lost, the service has made the change. Fetch the job to find out.
             try:
                 current = await self._ask_job("GET", path_of(job))
             except ApiError:
@@ -181,14 +181,14 @@ class Calls(ABC):
 
     @call
     async def stop_trial(self, job: AnyJob, trial: str) -> answers.TrialDetail:
-        """Stop a trial for good. The driver does so within a second or at the trial's next message."""
+        """Stop a trial for good. The driver stops it within a second, or when the trial sends its next message."""
         path = path_of(job, f"/trials/{quoted(trial)}/stop")
         answer = await self._http.ask(answers.TrialDetail, "POST", path, repeat=True)
         return self._trial_of(answer, id_of(job))
 
     @call
     async def promote_trial(self, job: AnyJob, trial: str) -> answers.TrialDetail:
-        """Let a trial run to its next rung, before other trials. Each call promotes it by one rung."""
+        """Promote a trial: let it run to its next rung, before other trials. Each call promotes it by one rung."""
         path = path_of(job, f"/trials/{quoted(trial)}/promote")
         answer = await self._http.ask(answers.TrialDetail, "POST", path)
         return self._trial_of(answer, id_of(job))
@@ -305,7 +305,7 @@ class Calls(ABC):
 
     @call
     async def pareto(self, job: AnyJob, **machine: Unpack[MachineOptions]) -> choices.Pareto:
-        """Return the Pareto front of metric against cost, or of both metrics against cost. `best` chooses from the same points."""
+        """Return the Pareto front of metric against cost, or of both metrics against cost. `best` chooses from the points on this front."""
         refuse_unknown(machine, http.MACHINE_OPTIONS)
         return await self._http.ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=machine)
 
@@ -328,11 +328,13 @@ class Calls(ABC):
     async def replay(
         self, job: AnyJob, *, scheduler: str | None = None, sampler: str | None = None
     ) -> answers.Replay:
-        """Replay the job's recorded events, and return the first difference between what is decided and what is recorded.
+        """Replay the job's recorded events, and return the first difference between the replayed decisions and the record.
+
+        If a scheduler or a sampler is given, the replayed decisions are compared with those that it would make, instead of with the record.
 
         Args:
-            scheduler: Compare the job with the same job under this scheduler instead. The record is not compared then.
-            sampler: The same for another sampler.
+            scheduler: The scheduler to compare with the job's own.
+            sampler: The sampler to compare with the job's own.
         """
         query = {"scheduler": scheduler, "sampler": sampler}
         return await self._http.ask(answers.Replay, "GET", path_of(job, "/replay"), query=query)
@@ -468,7 +470,7 @@ class Calls(ABC):
 
     @call
     async def storage(self, job: AnyJob | None = None) -> answers.StoredFiles:
-        """Return the size of the files of each of the project's jobs, or of one job, what they cost, and when they will be deleted."""
+        """Return the stored files of the project by job, or of one job: their size, their cost, and when they will be deleted."""
         query = {} if job is None else {"job": id_of(job)}
         return await self._http.ask(answers.StoredFiles, "GET", "/v1/storage", query=query)
 
@@ -532,7 +534,7 @@ class Calls(ABC):
             export: The export's id.
             requests_per_second: The rate of requests, for serving in real time. None means 10.
             start: How long a machine and a process take to start, such as `10s`, for scaling to zero. None means 10 s.
-            instance_type: The machine to serve on. None means that of the export.
+            instance_type: The machine to serve on. None means the machine on which the export ran.
         """
         from tuner.schemas.exports import Export
 
@@ -570,7 +572,7 @@ class Calls(ABC):
         until: str | None = None,
         timezone: str = "UTC",
     ) -> SpendAnswer:
-        """Return the spend of all jobs, grouped.
+        """Return the spend of all jobs in groups.
 
         Args:
             group_by: One or more of `tag:KEY`, `owner`, `trainable`, `market`, `day` and `job`.
@@ -591,7 +593,7 @@ class Calls(ABC):
 
     @call
     async def trainables(self) -> answers.Trainables:
-        """Return the trainables that can be tuned here. They are found in the source files, without importing them."""
+        """Return the trainables that the service can tune. They are found in the source files, without importing them."""
         return await self._http.ask(answers.Trainables, "GET", "/v1/trainables")
 
     @call
@@ -736,7 +738,7 @@ class Calls(ABC):
 
     @call
     async def add_project(self, name: str) -> Project:
-        """Create a project. Only the operator may do this. To work in the new project, the operator uses `Client(project=name)`."""
+        """Create a project. Only the operator may do this, and then works in the new project with `Client(project=name)`."""
         return await self._http.ask(Project, "POST", "/v1/projects", body={"name": name})
 
     @series

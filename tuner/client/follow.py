@@ -206,12 +206,12 @@ class ReconnectLimit:
 
 
 async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit) -> Items[Event]:
-    """Yield the events of a job until it has ended. If the connection breaks or stays silent, reconnect after the last event.
+    """Yield the events of a job until it has ended. If the connection breaks or stays silent, reconnect and continue after the last event.
 
     Args:
         http: The connection to the service.
         path: The path of the stream.
-        after: The id of the last event that is known.
+        after: The id of the last event that the caller already has.
         limit: Decides how long to reconnect before an error is raised.
     """
     while True:
@@ -221,7 +221,8 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
             async with http.stream(path, headers=headers, timeout=limit.answer_s) as response:
                 if not response.is_success:
                     raise ApiError.of(response)
-                # So far the time limit was that for the headers. The transport reads this new limit when the body begins.
+                # Until here, the time limit was the one for the headers. From here on, each line must arrive within SILENT_S: the transport
+                # reads this setting when the body begins.
                 response.request.extensions["timeout"]["read"] = SILENT_S
                 limit.note_answer()
                 limit.report(True)
@@ -232,7 +233,7 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
                         after = event.id if event.id is not None else after
                         yield event
                         has_ended = event.data["state"] in ENDED if event.type == "job" else has_ended
-            if has_ended:  # the service ends the stream once it has sent everything
+            if has_ended:  # the stream ended after all events, and was not interrupted
                 return
         except httpx2.HTTPError as error:
             limit.raise_unless_tolerated(unreachable(http.url, error))

@@ -55,7 +55,7 @@ def curves(answer: Curves) -> pd.DataFrame:
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
     """Return the pandas type of a parameter's column.
 
-    It is the number type of the search space if the parameter has one, and otherwise a type that fits all choices and values.
+    For a number in the search space, it is the type of that number. For any other parameter, it is a type that fits all choices and values.
     """
     if parameter.get("type") in NUMBERS:
         return NUMBERS[parameter["type"]]

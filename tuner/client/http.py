@@ -18,7 +18,7 @@ from tuner.settings import Settings
 
 
 class MachineOptions(TypedDict, total=False):
-    """The machine to compute costs for. If none is given, the recorded costs are returned."""
+    """The machine for which costs are computed. If no field is given, the recorded costs are returned."""
 
     market: str | None
     instance_type: str | None
@@ -26,7 +26,7 @@ class MachineOptions(TypedDict, total=False):
 
 
 class BestQuery(MachineOptions, total=False):
-    """Limits on training a configuration, on the machine that the inherited fields name. `max_duration` is in seconds, or text such as 90m."""
+    """Limits on training a configuration. The inherited fields name the machine. `max_duration` is in seconds, or text such as 90m."""
 
     max_cost_usd: float | None
     max_gpu_hours: float | None
@@ -58,8 +58,8 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
-PROBLEM = "urn:tuner:problem:"  # precedes the code in the type of a problem
-# The error code if an answer cannot come from this service, such as the page of a proxy.
+PROBLEM = "urn:tuner:problem:"  # the prefix of the error code in the field `type` of an error response
+# The error code for an answer that cannot come from this service. It may be the error page of a proxy, for example.
 INVALID_ANSWER = "strange-answer"
 TRIES = 4  # how often a request that is safe to repeat is sent at most
 LONGEST_WAIT_S = 30.0  # a longer `Retry-After` is shortened to this
@@ -148,7 +148,7 @@ class Http(ABC):
 
     @abstractmethod
     def stream(self, path: str, **options: Any) -> AbstractAsyncContextManager[httpx2.Response]:
-        """Send a GET request. If the status is an error, the body has been read already; otherwise `lines` or `chunks` reads it."""
+        """Send a GET request. For an error status, the response's body is already read. Otherwise, read it with `lines` or `chunks`."""
 
     @abstractmethod
     def lines(self, response: httpx2.Response) -> AsyncIterator[str]: ...

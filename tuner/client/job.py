@@ -30,9 +30,9 @@ STOPPED = (*follow.ENDED, "paused")
 
 
 def of_job(method: "call[Concatenate[AnyJob, P], R]") -> "call[P, R]":
-    """Turn a call of the client into a method of a job, which passes the job as the first argument.
+    """Turn a call of the client into a method of a job, which passes itself as the call's first argument.
 
-    If the call returns a job, the method updates the job on which it was called and returns that.
+    If the call returns a job, the method copies its fields to the job on which the method was called, and returns that job.
     """
 
     async def body(self: "Acting", *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -180,8 +180,9 @@ class Acting(JobFacts):
 
 
 def chosen(kind: Kind | None) -> list[Kind]:
-    """Return the plots to draw, which are all plots if `kind` is None. Raise ValueError, which names the nearest known plot, if `kind` is not
-    known.
+    """Return the plots to draw: the plot `kind`, or all plots if it is None.
+
+    Raise ValueError if `kind` is not known. The error names the most similar known plot.
     """
     if kind is None:
         return list(NEEDS)

@@ -82,7 +82,7 @@ class PackedFunction:
 
 
 # The source of a packed function's module. It imports the modules that the function uses, so that a worker loads them once for all attempts.
-# Only the process that calls the function unpickles it. The service, which inspects the module, and a worker that imports it do not.
+# Importing it does not unpickle the function; only a call of the function does. The service inspects the module without such a call.
 MODULE = '''"""The function `{name}`, pickled by value by the Python client of tuner."""
 
 import pickle
@@ -102,9 +102,9 @@ def {name}(config):
 
 
 def packed_function(function: Callable[..., Any]) -> PackedFunction:
-    """Pickle a function by value, with the functions, classes and global values of its module that it uses.
+    """Pickle a function by value, with the functions, classes and global values of its own module that it uses.
 
-    Modules that it imports are not packed.
+    Other modules that the function imports are not packed.
 
     Raises:
         ValueError: It is not a plain function, or something that it uses cannot be pickled.
@@ -136,11 +136,11 @@ def _by_value(function: Callable[..., Any]) -> tuple[bytes, Set[str]]:
     modules = set[str]()
 
     def note(module: str, imported: str) -> None:
-        if not f"{module}.".startswith(f"{function.__module__}."):  # its own module is sent by value
+        if not f"{module}.".startswith(f"{function.__module__}."):  # the function's own module is pickled by value
             modules.add(imported)
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        """Pickles, and records the modules of everything that is pickled by its name and not by value."""
+        """A pickler that records the modules of everything that is pickled by name. A worker must be able to import these modules."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, ModuleType):

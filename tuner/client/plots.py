@@ -90,7 +90,7 @@ def draw(data: PlotData, kinds: Sequence[str]) -> Figure:
 
 
 def draw_curves(axes: Axes, data: PlotData) -> None:
-    """Draw the curves of all trials, those of the best trials in colour. Rungs are lines, promotions are triangles, and preemptions are crosses."""
+    """Draw the learning curves of all trials. The best trials have colours, rungs are lines, promotions triangles, and preemptions crosses."""
     assert data.curves is not None
     began = [trial for trial in data.curves.trials if trial.steps]
     ranked = sorted(began, key=lambda trial: _reached(trial, data.sign), reverse=True)
@@ -188,7 +188,7 @@ DRAWN = {"curves": draw_curves, "best": draw_best, "pareto": draw_pareto, "bill"
 
 
 def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
-    """Return (dollars spent by the job, metric) of each report that was better than all before it.
+    """Return (dollars spent by the job, metric) of each report that was better than all reports before it.
 
     The last point repeats the best metric at the spend of the last report, so that a plotted line reaches the present.
     """

@@ -65,7 +65,7 @@ class JobFollower:
             )
 
     def connection(self, is_there: bool) -> None:
-        """Record whether the service answers. If it does not, call `silence` first, with the time of the last answer."""
+        """Record whether the service answers. If it does not, call `silence` before this method, with the time of the last answer."""
         if is_there:
             self.note = ""
         self.on_connection(is_there)
@@ -128,7 +128,7 @@ def events(client: "Client", follower: JobFollower, **options: float) -> Iterato
 
 
 class Forecaster(threading.Thread):
-    """A thread that requests every minute the gain that a larger budget would bring. If a request fails, the previous answer is kept."""
+    """A thread that requests, every minute, a forecast of what a larger budget would gain. If a request fails, the previous forecast is kept."""
 
     def __init__(self, client: "Client", follower: JobFollower) -> None:
         super().__init__(name="forecast", daemon=True)

@@ -137,9 +137,10 @@ def _bars(view: View, size: ScreenSize) -> Iterator[Text]:
 
 
 def _trials(job: JobState, limit: int | None) -> tuple[str, float]:
-    """Return a text with the number of trials by state, and the share for the bar.
+    """Return a text with the number of trials by state, and how much of the bar to fill, from 0 to 1.
 
-    The share is that of started trials in `limit`. Without a limit, it is the share of started trials that have ended.
+    With a limit, the bar shows the started trials as a share of `limit`. Without one, it shows the ended trials as a share of the started
+    trials.
     """
     states = job.data["progress"]["trials"]
     count = sum(states.values())
