@@ -1,4 +1,4 @@
-// The actions of a job: pause, resume, cancel, top up, priority and tags. While one is running, the others are disabled.
+// The actions of a job: pause, resume, cancel, top up, priority and tags. While an action is running, all other actions are disabled.
 
 import { notifyTabs } from "./api.js";
 import { changeJob, JobChanged, requestControl } from "./change.js";
@@ -94,7 +94,7 @@ export class Actions {
     this.askChange("Top up", [
       h("p", {}, budget.usd === null ? "This job has no budget in dollars yet." : `Its budget is ${usd(budget.usd)}. Enter the new total.`),
       h("p", {}, h("label", { for: "total" }, "New budget, in dollars"), h("span", { class: "dollars" }, "$", totalInput, budget.usd ? [0.25, 0.5, 1].map(addButton) : null)),
-      h("p", { id: "total-help", class: "soft small" }, `At least ${usd(minimum)}: what is spent and held.`),
+      h("p", { id: "total-help", class: "soft small" }, `Enter at least ${usd(minimum)}, the amount that is already spent or held.`),
       canResume ? h("p", { class: "check" }, resumeBox, h("label", { for: "go-on" }, "and resume the job")) : null,
     ], "Set the budget", {
       body: () => ({ budget: { usd: Number(totalInput.value) } }),
@@ -117,9 +117,9 @@ export class Actions {
     }));
     const sortedTags = (of) => JSON.stringify(Object.entries(of).sort());
     this.askChange("Priority and tags", [
-      h("p", {}, h("label", { for: "priority" }, "Priority: higher ones are launched first"), priorityInput),
+      h("p", {}, h("label", { for: "priority" }, "Priority: jobs with a higher number are launched first"), priorityInput),
       h("p", {}, h("label", { for: "tags" }, "Tags"), tagsInput),
-      h("p", { id: "tags-help", class: "soft small" }, "One per line, such as project: vision. Spend is grouped by tags."),
+      h("p", { id: "tags-help", class: "soft small" }, "One tag per line, such as project: vision. The Spend page groups by tags."),
     ], "Set them", {
       body: () => ({ priority: Number(priorityInput.value), tags: readTags() }),
       isMade: (job) => job.priority === Number(priorityInput.value) && sortedTags(job.tags) === sortedTags(readTags()),

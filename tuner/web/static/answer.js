@@ -104,7 +104,7 @@ export class Answer {
     ctx.restore();
   }
 
-  /** Request the best configuration. An answer that arrives after a later request was sent is dropped. */
+  /** Request the best configuration for the chosen amount. An answer that arrives after a newer request was sent is dropped. */
   async requestBest() {
     const turn = (this.turn += 1);
     let shown;
@@ -128,7 +128,8 @@ export class Answer {
   }
 }
 
-/** Return the points that are better than all cheaper ones, cheapest first. With two objectives, the front has further points. */
+/** Return the points of a Pareto front whose metric is better than that of all cheaper points, cheapest first. With two objectives, a front
+ * also has other points. */
 export function improving(items, mode) {
   let best = null;
   return items.filter(({ metric }) => (best === null || (mode === "max" ? metric > best : metric < best)) && ((best = metric), true));

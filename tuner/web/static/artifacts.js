@@ -13,7 +13,7 @@ export class Artifacts {
     this.node = h("section", { hidden: true }, h("h3", {}, "Artifacts"), this.failed, this.list);
   }
 
-  /** Load the list if the trial has reported, started or ended since the last call. `runs` says whether it is running. */
+  /** Load the list of files if the trial has reported, started or ended since the last call. `runs` is whether the trial is running. */
   async update(steps, runs) {
     const now = `${steps} ${runs}`;
     if (now === this.seen) return;
@@ -47,7 +47,8 @@ export class Artifacts {
     return (await request(`${this.path}/${encodeURIComponent(artifact.name)}`)).blob();
   }
 
-  /** Show an image as a data URL. An address could not carry the key, and the page's policy allows no other source. */
+  /** Download an image and show it as a data URL. The browser cannot load it by its address, because it would not send the key. The page's
+   * security policy allows no other kind of address. */
   async showImage(artifact, image) {
     try {
       const reader = new FileReader();

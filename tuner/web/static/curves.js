@@ -9,7 +9,7 @@ import { fill, h, problem, text } from "./dom.js";
 import { figure, short, state } from "./format.js";
 
 const NEAR_PX = 40, AGAIN_MS = 1000;
-const FEW = 200; // more curves are drawn as hairlines, which takes a fraction of the time
+const FEW = 200; // If there are more curves than this, they are drawn as hairlines, which takes a fraction of the time.
 
 export class Curves {
   /** `open(trial)` is called when the user chooses a curve. */
@@ -28,7 +28,7 @@ export class Curves {
     this.picker = h("select", { id: "charted", onchange: () => this.choose(this.picker.value) });
     this.choice = h("p", { class: "charted", hidden: true }, h("label", { for: "charted" }, "Metric"), this.picker);
     this.failed = h("div");
-    this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "visually-hidden" }, "The up and down keys move through the trials from the best on, Enter shows one."), this.place, this.readout, this.off, h("ul", { class: "legend" },
+    this.node = h("div", {}, this.choice, this.failed, h("p", { id: "curves-keys", class: "visually-hidden" }, "The up and down keys select a trial, starting with the best. Enter shows the selected trial."), this.place, this.readout, this.off, h("ul", { class: "legend" },
       sign("best", "best"), sign("running", "running"), sign("resting", "paused or stopped"), sign("rung", "rung"),
       sign("promoted", "promoted"), sign("preempted", "preempted")));
     this.place.addEventListener("keydown", (event) => this.onKey(event));
@@ -58,7 +58,7 @@ export class Curves {
     this.chart?.end();
   }
 
-  /** Chart another metric when its curves are loaded. If the service's answer is older than the reports received so far, load it again. */
+  /** Load the curves of another metric and chart them. If the answer lacks reports that the page already has, load the curves again. */
   async choose(name) {
     const { model } = this, since = model.seq;
     model.chart(name);
@@ -76,7 +76,7 @@ export class Curves {
         if (answer.seq >= since || !this.place.isConnected) break;
         await new Promise((done) => { setTimeout(done, AGAIN_MS); });
       }
-      this.pick(this.picked); // A trial picked while the curves were loading stays picked.
+      this.pick(this.picked); // A trial that was picked while the curves were loading remains picked.
     } catch (error) {
       if (model.charted !== name) return;
       text(this.readout, "");
@@ -137,7 +137,7 @@ export class Curves {
     }
     ctx.setLineDash([]);
     const first = this.ranked[0]?.best === null ? null : this.ranked[0];
-    const best = model.trials.get(model.leader()?.trial) ?? first; // the service's best trial, if several are equally good
+    const best = model.trials.get(model.leader()?.trial) ?? first; // If several trials are equally good, this is the one that the service names.
     const layer = (trials, name, alpha, thick) => {
       ctx.globalAlpha = alpha;
       ctx.strokeStyle = ctx.fillStyle = colour(name);

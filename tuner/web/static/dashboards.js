@@ -8,7 +8,7 @@ const PATHS = ["/optuna/", "/ray/"];
 export async function openDashboard(url) {
   const tab = window.open("", "_blank"); // opened before the request, because browsers block windows that are opened later as pop-ups
   if (tab !== null) tab.opener = null;
-  // If the key is refused, the dashboard shows the error.
+  // An error is ignored: if the key is refused, the dashboard shows the error itself.
   await request("/session", { method: "POST" }).catch(() => {});
   if (tab === null) location.assign(url);
   else tab.location.replace(url);

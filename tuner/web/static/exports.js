@@ -1,4 +1,4 @@
-// The exports of a job: the files made from its trained models, what a million predictions of each cost, and the start of a new one.
+// The exports of a job: the files made from its trained models, what a million predictions of each cost, and the form to start a new export.
 
 import { improving } from "./answer.js";
 import { call, notifyTabs, request } from "./api.js";
@@ -39,7 +39,7 @@ export class Exports {
     return this.items.some((record) => UNFINISHED.includes(record.state));
   }
 
-  /** Load the list. An answer that arrives after a later one is dropped. */
+  /** Load the list of exports. An answer that arrives after a newer request was sent is dropped. */
   async load() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     try {
@@ -79,9 +79,9 @@ export class Exports {
     const { button } = askForm("Export the best model", [
       h("fieldset", {}, h("legend", {}, "Formats"), boxes.map(([name, box, words]) => h("p", { class: "check" }, box, h("label", { for: box.id }, `${name} (${words})`)))),
       h("p", {}, h("label", { for: "max-cost" }, "It may cost at most, in dollars"), h("span", { class: "dollars" }, "$", maxCost)),
-      h("p", { id: "cost-help", class: "soft small" }, "This amount is held until the export has ended. Only the time that it uses on a machine is paid.", left === null ? null : ` The budget has ${usd(left)} left, and no more than that is spent.`),
+      h("p", { id: "cost-help", class: "soft small" }, "This amount is held until the export has ended. Only the machine time that the export uses is billed.", left === null ? null : ` The budget has ${usd(left)} left, and no more than that is spent.`),
       h("p", {}, h("label", { for: "max-drop" }, `Largest drop of ${this.model.job.objective.metric}`), maxDrop),
-      h("p", { id: "drop-help", class: "soft small" }, "A variant that loses more is not delivered. Leave it empty to accept any."), errorPlace,
+      h("p", { id: "drop-help", class: "soft small" }, "A variant with a larger drop is not delivered. Leave this field empty to accept any drop."), errorPlace,
     ], "", () => this.create({
       formats: boxes.filter(([, box]) => box.checked).map(([name]) => name),
       max_cost_usd: Number(maxCost.value), max_drop: maxDrop.value === "" ? null : Number(maxDrop.value),
@@ -90,7 +90,7 @@ export class Exports {
     label();
   }
 
-  /** Start an export, and return whether it was started. If the answer is lost, a new export in the list shows that it was. */
+  /** Start an export, and return whether it was started. If the answer is lost, load the list: a new export in it means that it was started. */
   async create(body, known, errorPlace) {
     fill(errorPlace);
     let failure = null;
@@ -183,7 +183,7 @@ class ExportView {
     button.disabled = false;
   }
 
-  /** Request the prices of another way to serve. An answer that arrives after a later request was sent is dropped. */
+  /** Request the prices for another rate, start time or machine. An answer that arrives after a newer request was sent is dropped. */
   async requestPrices(rate, start, machine) {
     const query = (this.query = new URLSearchParams({ requests_per_second: rate, start, ...(machine === "" ? {} : { instance_type: machine }) }));
     try {
@@ -199,7 +199,7 @@ class ExportView {
     this.answer = record;
     const delivered = record.variants.filter((variant) => variant.serving.length > 0), { training } = this.exports;
     if (delivered.length === 0) {
-      fill(this.prices, h("p", {}, "The price of its machine is not known. Name another machine."));
+      fill(this.prices, h("p", {}, "The price of the machine is not known. Enter another machine."));
       return;
     }
     const rows = delivered.flatMap((variant) => variant.serving.map((price, index) => [
@@ -215,7 +215,7 @@ class ExportView {
   }
 }
 
-/** Draw points, with a line through those of the front. */
+/** Draw points, with a line through those on the Pareto front. */
 function frontChart(place, x, y) {
   const dots = (name) => ({ show: true, size: 7, fill: () => colour(name) });
   return chart(place, { x, y, formatX: dollars, formatY: figure, height: 220,

@@ -1,4 +1,4 @@
-// Why a job failed: the reason, the traceback of a trial that failed for it, and advice.
+// Why a job failed: the reason, the traceback of a trial that failed for this reason, and advice.
 
 import { call } from "./api.js";
 import { fill, h, loading, problem, text } from "./dom.js";
@@ -46,7 +46,7 @@ export class Failure {
   }
 }
 
-/** Return the first trial that failed for the job's reason, or else the first that failed. */
+/** Return the first trial whose reason of failure is also the job's, or the first failed trial if no reason is the same. */
 function responsibleTrial(model) {
   const failed = [...model.trials.values()].filter((trial) => trial.state === "failed").sort((a, b) => a.number - b.number);
   return failed.find((trial) => trial.reason && model.job.detail?.includes(trial.reason)) ?? failed[0];
@@ -62,8 +62,8 @@ function traceback(words) {
   ];
 }
 
-/** Return from a Python traceback the last frames of the user's own code and the error. If no frame is of the user's code, return the last
- * frames of any code. */
+/** Return the last frames of the user's own code in a Python traceback, and its error. If the traceback has no frame of the user's code,
+ * return the last frames of any code. */
 export function lastFrames(words) {
   const lines = words.slice(Math.max(0, words.lastIndexOf("Traceback (most recent call last):"))).trimEnd().split("\n");
   const frames = [], error = [];

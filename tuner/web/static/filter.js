@@ -58,7 +58,7 @@ function unquote(text) {
   return text.replace(/^"([^"]*)"$/, "$1");
 }
 
-/** Match trials with a column whose text contains the word. */
+/** Return a predicate that matches trials whose id, or whose text in any column, contains `text`. */
 function matchesWord(text, columns) {
   const wanted = text.toLowerCase();
   return (trial) => trial.id.includes(wanted) || columns.some((column) => textOf(column, trial).includes(wanted));
@@ -101,7 +101,8 @@ function textOf(column, trial) {
   return `${value === null ? "" : column.show(value)} ${column.also?.(trial) ?? ""}`.toLowerCase();
 }
 
-/** Return a comparison of trials by a column. Trials without a value come last in either order. Equal ones are ordered by number. */
+/** Return a function that compares trials by a column. Trials without a value come last in either order. Trials with equal values are ordered
+ * by number. */
 export function trialOrder(column, descending) {
   const sign = descending ? -1 : 1, missing = (value) => value === null || value === undefined;
   return (a, b) => {

@@ -29,8 +29,8 @@ const LIVE = {
   refused: "The service refuses further requests; load the page again",
 };
 
-/** Show a job in `main`. Return a function that removes it. `view` is the sort order and filter of its trials from the address. Throw
- * Problem. */
+/** Show a job in `main`. Return a function that removes it. `view` is the sort order and filter of its trials from the address. Throw a
+ * Problem if the job cannot be loaded. */
 export async function jobPage(main, id, view) {
   const [job, curves] = await Promise.all([call(`/jobs/${id}`), call(`/jobs/${id}/curves`)]);
   const page = new JobPage(job, curves, view);
@@ -160,7 +160,7 @@ class JobPage {
     try {
       this.showJob(await call(`/jobs/${this.model.job.id}`));
       this.exports.load();
-    } catch { /* the stream says that the connection is lost */ }
+    } catch { /* the page already says if the connection is lost */ }
   }
 
   /** Load at which steps a trial was preempted, with one request at a time. */
@@ -222,7 +222,7 @@ class JobPage {
         show[name](await call(`/jobs/${this.model.job.id}/${name}`));
         this.loaded.add(name);
       } catch (error) {
-        // The old content stays and is loaded again after the next event. The stream shows that the connection is lost.
+        // Old content remains, and is loaded again after the next event. The page already says if the connection is lost.
         if (!this.loaded.has(name)) failed[name](error);
       }
     }

@@ -51,7 +51,7 @@ async function learnRole() {
   try {
     const user = await call("/whoami");
     if (key() === askedKey) document.documentElement.dataset.role = user.role;
-  } catch { knownKey = ""; } // requested again with the next page
+  } catch { knownKey = ""; } // The role is requested again when the next page is shown.
 }
 
 function markNavigation(path) {
@@ -70,10 +70,10 @@ function askKey(refused = false) {
   document.title = "Key · tuner";
   const input = h("input", { id: "key", type: "password", required: true, autocomplete: "current-password" });
   fill(main, h("h1", {}, "The key"),
-    refused ? problem({ title: "The service refused the key", detail: "Copy it again; it is one line." }) : null,
+    refused ? problem({ title: "The service refused the key", detail: "Copy the key again. It is a single line." }) : null,
     h("form", { class: "key", onsubmit: (event) => { event.preventDefault(); setKey(input.value); route(); } },
-      h("p", {}, "It is on the machine of the service, in ", h("code", {}, "~/.tuner/api_key"), " unless ", h("code", {}, "TUNER_API_KEY"), " or ",
-        h("code", {}, "TUNER_HOME"), " says otherwise; a user has one of their own, which begins with tnr_. This browser keeps it until it is changed here."),
+      h("p", {}, "The service stores its key on its own machine, in ", h("code", {}, "~/.tuner/api_key"), " unless ", h("code", {}, "TUNER_API_KEY"), " or ",
+        h("code", {}, "TUNER_HOME"), " is set. Every user has another key, which begins with tnr_. This browser stores the key until you change it here."),
       h("p", {}, h("label", { for: "key" }, "API key"), input), h("button", {}, "Continue")));
   input.focus();
 }

@@ -71,9 +71,9 @@ export class Meter {
     const { job } = this.model, { spend, budget, progress } = job, rate = this.rate();
     if (!RUNNING.includes(job.state)) {
       const mean = progress.running_seconds > 0 ? ` ${usd((spend.usd / progress.running_seconds) * 3600)} an hour on average.` : "";
-      return job.state === "paused" ? `Paused: no money is spent.${mean}` : `It ran for ${duration(progress.running_seconds)}.${mean}`;
+      return job.state === "paused" ? `Paused: no money is spent.${mean}` : `The job ran for ${duration(progress.running_seconds)}.${mean}`;
     }
-    if (rate === null) return job.queue_position ? `It waits, at place ${job.queue_position} of the queue: no money is spent.` : "No money has been spent yet.";
+    if (rate === null) return job.queue_position ? `The job waits at position ${job.queue_position} in the queue. No money is spent.` : "No money has been spent yet.";
     const ends = [];
     if (budget.usd !== null) ends.push(((budget.usd - spend.usd) / rate) * 3600);
     if (budget.wall_clock !== null) ends.push(budget.wall_clock - progress.running_seconds);

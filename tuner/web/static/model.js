@@ -52,7 +52,7 @@ export class Model {
     return this.isObjective ? trial : this.otherCurves.get(trial.id) ?? NO_CURVE;
   }
 
-  /** Return the best trial according to the service, which sends it with the events. */
+  /** Return the best trial and its step. The service chooses them, and sends them with the events of the job. */
   leader() {
     return this.job.best;
   }
@@ -96,7 +96,7 @@ export class Model {
     if (putPoint(trial, step, metric)) this.points += 1;
     if (step >= trial.steps) { trial.steps = step; trial.metric = metric; }
     trial.cost_usd = Math.max(trial.cost_usd, cost_usd);
-    if (violation === 0 && this.better(metric, trial.best)) trial.best = metric; // only steps that keep the job's constraints
+    if (violation === 0 && this.better(metric, trial.best)) trial.best = metric; // 0: the step satisfies the job's constraints
     for (const [name, value] of Object.entries(metrics)) if (typeof value === "number") this.metrics.add(name);
     if (this.isObjective) return;
     const value = metrics[this.charted];

@@ -7,7 +7,7 @@ import { dollars, figure, share, short, usd } from "./format.js";
 export const KINDS = ["setup", "restore", "train", "checkpoint", "lost", "idle", "export"];
 const SHOWN = 30;
 
-/** The chart of the best metric against dollars, from a report. `spent` extends the line to the job's current spend. */
+/** The chart of the best metric against dollars, from a report. `extend` draws the line up to the job's current spend. */
 export class BestCurve {
   constructor(model) {
     this.model = model;

@@ -42,7 +42,7 @@ export async function newPage(main) {
   return () => form.end();
 }
 
-/** Return a job with the objective and the search space that a trainable suggests. Parts that it does not suggest are those of the job. */
+/** Return a copy of a job with the objective and the search space that a trainable suggests. A part without a suggestion is not changed. */
 function withSuggestion({ objectives, ...job }, trainable) {
   const goal = trainable?.objective ? { objective: trainable.objective } : objectives ? { objectives } : {};
   return { ...job, ...goal, ...(trainable?.search_space ? { search_space: trainable.search_space } : {}) };
@@ -60,7 +60,7 @@ class Form {
     this.name = h("input", { id: "name", oninput: () => this.set(["name"], this.name.value) });
     this.usd = h("input", { id: "usd", type: "number", min: 0, step: "any", inputmode: "decimal", oninput: () => this.set(["budget", "usd"], this.usd.value === "" ? null : Number(this.usd.value)) });
     this.market = h("select", { id: "market", onchange: () => this.set(["resources", "market"], this.market.value) },
-      [["on_demand", "on demand"], ["spot", "spot"], ["spot_with_fallback", "spot, or on demand if there is none"]].map(([value, words]) => h("option", { value }, words)));
+      [["on_demand", "on demand"], ["spot", "spot"], ["spot_with_fallback", "spot, or on demand if spot is not available"]].map(([value, words]) => h("option", { value }, words)));
     this.source = h("textarea", { id: "source", rows: 18, spellcheck: "false", "aria-describedby": "source-help", oninput: () => this.onEdit() }, EXAMPLE);
     this.button = h("button", {}, "Submit");
     this.planStatus = loading("Making the plan…");
@@ -95,8 +95,8 @@ class Form {
     this.showOptions();
   }
 
-  /** Replace the example because its trainable is not available. Use the newest job if that job's trainable is available, and otherwise the
-   * first available trainable. */
+  /** Replace the example in the form, because its trainable is not available. If the trainable of the newest job is available, use that job,
+   * and otherwise the first available trainable. */
   async replaceExample() {
     let last;
     try {

@@ -98,7 +98,7 @@ function idleMachines(answer) {
   const rows = cluster.kinds.map((figures) => [figures.instance_type || "unnamed", figures.market.replaceAll("_", " "), usd(figures.idle_usd), figure(figures.idle_hours), usd(figures.usd), figure(figures.node_hours)]);
   return h("section", { "aria-label": "Machines that no job used" },
     h("h2", {}, `Machines that no job used: ${idle === null ? "unknown" : usd(idle)}`),
-    h("p", {}, "What worker machines cost while no trial ran on them: until they are given back, or the next trial comes. It is in no job’s bill and not in the figures above."),
+    h("p", {}, "The cost of worker machines while no trial ran on them: until the next trial started, or the machine was released. It is not part of any job’s bill or of the figures above."),
     h("ul", { class: "soft" }, notes.map((note) => h("li", {}, note))),
     rows.length === 0 ? null : table("Idle machines by kind", ["Machine", "Market", "Cost while idle", "Idle hours", "Cost", "Hours"], rows, { numeric: [2, 3, 4, 5] }));
 }

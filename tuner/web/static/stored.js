@@ -18,7 +18,7 @@ export class Stored {
     this.update();
   }
 
-  /** Load the figures. The old ones stay if that fails. */
+  /** Load the figures. If the request fails, the old figures remain. */
   async load() {
     try {
       const { items } = await call(`/storage?job=${this.model.job.id}`);
@@ -52,7 +52,7 @@ export class Stored {
   askDelete() {
     const errorPlace = h("div"), retain = h("select", { id: "retain" }, Object.entries(KEPT).filter(([name]) => name !== "all").reverse().map(([name, words]) => h("option", { value: name }, words)));
     askForm("Delete the files of this job?", [
-      h("p", {}, "Its checkpoints and artifacts are deleted and cannot be restored. Metrics, the bill and logs stay. If the job is resumed, its trials begin again."),
+      h("p", {}, "Its checkpoints and artifacts are deleted and cannot be restored. Metrics, the bill and logs are kept. If the job is resumed, its trials start from the beginning."),
       h("p", {}, h("label", { for: "retain" }, "Keep"), retain), errorPlace,
     ], "Delete the files", async () => {
       fill(errorPlace);

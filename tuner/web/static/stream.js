@@ -3,7 +3,7 @@
 
 import { request } from "./api.js";
 
-const SILENCE_MS = 40_000; // much longer than the 2 s after which the service sends a line in any case
+const SILENCE_MS = 40_000; // The service sends a line at least every 2 s. After this time without one, the connection counts as lost.
 const WAIT_MS = [250, 500, 1000, 2000, 4000];
 
 /** Call `message(kind, data)` for each event after number `after`, and `state("live" | "lost" | "ended")` when the connection changes.

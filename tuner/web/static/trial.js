@@ -87,7 +87,7 @@ class TrialActions {
 
   askStop(id) {
     const errorPlace = h("div");
-    askForm(`Stop trial ${short(id)}?`, [h("p", {}, "It stops for good. What it has reported stays, and its worker continues with another trial."), errorPlace],
+    askForm(`Stop trial ${short(id)}?`, [h("p", {}, "The trial stops for good. What it has reported is kept, and its worker continues with another trial."), errorPlace],
       "Stop the trial", () => this.send("stop", `Trial ${short(id)} is being stopped.`, errorPlace), "danger");
   }
 }

@@ -34,7 +34,7 @@ export class Trials {
       h("table", { class: "trials" }, this.caption, h("thead", {}, h("tr", {}, this.heads)), this.body));
     this.node = h("div", {},
       h("div", { class: "filter" }, h("p", {}, h("label", { for: "filter" }, "Filter"), this.input), this.countText),
-      h("p", { id: "filter-help", class: "soft small" }, "Numbers with > >= < <= =, name:text for states and choices; any other word may be in any column."),
+      h("p", { id: "filter-help", class: "soft small" }, "Compare numbers with > >= < <= =, and states and choices with name:text. Any other word is searched in all columns."),
       this.fault, this.table, this.more);
     this.filter();
   }
