@@ -1,7 +1,7 @@
-"""`python -m benchmarks.attempts`: the processor time that an attempt without work takes in a worker.
+"""`python -m benchmarks.attempts`: the processor time that a worker needs for an attempt whose training does nothing.
 
-Ray is not involved. Half of the attempts are stopped after the first step, and the others run to the last one. The figures leave out the start
-of the worker and the imports of its fork server.
+Ray is not involved. Half of the attempts are stopped after the first step, and the other half run to the last step. The figures leave out
+the start of the worker and the imports of its fork server.
 """
 
 import argparse

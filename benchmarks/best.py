@@ -1,7 +1,7 @@
 """`python -m benchmarks.best`: time to find the best trial within limits, for a job of 10,000 trials with 100 reports each.
 
-Compares the stored Pareto front with a scan of all reports, on SQLite and on PostgreSQL. Also measures what maintaining the front
-adds to the writing of a report.
+Compares the stored Pareto front with a scan of all reports, on SQLite and on PostgreSQL. Also measures how much longer it takes to write a
+report when the front is updated, too.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A small GPT-2 of transformers, made from a configuration, on the characters that `trainables.char_lm` learns from."""
+"""A small GPT-2 of the library `transformers`, trained from random weights on the characters that `trainables.char_lm` learns from."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.checkpointing`: how long training waits for a save, and its share of the time at the interval `auto`.
+"""`python -m benchmarks.checkpointing`: how long training waits for a save, and which share of the time this is at the interval `auto`.
 
-A real worker with its child trains a little and saves as often as it can. The peers run in the same run, in a process of their own:
-`torch.save` with `fsync`, which training waits for, and `torch.distributed.checkpoint.async_save`, which copies first as ours does.
-A wait is what the training loop sees: from the end of a step to the beginning of the next, including the report. The output also
-shows how much the write slows down the steps that run at the same time.
+A real worker with its child trains a little and saves as often as it can. The same run measures two peers, in a process of their own:
+`torch.save` with `fsync`, for which training waits, and `torch.distributed.checkpoint.async_save`, which copies the state before it writes,
+as tuner does. A wait is measured in the training loop: from the end of a step to the beginning of the next step, including the report. The
+output also shows by how much a write slows down the steps that run at the same time.
 """
 
 import json

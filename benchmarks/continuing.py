@@ -1,7 +1,7 @@
-"""`python -m benchmarks.continuing TABLE.npz…`: how often `tuner best` forecasts a continued trial correctly.
+"""`python -m benchmarks.continuing TABLE.npz…`: how often `tuner best` is right about the result of training a trial further.
 
-On recorded learning curves, counts how often trials that a search had cut short end within the 80 % interval that `tuner best`
-gives for training them further.
+Trials that a search stopped early are continued on recorded learning curves. The benchmark counts how often the result is within the 80 %
+interval that `tuner best` had predicted.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """`python -m benchmarks.decisions`: the cost of decisions and suggestions.
 
-Measures, one after another: all decisions of ASHA jobs over 27 steps with 16 trials at once, the slowest decision, and the
-memory of the state; whole simulated jobs over the recorded table of `benchmarks/data`, including the ledger; and the time that the
-model of `auto` takes for a forecast after each rung and for a proposal, once it knows the given number of trials.
+Three measurements run one after another: all decisions of ASHA jobs over 27 steps with 16 trials at once, the slowest decision, and the
+memory of the state; whole simulated jobs over the recorded table of `benchmarks/data`, including the ledger; and the time that the model of
+the sampler `auto` takes for a forecast after each rung and for a proposal, after it has learned from the given number of trials.
 """
 
 import gc

@@ -1,7 +1,9 @@
-"""`python -m benchmarks.first_step`: the time from a submission to the first report of a training step, on a service that runs already.
+"""`python -m benchmarks.first_step`: the time from a submission to the first report of a training step, on a service that is already
+running.
 
-Each job trains one trial of `digits_mlp`. `driver` is the time until the job's driver has started, `attempt` the time until the first
-attempt begins, and `report` the rest, with the start of the worker, the imports of the trainable and one step.
+Each job trains one trial of `digits_mlp`. The time has three parts: `driver` ends when the job's driver has started, `attempt` when the
+first attempt begins, and `report` with the first report. The last part contains the start of the worker, the imports of the trainable and
+one step.
 """
 
 import argparse

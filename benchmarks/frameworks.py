@@ -1,11 +1,14 @@
-"""`python -m benchmarks.frameworks`: the processor time of a training with our adapter, divided by that of the bare framework.
+"""`python -m benchmarks.frameworks`: the processor time of training with tuner's adapter of a framework, divided by that of the bare
+framework.
 
-Each pair runs in a process of its own under a real worker: once bare and once with the adapter, in an order that alternates from pair to
-pair. The processor time is that of the process that trains, with all of its threads, and of the fastest of its steps, because other programs on
-the machine make steps slower and none faster. Each step has the same work. Imports and saves are not in it.
-The last column is the processor time within the adapter's own methods, as a share of the whole. It hardly depends on what else runs. The service's saves are measured by `python -m benchmarks.checkpointing`.
+Each pair of trainings runs in a process of its own under a real worker: once bare and once with the adapter, in an order that alternates
+from pair to pair. The time is the processor time of the training process with all of its threads, for its fastest step. Every step has the
+same work, and other programs on the machine can only make a step slower. Imports and saves are not included. The last column is the
+processor time within the adapter's own methods, as a share of the whole; other programs hardly change it. `python -m
+benchmarks.checkpointing` measures the service's saves.
 
-With names of frameworks as arguments, only these are measured. `--pairs` sets the number of pairs, `--steps` that of steps.
+If names of frameworks are given as arguments, only these frameworks are measured. `--pairs` and `--steps` set the numbers of pairs and
+steps.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu`: the costs and savings of our helpers for training on a GPU, compared with plain PyTorch.
+"""`python -m benchmarks.gpu`: the costs and savings of tuner's helpers for training on a GPU, compared with plain PyTorch.
 
 Also checks that a worker frees its GPU when it ends. Needs an NVIDIA GPU and `pip install tuner[gpu]`; takes a few minutes. Peers are
 measured in the same run.

@@ -1,15 +1,17 @@
 """`python -m benchmarks.head_to_head`: search the same real code with the service, with Ray Tune and with Optuna.
 
-Every method calls the same function on two workers, which writes a line for each report: its metric, and the processor time of the
-training thread since the line before. The cost of a search is the sum of these times, at a price per hour. So a step costs the same for all
-methods, even if the machine has other work, and restored checkpoints and repeated setup are paid by the method that needs them. Imports, what the
-frameworks themselves use, and idle workers are not in this cost. `worker_s` in the results has the wall time of both workers.
+Every method calls the same function on two workers. The function writes a line for each report, with its metric and the processor time of
+the training thread since the previous line. The cost of a search is the sum of these times, at a price per hour. A step therefore costs the
+same for all methods, even if the machine has other work, and a method that restores checkpoints or repeats the setup pays for it. The cost
+does not include imports, the frameworks' own processor time, and idle workers. `worker_s` in the results is the wall time of both workers.
 
-The service has a budget in worker seconds, to which the first start of both workers is added. So each budget is a run of its own. Peers do not
-know their budget: they run once, to a fifth more than the largest, and are compared at what the service's run has cost.
+The service has a budget in worker seconds, to which the first start of both workers is added, so each budget needs a run of its own. Peers
+do not know a budget: they run once, to a fifth more than the largest budget. For each budget, their best result at the cost of the
+service's run is compared.
 
-The method `random` trains as many random configurations to the last step as the largest budget pays for. With `--tables`, the trainings that any
-method has run to the last step become a recorded table for each trainable. The service's searches are then simulated on it, and both results shown.
+The method `random` trains as many random configurations to the last step as the largest budget pays for. With `--tables`, all trainings
+that reached the last step, by any method, become a recorded table for each trainable. The service's searches are then simulated on this
+table, and the real and the simulated results are shown.
 """
 
 import argparse

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.journal`: what a driver spends to record a report, with the machines simulated and the database real (SQLite).
+"""`python -m benchmarks.journal`: what a driver spends to record a report, with simulated machines and a real database (SQLite).
 
-Prints the SQL statements and the milliseconds of processor time for each report, attempts included. The simulator's own time is part of it.
+Prints the SQL statements and the milliseconds of processor time for each report. The statements for attempts and the simulator's own time
+are included.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """`python -m benchmarks.load`: 200 requests a second to a real `tuner serve` with 10,000 jobs and a million reports stored, Ray idle.
 
-Nine in ten requests read. They are sent at random moments that are drawn in advance (a Poisson process), whether or not earlier ones
-were answered. Each is timed from the moment at which it was due, so that one slow response counts for every request that waits behind it.
-Before that, a warm-up sends fewer requests while Ray starts. Then a bare application of FastAPI and SQLAlchemy, which reads a job's row
-of the same database by its id, gets the same rate.
+Nine in ten requests read. The moments at which requests are sent are random and drawn in advance (a Poisson process), so a request does not
+wait for earlier answers. Its time is measured from the planned moment, so that one slow response counts for every request that waits behind
+it. A warm-up sends fewer requests while Ray starts. At the end, the same rate of requests is sent to the peer: a bare application of
+FastAPI and SQLAlchemy, which reads a job's row of the same database by its id.
 
 The mirror to Optuna is off, because it would copy the million reports at the same time.
 """

@@ -1,7 +1,8 @@
 """Measure what `efficient_loader` gains over PyTorch's `DataLoader`, for three kinds of data.
 
-`steady` decodes each example in the same time, `late` waits for one of 64 examples as for a storage that is late at times, and
-`memory` has its examples in memory. Training on a batch is a wait, as for a GPU, so that it leaves the processors to the workers.
+The data `steady` takes the same time to decode each example. The data `late` has one slow example in 64, as from a storage that sometimes
+answers late. The data `memory` has its examples in memory. Training on a batch is simulated by waiting, as if a GPU trained, so the
+processors are free for loading.
 """
 
 import time

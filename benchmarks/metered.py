@@ -1,6 +1,7 @@
-"""The trainable of `benchmarks.head_to_head`: one of several, which writes a line for each report. Every method calls it.
+"""The function that every method of `benchmarks.head_to_head` calls. It runs one of several trainables, and writes a line for each report.
 
-Torch is imported here, and the trainable's module while data is prepared. So both are in the process from which the service forks its trials.
+Torch is imported by this module, and the trainable's own module while data is prepared. The service forks its trials from the process in
+which both happen, so a trial does not import them again.
 """
 
 import json

@@ -1,6 +1,7 @@
-"""`python -m benchmarks.overhead`: wall time per trial of no-op steps, against Ray Tune's defaults and its reused actors.
+"""`python -m benchmarks.overhead`: wall time per trial of no-op steps, compared with two peers: Ray Tune with its defaults, and with reused
+actors.
 
-All three run the same search: ASHA over three steps, Optuna's TPE, two trials at once, a function that imports torch.
+All three run the same search: ASHA over three steps, Optuna's TPE, two trials at once, and a function that imports torch.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """`python -m benchmarks.page`: measure the page in a real Chromium over a real HTTP server.
 
-Measures the time and bytes to show a job, the time from an event's commit to its pixel, and the frames per second while hovering. The job
-has 1,000 trials of 100 reports. The peer draws one uPlot series per trial.
+Measures the time and bytes to show a job, the time from the commit of an event until the page draws it, and the frames per second while
+hovering. The job has 1,000 trials of 100 reports. The peer draws one uPlot series per trial.
 """
 
 import argparse

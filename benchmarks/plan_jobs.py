@@ -1,4 +1,4 @@
-"""Places that run the jobs of `benchmarks.plans`: the service with recorded learning curves on a simulated clock, and a real Ray."""
+"""Run the jobs of `benchmarks.plans`, either in the service on recorded learning curves and a simulated clock, or on a real Ray."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

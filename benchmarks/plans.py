@@ -1,8 +1,8 @@
-"""`python -m benchmarks.plans [--tables DIR] [--real]`: the planned cost of jobs against their actual cost.
+"""`python -m benchmarks.plans [--tables DIR] [--real]`: the planned cost of jobs compared with their actual cost.
 
-Each job has a pilot, then a plan based on it, then runs to its end. Simulated jobs run the production code on a simulated clock and
-train rows of recorded tables. Real jobs run on a local Ray of two CPUs. `open` jobs end by their own rules (trials, target, plateau), so
-that their cost is not known in advance. The other jobs spend their budget to its end, which is easy to plan.
+Each job has a pilot, then a plan based on it, and then runs to its end. Simulated jobs run the production code on a simulated clock and
+train rows of recorded tables. Real jobs run on a local Ray of two CPUs. The cost of `open` jobs is not known in advance, because they end
+by their own rules: trials, target or plateau. The other jobs spend their whole budget, so their cost is easy to plan.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """`python -m benchmarks.preemptions --count 20 --kills 20`: preempt the machines of a trial on a real cluster of several raylets.
 
-Three series of preemptions: with a notice while another worker of the job is warm, with a notice while there is none,
-and by kill -9 of the raylet. Prints the lost steps, and the time until the first step elsewhere was done.
+Three series of preemptions: with a notice while another worker of the job is already started, with a notice and no such worker, and by kill
+-9 of the raylet. Prints the lost steps, and the time until the trial has completed its first step on another machine.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """`python -m benchmarks.sizing --simulated`: the service with a cluster of 1,000 nodes and a database of 10,000 jobs.
 
-The database (PostgreSQL, then SQLite), controller, reconciler, admission and REST are real. Only the cluster is fake: its nodes exist by
-definition, and its drivers always run. 250 jobs of 4 trials each fill the cluster, 1,000 wait in the queue, and the others have
-ended. Finally, measures the tuning core alone: one job with 1,000 trials at once.
+The database (PostgreSQL, then SQLite), controller, reconciler, admission and REST are real. Only the cluster is simulated: it lists nodes
+that do not exist, and reports that all drivers run. 250 jobs of 4 trials each fill the cluster, 1,000 wait in the queue, and the others
+have ended. Finally, the tuning core is measured alone: one job with 1,000 trials at once.
 """
 
 import os

@@ -1,7 +1,7 @@
 """`python -m benchmarks.spot_jobs --traces DIR`: whole simulated jobs of one training on recorded spot markets, run by production code.
 
-While `benchmarks.spot_replay` tests the policies alone, here a job runs with loop, ledger, placement and checkpoints. DIR is the
-same as there.
+`benchmarks.spot_replay` tests only the placement policies. This benchmark also runs the driver's loop, the ledger, placement and
+checkpoints of a job. DIR is the same folder of traces as for `benchmarks.spot_replay`.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """`python -m benchmarks.start`: how long it takes after kill -9 of the service until the next one is ready.
 
-A real `tuner serve` runs with its local Ray, which outlives it. As soon as the service is killed, another is started on the same port, as a
-process supervisor does, and `/readyz` is polled until it returns 200. The peer is a bare application of FastAPI and SQLAlchemy in its own
-process, which is ready when one request has read a row. Both are measured in turn, in the same run.
+A real `tuner serve` runs with its local Ray, which outlives the kill. As soon as the service is killed, another one is started on the same
+port, as a process supervisor does, and `/readyz` is polled until it returns 200. The peer is a bare application of FastAPI and SQLAlchemy
+in its own process, which is ready when one request has read a row. The two are measured alternately, in the same run.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.turnaround`: the overhead of pause, promotion and resume apart from loading the checkpoint.
+"""`python -m benchmarks.turnaround`: the time that pause, promotion and resume take without the time to load the checkpoint.
 
-Also measures how long a cancel takes when user code hangs. Compares with the time a new process would need to import torch.
+Also measures how long a cancel takes when user code hangs. The peer is a new process: the time that it needs to import torch.
 """
 
 import statistics

@@ -1,8 +1,8 @@
 """`python -m benchmarks.watchers`: the service's CPU cost of many watchers of one job, and the delay of events.
 
 A real service process runs without Ray, and a writer fills a job through the store at 20 reports a second. Each watcher reads the event
-stream over HTTP and sends the requests of the page: report, front and bill every fifteen seconds; report and front on a new best, at most
-every five seconds; and the advice for the next dollar every thirty seconds.
+stream over HTTP and sends the requests of the page: the report, the Pareto front and the bill every fifteen seconds; the report and the
+front after a new best metric, at most every five seconds; and the forecast for the next dollar every thirty seconds.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.worth TABLE.npz…`: compare the gain that the next dollar is expected to bring with the realised one.
+"""`python -m benchmarks.worth TABLE.npz…`: compare the gain that the next dollar is expected to bring with the gain that it really brings.
 
-Simulates jobs on recorded tables, where a dollar is one mean training. After each dollar, the forecast of `tuner.tuning.stopping` is
-compared with what the job gained with its next dollar. Gains are in hundredths of the distance from the median row of the table to
-its best one, so that tables can be averaged. For some exchange rates, it also prints what stopping by the forecast spends and keeps.
+Simulates jobs on recorded tables, where a dollar is the cost of one mean training. After each dollar, the forecast of
+`tuner.tuning.stopping` is compared with what the job gained with its next dollar. Gains are in hundredths of the distance from the median
+row of the table to its best one, so that tables can be averaged. For some values of a point in dollars, the benchmark also prints what a
+job spends if it stops by the forecast, and how much worse this is than stopping at the best moment.
 """
 
 import argparse

@@ -1,12 +1,11 @@
-"""Run the tests in three runs of pytest at the same time: those with a real Ray cluster or browser, those that import
-PyTorch or Ray Tune, and all others.
+"""Run the tests in three runs of pytest at the same time: the tests with a real Ray cluster or browser (system tests), the tests that
+import PyTorch or Ray Tune, and all other tests.
 
     python -m tools.gate          the gate
     python -m tools.gate --all    all tests
 
-System tests mostly wait for processes, so the others run at the same time, at a lower priority: they use the processor
-time that is left, and cannot make a system test late. Other options are passed on to pytest. The status is that of the
-first run that fails.
+System tests mostly wait for processes. The other two runs have a lower priority: they use only the processor time that is left, and cannot
+make a system test late. All options are passed on to pytest. The exit status is that of the first run that fails.
 """
 
 import os
@@ -24,7 +23,7 @@ LOWER_PRIORITY = 10
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pytest run. The number of workers was measured to be fastest on two cores."""
+    """One pytest run. On two cores, this number of workers was measured to be the fastest."""
 
     name: str
     marks: str
@@ -68,7 +67,8 @@ HEAVY = (
     "tests/cluster/test_taking_away.py",
 )
 OTHERS = "not system and not browser"
-# Threads of OpenMP wait for each other in busy loops. At a lower priority, next to the system tests, a test of 2 s took 100 s.
+# Threads of OpenMP wait for each other in busy loops. With several threads, a test of 2 s took 100 s at a lower priority next to the
+# system tests.
 ONE_THREAD = (("OMP_NUM_THREADS", "1"),)
 # Playwright keeps an event loop running in its process. Tests that start their own loop would fail there;
 # system tests start none.
@@ -87,7 +87,7 @@ RUNS = (
 
 
 def main(options: list[str]) -> int:
-    # so that `finally` ends the runs
+    # On SIGTERM, raise SystemExit, so that the `finally` below stops the runs of pytest.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gate-") as folder:

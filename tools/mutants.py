@@ -1,10 +1,10 @@
 """Plant each mutant of `tools.planted` in a copy of the code, and run the tests that should notice it.
 
-    python -m tools.mutants                # all of them
-    python -m tools.mutants money-float    # these
+    python -m tools.mutants                # all mutants
+    python -m tools.mutants money-float    # only the named mutants
 
-The exit status is 1 if a mutant survives, cannot be planted, or prevents its tests from running, and 2 if its
-tests fail without it. The working tree is never changed.
+The exit status is 1 if a mutant survives or cannot be planted, or if its tests do not run or take too long. It is 2 if the tests already
+fail in the unchanged code. The working tree is never changed.
 """
 
 import shutil
@@ -35,10 +35,10 @@ def planted(mutant: Mutant, text: str) -> str | None:
 
 
 def copied(folder: Path) -> Path:
-    """Copy everything that tests need.
+    """Copy everything that the tests need to `folder`, compile it, and return `folder`.
 
-    The bytecode is validated by the hash of its source, because a file that changes twice within a second would
-    otherwise seem unchanged.
+    The bytecode is validated by the hash of its source. With times instead of hashes, a file that changes twice within a second would seem
+    unchanged.
     """
     shutil.copy(ROOT / "pyproject.toml", folder)
     for name in ("tuner", "trainables", "tests", "tools"):
@@ -49,7 +49,7 @@ def copied(folder: Path) -> Path:
 
 
 def passes(folder: Path, tests: Sequence[str]) -> int | None:
-    """Return pytest's exit status, or None if it takes longer than the limit."""
+    """Run the tests. Return pytest's exit status, or None if the tests take longer than the limit."""
     options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=core", "--hypothesis-seed=0"]
     words = ["-B", "-m", "pytest", *options, *tests]
     try:

@@ -1,4 +1,4 @@
-"""Mutants that would lose or double money, work or decisions, each with the tests that must notice it."""
+"""Mutants: planted mistakes that would lose or double money, work or decisions. Each has the tests that must notice it."""
 
 from dataclasses import dataclass
 

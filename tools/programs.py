@@ -1,9 +1,9 @@
-"""External programs that the tests need: which are missing, and how to install them.
+"""Report which external programs the tests need and lack, and how to install them.
 
-    python -m tools.programs    installs the missing ones from Debian, if this user may use apt-get
+    python -m tools.programs    installs the missing programs from Debian, if this user may use apt-get
 
-Programs are installed without starting the services that their packages contain. A program that cannot be installed is
-reported, and its tests are skipped; with `CI=true` its tests fail.
+Programs are installed without starting the services that their packages contain. A program that cannot be installed is reported, and the
+tests that need it are skipped. With `CI=true`, these tests fail instead.
 """
 
 import glob
@@ -27,7 +27,7 @@ class Program:
 
     name: str  #: As in `@pytest.mark.needs("…")`.
     package: str  #: Debian's package that contains it.
-    #: All of these are needed; each by one of its names or path patterns.
+    #: The commands that are needed, all of them. Each is given by its possible names or path patterns.
     commands: tuple[tuple[str, ...], ...]
     services: tuple[str, ...] = field(default=())  #: systemd units that the package would start at boot.
 
@@ -39,7 +39,7 @@ class Program:
         return f"apt-get install {self.package}"
 
 
-# The first one that this machine has is used. Without windows, a test takes half of the processor time.
+# The first of these that is installed is used. The headless shell comes first, because it has no windows and halves a test's processor time.
 CHROMIUM = (
     "chromium-headless-shell",
     "chromium",
@@ -89,19 +89,19 @@ def root_prefix() -> list[str] | None:
 
 
 def install(programs: Sequence[Program], prefix: list[str]) -> bool:
-    """Install Debian's packages and return whether that succeeded. Nothing that they contain is started."""
+    """Install Debian's packages and return whether that succeeded. Services that the packages contain are not started."""
     packages = [program.package for program in programs]
     apt_get = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
     with services_not_started(prefix):
         for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
-            # The output of a successful installation is hundreds of lines that nobody needs.
+            # Print the output only on failure: that of a successful installation is hundreds of lines.
             done = subprocess.run([*apt_get, *words], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 print(f"apt-get {' '.join(words)} failed:\n{done.stdout}{done.stderr}", file=sys.stderr)
                 return False
     if Path("/run/systemd/system").is_dir():
         units = [unit for program in programs for unit in program.services]
-        if units:  # or they would start when the machine boots
+        if units:  # Without this, the services would start when the machine boots.
             subprocess.run([*prefix, "systemctl", "disable", "--quiet", *units], check=False)
     return True
 
