@@ -497,7 +497,7 @@ def test_trial_without_a_gain_stops(values: tuple[float, ...], stops: bool) -> N
     story = Story(scheduler="none", trial_limits=TrialLimits(patience=3, min_gain=0.05))
     for step, value in enumerate(values, 1):
         commands = story.report(0, step, value)
-    reason = "no gain of more than 0.05 in 3 steps"
+    reason = "no gain of at least 0.05 in 3 steps"
     assert commands == ([do.Stop("trial_00000", reason)] if stops else [])
 
 

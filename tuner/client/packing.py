@@ -136,7 +136,9 @@ def _by_value(function: Callable[..., Any]) -> tuple[bytes, Set[str]]:
     modules = set[str]()
 
     def note(module: str, imported: str) -> None:
-        if not f"{module}.".startswith(f"{function.__module__}."):  # the function's own module is pickled by value
+        if not f"{module}.".startswith(
+            f"{function.__module__}."
+        ):  # the function's own module is pickled by value
             modules.add(imported)
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]

@@ -85,7 +85,7 @@ def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None
         if score > trial.gain_score and score >= trial.gain_score + limits.min_gain:
             trial.gain_score, trial.gain_step = score, event.step
         elif event.step - trial.gain_step >= limits.patience:
-            return f"no gain of more than {limits.min_gain:g} in {event.step - trial.gain_step} steps"
+            return f"no gain of at least {limits.min_gain:g} in {event.step - trial.gain_step} steps"
     duration_ns, cost = event.duration_ns or 0, (event.cost or ZERO).micro_usd
     # The expected duration of the next step, as a share of the duration so far.
     step = trial.pace_ns / max(1, duration_ns)
