@@ -142,9 +142,9 @@ def test_file_with_only_required_columns_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("change", "place", "fix"),
     [
-        ({"on_demand_usd_h": ""}, "line 2, on_demand_usd_h", "there is no price"),
-        ({"on_demand_usd_h": "0"}, "line 2, on_demand_usd_h", "leave it empty"),
-        ({"spot_usd_h": "0.00"}, "line 2, spot_usd_h", "leave it empty"),
+        ({"on_demand_usd_h": ""}, "line 2, on_demand_usd_h", "the line has no price"),
+        ({"on_demand_usd_h": "0"}, "line 2, on_demand_usd_h", "leave the cell empty"),
+        ({"spot_usd_h": "0.00"}, "line 2, spot_usd_h", "leave the cell empty"),
         ({"on_demand_usd_h": "-3"}, "line 2, on_demand_usd_h", "not above zero"),
         ({"on_demand_usd_h": "€3.20"}, "line 2, on_demand_usd_h", "US dollars"),
         ({"on_demand_usd_h": "3.20 EUR"}, "line 2, on_demand_usd_h", "US dollars"),
@@ -173,10 +173,10 @@ def test_invalid_value_is_reported_with_line_column_and_fix(
 
 
 def test_duplicate_machine_and_conflicting_gpu_counts_are_refused() -> None:
-    assert "line 3, instance_type: P4D.24xlarge in use1-az1 is on line 2 already" in refused(
+    assert "line 3, instance_type: P4D.24xlarge in use1-az1 is already on line 2" in refused(
         {}, {"instance_type": "P4D.24xlarge"}
     )
-    assert "line 3, accelerator_count: p4d.24xlarge has 12 accelerators here and 8 on line 2" in refused(
+    assert "line 3, accelerator_count: p4d.24xlarge has 12 accelerators here, but 8 on line 2" in refused(
         {}, {"zone": "use1-az2", "accelerator_count": "12"}
     )
 
@@ -192,8 +192,8 @@ def test_first_ten_faults_are_listed_and_the_rest_counted() -> None:
     ("text", "message"),
     [
         ("", "line 1, cloud: the column is missing"),
-        ("cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n", "there is no price"),
-        ("cloud,on_demand_eur_h\n", "US dollars; the nearest: on_demand_usd_h"),
+        ("cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n", "the file lists no machine"),
+        ("cloud,on_demand_eur_h\n", "US dollars); the nearest: on_demand_usd_h"),
         ("cloud,cloud\n", "appears twice"),
     ],
 )

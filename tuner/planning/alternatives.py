@@ -80,12 +80,12 @@ def compared(
     for candidate in candidates:
         why_not, offers = candidate.why_not, candidate.offers
         if why_not is None and candidate.speed is None:
-            why_not = "its speed is not known: give it in planning.speeds"
+            why_not = "the speed of this machine is not known: give planning.speeds"
         if (
             why_not is None
             and sum(bool(earlier_candidate.runs) for earlier_candidate in compared_candidates) == MOST
         ):
-            why_not = f"only the first {MOST} candidates are simulated: name fewer candidates"
+            why_not = f"only the first {MOST} candidates are simulated: name fewer"
         shown = Alternative(
             candidate.instance_type,
             candidate.market,

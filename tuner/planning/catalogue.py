@@ -65,7 +65,9 @@ class _Row:
         }
         self._faults = faults
         if None in cells:
-            self.wrong(COLUMNS[-1], "there are more cells than columns: put quotes around text with commas")
+            self.wrong(
+                COLUMNS[-1], "the line has more cells than the header: put quotes around text with commas"
+            )
 
     def wrong(self, column: str, fix: str) -> None:
         self._faults.append(f"line {self.line}, {column}: {fix}")
@@ -75,7 +77,7 @@ class _Row:
 
     def needed(self, column: str) -> str:
         if not self.text(column):
-            self.wrong(column, "is empty: write it")
+            self.wrong(column, "is empty: write a value")
         return self.text(column)
 
     def number(self, column: str, *, needed: bool = False) -> float | None:
@@ -106,10 +108,10 @@ class _Row:
             self.wrong(column, _no_price(text, str(error)))
             return None
         if parsed_price.micro_usd_per_hour <= 0:
-            self.wrong(column, f"{text} is not above zero: leave it empty where the price is not known")
+            self.wrong(column, f"{text} is not above zero: leave the cell empty if the price is not known")
             return None
         if parsed_price.usd_per_hour > MAX_USD_PER_HOUR:
-            self.wrong(column, f"{text} is more than {MAX_USD_PER_HOUR} dollars an hour")
+            self.wrong(column, f"{text} is more than the maximum of {MAX_USD_PER_HOUR} dollars an hour")
             return None
         if not self.text(f"{market}_date"):
             self.wrong(f"{market}_date", "is empty: write the price's date, such as 2026-07-20, or `undated`")
@@ -132,7 +134,7 @@ def read_listings(text: str, name: str) -> tuple[Listing, ...]:
     except csv.Error as error:
         faults.append(f"line {reader.line_num}: {error}")
     if not listings and not faults:
-        faults.append("line 2: there is no price: write a line for each machine")
+        faults.append("line 2: the file lists no machine: write a line with a price for each machine")
     if faults:
         more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
         raise BadFile(f"{name}: {'; '.join(faults[:SHOWN])}{more}")
@@ -143,7 +145,7 @@ def _wrong_columns(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         if name not in COLUMNS:
             near = difflib.get_close_matches(name, COLUMNS, n=1) or [", ".join(COLUMNS)]
-            yield f"line 1, {name}: is not a column of a catalogue, whose prices are in US dollars; the nearest: {near[0]}"
+            yield f"line 1, {name}: is not a column of a price catalogue (prices are in US dollars); the nearest: {near[0]}"
     for name in COLUMNS:
         if names.count(name) > 1:
             yield f"line 1, {name}: appears twice: keep one"
@@ -163,13 +165,13 @@ def _listings(reader: "csv.DictReader[str]", faults: list[str]) -> Iterator[List
         if lines.setdefault(key, row.line) != row.line:
             row.wrong(
                 "instance_type",
-                f"{listing.instance_type} in {listing.zone or listing.region} is on line {lines[key]} already: keep one",
+                f"{listing.instance_type} in {listing.zone or listing.region} is already on line {lines[key]}: keep one of the lines",
             )
         count, line = shapes.setdefault((key[0], key[3]), (listing.accelerators, row.line))
         if count != listing.accelerators:
             row.wrong(
                 "accelerator_count",
-                f"{listing.instance_type} has {listing.accelerators:g} accelerators here and {count:g} on line {line}",
+                f"{listing.instance_type} has {listing.accelerators:g} accelerators here, but {count:g} on line {line}: correct one of the lines",
             )
         yield listing
 
@@ -177,7 +179,9 @@ def _listings(reader: "csv.DictReader[str]", faults: list[str]) -> Iterator[List
 def _listing(row: _Row) -> Listing:
     on_demand, spot = row.price("on_demand"), row.price("spot")
     if not row.text("on_demand_usd_h") and not row.text("spot_usd_h"):
-        row.wrong("on_demand_usd_h", "there is no price: write one here or in spot_usd_h, or remove the row")
+        row.wrong(
+            "on_demand_usd_h", "the line has no price: write one here or in spot_usd_h, or remove the line"
+        )
     accelerator, count = row.text("accelerator"), row.number("accelerator_count") or 0.0
     memory = row.number("gpu_memory_gib")
     if accelerator and not count:
@@ -277,8 +281,8 @@ class Catalogue:
         if len(words) <= FEW:
             near = sorted(words, key=lambda known: known not in near)
         if not near:
-            return f"no {named} is known to the catalogue {self.name}"
-        return f"there is no {named} {word!r} in the catalogue {self.name}; the nearest: {', '.join(near)}"
+            return f"the catalogue {self.name} has no {named}"
+        return f"the {named} {word!r} is not in the catalogue {self.name}; the nearest: {', '.join(near)}"
 
     @property
     def newest(self) -> str | None:

@@ -99,7 +99,7 @@ def _first_rung(requested: JobSpec, paces: Paces) -> SettingChoice:
     correlations = {step: rank_correlation(paces, step, last) for step in requested.fidelity.rungs()}
     known = {step: correlation for step, correlation in correlations.items() if correlation is not None}
     if not known:
-        why = "as requested: no learning curves show at which step trials can be compared"
+        why = "as requested: without learning curves, the first step at which trials can be compared is not known"
         return SettingChoice("fidelity_min", current, current, why)
     chosen = next((step for step, correlation in known.items() if correlation >= PREDICTS), max(known))
     why = f"the rank correlation (Spearman) with the last step is {known[chosen]:.2f} at this step"
@@ -128,7 +128,7 @@ def _reduction_factor(
 ) -> SettingChoice:
     current = str(requested.fidelity.reduction_factor)
     if not setting.paces.knows_curves:
-        why = "as requested: there are no learning curves to compare other factors with"
+        why = "as requested: without learning curves, other factors cannot be compared"
         return SettingChoice("reduction_factor", current, current, why)
     outcomes = {requested.fidelity.reduction_factor: runs}
     for factor in FACTORS:
@@ -173,7 +173,7 @@ def _concurrency(
     now = setting.concurrency
     if limit_ns is None:
         hours = mean([run.elapsed_ns for run in runs]) / NS / 3600
-        why = f"no deadline: as many trials as the job requests and the machines have room for; ends after {hours:.3g} h"
+        why = f"no deadline: as many trials as the job requests and the machines have room for; the job ends after {hours:.3g} h"
         return SettingChoice("concurrency", wanted, str(now), why)
     tried = sorted({max(1, now // 2), now, 2 * now if room is None else min(room, 2 * now)})
     for count in tried:

@@ -204,8 +204,8 @@ def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
     yield from evidence.notes
     if evidence.source == "none":
         yield (
-            f"the step time of {spec.trainable} is not known: {evidence.step_ns / NS:g} s is assumed, and it may well be four times "
-            "longer or shorter; give planning.step_seconds, or run a pilot"
+            f"the step time of {spec.trainable} is not known: {evidence.step_ns / NS:g} s is assumed, but a step may take four times "
+            "as long or a quarter of this time; give planning.step_seconds, or run a pilot"
         )
     if 0 < len(evidence.trials) < 5:
         yield f"the step time was measured in only {len(evidence.trials)} trials, so it may be wrong"

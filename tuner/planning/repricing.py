@@ -106,7 +106,7 @@ def catalogued(here: str, there: str) -> RelativeTime | None:
     if speed is None:
         return None
     least, expected, most = speed
-    note = f"{there} compared with {here} by their data sheets (half precision and memory bandwidth): not measured"
+    note = f"{there} compared with {here} according to their data sheets (half precision and memory bandwidth), not measured"
     return RelativeTime(
         _parts(float(1 / most)), _parts(float(1 / expected)), _parts(float(1 / least)), "catalogued", note
     )

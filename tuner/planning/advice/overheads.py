@@ -52,7 +52,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
     now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
     return AdviceFinding(
         kind="checkpoints_expensive" if too_expensive else "checkpoints_too_rare",
-        title=f"A checkpoint every {between / NS:.0f} s of training, where {best / NS:.0f} s would be best",
+        title=f"A checkpoint every {between / NS:.0f} s of training, but {best / NS:.0f} s would be best",
         evidence={
             "interval_seconds": Fraction(between, NS),
             "best_interval_seconds": Fraction(best, NS),

@@ -73,7 +73,7 @@ def _speed(run: TrainingRun) -> Iterator[StatedAssumption]:
         )
     elif run.utilisation is None:
         least, most = UTILISATION_RANGE
-        value = f"{float(UTILISATION)} of the peak, {float(least)} to {float(most)}"
+        value = f"{float(UTILISATION)} of the peak performance, {float(least)} to {float(most)}"
         yield StatedAssumption(
             "utilisation", value, "published large trainings: Chowdhery et al. 2022, table 3"
         )
@@ -208,7 +208,7 @@ def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
             for folded_name in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.3)
         ]
         nearest = ", ".join(near or ACCELERATORS)
-        yield Fault(pointer, f"there is no data sheet for the accelerator {name!r}; the nearest: {nearest}")
+        yield Fault(pointer, f"no data sheet is known for the accelerator {name!r}; the nearest: {nearest}")
 
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
@@ -295,7 +295,7 @@ def _speed_faults(run: TrainingRun, catalogue: Catalogue) -> Iterator[Fault]:
     if run.measurements and run.work.count is None:
         yield Fault("/run/throughput", "is in samples or tokens a second: give the work in samples or tokens")
     if not run.measurements and run.work.flops is None:
-        fix = "how fast is it? give throughput, or flops (or tokens and model.parameters)"
+        fix = "the speed of the run is missing; give throughput, or flops (or tokens and model.parameters)"
         yield Fault("/run/throughput", fix)
     for index, measurement in enumerate(run.measurements):
         yield from _measurement_faults(f"/run/throughput/{index}", measurement, run, catalogue)
@@ -305,7 +305,9 @@ def _measurement_faults(
     pointer: str, measurement: Measurement, run: TrainingRun, catalogue: Catalogue
 ) -> Iterator[Fault]:
     if (measurement.accelerator is None) == (measurement.instance_type is None):
-        yield Fault(pointer, "name the accelerator or the instance_type that it was measured on")
+        yield Fault(
+            pointer, "name either the accelerator or the instance_type on which the throughput was measured"
+        )
     if measurement.accelerator is not None:
         yield from check_accelerator(f"{pointer}/accelerator", measurement.accelerator)
     if measurement.instance_type is not None:
@@ -316,7 +318,7 @@ def _measurement_faults(
             (x.accelerators for x in catalogue.find(instance_type=measurement.instance_type)), default=0
         )
         if measurement.gpus > max(most, 1):
-            yield Fault(f"{pointer}/gpus", f"{measurement.instance_type} has {most:g}")
+            yield Fault(f"{pointer}/gpus", f"{measurement.instance_type} has at most {most:g} GPUs")
 
 
 def _model_faults(run: TrainingRun) -> Iterator[Fault]:

@@ -342,7 +342,7 @@ def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> Ownersh
         Invalid: The request is not valid, or no machine of the catalogue has these accelerators.
     """
     if question.owned.resale > question.owned.purchase:
-        raise Invalid.at("/ownership/resale_usd", "is more than purchase_usd")
+        raise Invalid.at("/ownership/resale_usd", "must be at most purchase_usd")
     if question.cloud is not None:
         return compare(question.owned, question.cloud)
     if question.accelerator is None:
@@ -354,7 +354,10 @@ def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> Ownersh
         if listing.accelerators >= question.gpus
     ]
     if not enough:
-        raise Invalid.at("/ownership/gpus", f"no machine has {question.gpus} of {question.accelerator}")
+        raise Invalid.at(
+            "/ownership/gpus",
+            f"no machine of the catalogue has {question.gpus} accelerators of the type {question.accelerator}",
+        )
     cheapest = min(enough, key=lambda listing: _micro(listing, question.market))
     comparison = compare(question.owned, Price(_micro(cheapest, question.market)))
     return replace(comparison, cloud_instance_type=cheapest.instance_type, cloud_region=cheapest.region)
@@ -367,7 +370,8 @@ def _bought(question: ComputeQuestion, catalogue: Catalogue) -> BoughtMachine:
     whole = [listing for listing in listings if listing.accelerators >= 1]
     if not whole:
         raise Invalid.at(
-            "/compute_optimal/accelerator", f"no machine has at least one whole {question.accelerator}"
+            "/compute_optimal/accelerator",
+            f"no machine of the catalogue has at least one whole {question.accelerator}",
         )
     best = min(
         whole, key=lambda listing: Fraction(_micro(listing, question.market), int(listing.accelerators))
