@@ -198,8 +198,8 @@ def test_only_admins_see_the_keys_of_other_users(people: People) -> None:
     [
         ("tnr_abcdefgh_" + "A" * 43 + "00000000", "mistyped"),
         ("tnr_", "mistyped"),
-        ("anything", "no such key"),
-        ("é", "no such key"),
+        ("anything", "the key is unknown"),
+        ("é", "the key is unknown"),
     ],
 )
 def test_malformed_or_unknown_key_is_refused_with_the_reason(
@@ -216,8 +216,8 @@ def test_key_with_a_known_id_and_wrong_secret_is_refused(people: People) -> None
     from tuner.domain.access import key_text
 
     made = people.key("ada", "viewer")
-    assert "no such key" in refused(people.with_key(key_text(made["id"], "A" * 43).text))
-    assert "no such key" in refused(people.with_key(key_text("tnr_00000000", "A" * 43).text))
+    assert "the key is unknown" in refused(people.with_key(key_text(made["id"], "A" * 43).text))
+    assert "the key is unknown" in refused(people.with_key(key_text("tnr_00000000", "A" * 43).text))
 
 
 def test_inaccessible_project_looks_like_an_unknown_project(people: People) -> None:

@@ -161,6 +161,6 @@ def test_scaling_is_measured_and_used_by_advice_estimates_and_plans(
     assert [plan["inputs"]["evidence"]["jobs"] for plan in plans[::2]] == [[single.json()["id"]], [many]]
     assert seconds[2] < seconds[1] < seconds[0], "step times of other numbers of GPUs are converted"
     (converted,) = [
-        warning for warning in plans[1]["warnings"] if "on 4 GPUs, and this job does on 2 GPUs" in warning
+        warning for warning in plans[1]["warnings"] if "on 4 GPUs, but this job uses 2 GPUs" in warning
     ]
     assert converted.endswith("times as long, as measured")

@@ -168,9 +168,9 @@ def test_unknown_query_parameter_is_refused_with_a_suggestion(client: TestClient
     assert answer.status_code == 422
     details = {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
     assert details["max_cost"] == "is not a parameter of this path; did you mean max_cost_usd?"
-    assert details["zzz"].startswith("is not a parameter of this path; known are ")
+    assert details["zzz"].startswith("is not a parameter of this path; the parameters are ")
     assert client.post(f"/v1/jobs/{run}/pause?force=1").status_code == 422
-    assert client.get("/v1/whoami?x=1").json()["errors"][0]["detail"].endswith("known are none")
+    assert client.get("/v1/whoami?x=1").json()["errors"][0]["detail"].endswith("the parameters are none")
 
 
 def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, untouched: None) -> None:
@@ -183,9 +183,9 @@ def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, u
     assert {"/name", "/budget/usd", "/search_space/lr/low", "/constants"} <= set(given)
     answer = client.post("/v1/jobs", json=body(**{f"unknown_{n}": 1 for n in range(5000)}))
     assert len(pointers(answer)) == 101
-    assert answer.json()["errors"][-1]["detail"] == "has 4900 more faults"
+    assert answer.json()["errors"][-1]["detail"] == "has 4900 more faults, which are not listed"
     answer = client.post("/v1/jobs", json=body(**{f"unknown_{n}": 1 for n in range(20_000)}))
-    assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send less"}]
+    assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send fewer"}]
 
 
 def test_choice_that_is_not_plain_is_refused_with_one_error(client: TestClient, untouched: None) -> None:

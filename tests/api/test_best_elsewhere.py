@@ -156,7 +156,7 @@ def test_empty_forecast_states_the_reason(finished: Finished) -> None:
     assert forecast["reason"]
     none_better = ask(finished, f"jobs/{finished.plain}/best")["next_dollar"]["forecast"]
     assert none_better["items"] == []
-    assert "no trial is expected to beat the best" in none_better["reason"]
+    assert "no unfinished trial is expected to beat the best" in none_better["reason"]
     too_few = ask(finished, f"jobs/{finished.troubled}/best")["next_dollar"]["forecast"]
     assert "fewer than three" in too_few["reason"]
 
@@ -259,7 +259,7 @@ def test_worth_with_proxies_is_refused(client: TestClient) -> None:
         ({"market": "spott"}, "market", "spot"),
         ({"market": "spot_with_fallback"}, "market", "spot"),
         ({**T4, "region": "us-esat-1"}, "region", "us-east-1"),
-        ({"region": "us-east-1"}, "region", "name an instance type"),
+        ({"region": "us-east-1"}, "region", "name an instance_type"),
         ({**T4, "region": "eastus"}, "region", "us-east-1"),
         ({"region": "nowhere at all"}, "region", "eu-central-1"),
     ],

@@ -144,7 +144,7 @@ def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
             "/command",
             ("fidelity.max",),
         ),
-        ({"package": f"pkg_{'a' * 64}"}, "/package", ("there is no package",)),
+        ({"package": f"pkg_{'a' * 64}"}, "/package", ("does not exist",)),
     ],
 )
 def test_fault_of_a_command_is_named(

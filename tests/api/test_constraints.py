@@ -83,7 +83,7 @@ def test_job_without_a_feasible_report_names_the_nearest(reporting: Reporting) -
     reporting.report(1, 1, 0.7, 24, 0.2)
     reason = (
         "no trial has met the constraints (latency_ms at most 20) yet; "
-        "the nearest is trial_00001 at step 1, with latency_ms 24"
+        "the trial that comes nearest is trial_00001 at step 1, with latency_ms 24"
     )
     assert reporting.get("")["best"] is None
     assert reporting.get("/pareto")["items"] == []

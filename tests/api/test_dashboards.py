@@ -96,7 +96,7 @@ def test_dashboard_without_key_is_refused_with_instructions(shown: Shown, browse
     page = browser.get("/optuna/dashboard", headers={"Accept": "text/html"})
     assert page.status_code == 401
     assert "<h1>The key is missing</h1>" in page.text
-    assert '<a href="/">the page</a>' in page.text
+    assert '<a href="/">the web page</a>' in page.text
     assert browser.post("/v1/session").status_code == 401
     assert browser.get("/optuna/api/studies", headers={"Authorization": "Bearer tk_wrong"}).status_code == 401
     assert browser.get("/optuna/api/studies", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200

@@ -306,11 +306,11 @@ def test_export_is_refused_with_what_to_do(service: FakeService, client: TestCli
         problem = check_problem(client.post(f"/v1/jobs/{job}/exports", json=body), status)
         return str(problem["detail"]) + str(problem.get("errors"))
 
-    assert "export when it has ended" in why(409)
+    assert "export it when it has ended" in why(409)
     fakes.simulate(service, job)
-    assert "an export needs 30 s of a machine" in why(409)
+    assert "an export needs at least 30 s of a machine" in why(409)
     client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}})
-    assert "an export needs 30 s of a machine" in why(409, max_cost_usd=0.0001)
+    assert "an export needs at least 30 s of a machine" in why(409, max_cost_usd=0.0001)
     assert "no trial 'trial_99999'" in why(404, trial="trial_99999")
     assert "formats" in why(422, formats=["tflite"])
     assert "formats" in why(422, formats=[])
@@ -373,7 +373,7 @@ def test_files_are_downloaded_checked_and_in_ranges(
     assert (part.status_code, part.content) == (206, CONTENT[7:14])
     assert "no variant 'pruned'" in check_problem(client.get(f"{path}/pruned"), 404)["detail"]
     assert "calibration" in check_problem(client.get(f"{path}/int8-static"), 404)["detail"]
-    assert "no longer in the storage" in check_problem(client.get(f"{path}/int8-dynamic"), 404)["detail"]
+    assert "missing from the storage" in check_problem(client.get(f"{path}/int8-dynamic"), 404)["detail"]
 
     own = Client("http://tuner", fakes.KEY, transport=client._transport)
     assert own.download_variant(job, made["id"], "onnx", to=tmp_path).read_bytes() == CONTENT

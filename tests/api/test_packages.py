@@ -326,7 +326,7 @@ def test_search_space_of_an_objective_is_recorded(own: Client, real: TestClient,
     assert "KeyError" in str(failed.error)
     assert "no module theirs" in str(own.trainable("theirs:objective", package=package).error)
     path = "/v1/trainables/mine:objective"
-    refused(real.get(path, params={"package": f"pkg_{'a' * 64}"}), 404, "there is no package")
+    refused(real.get(path, params={"package": f"pkg_{'a' * 64}"}), 404, "does not exist")
     refused(real.get("/v1/trainables/mine", params={"package": package}), 422, "/trainable")
     refused(real.get(path, params={"kind": "optuna"}), 422, "TUNER_ALLOWED_MODULES")
     for query in ({"kind": "optuna"}, {"package": package}):

@@ -177,7 +177,7 @@ def test_plan_and_job_report_the_same_errors(client: TestClient) -> None:
     assert "needs 9" in errors["/planning/candidates"]
     small = {"candidates": [{"instance_type": "g6.xlarge"}]}
     detail = refused(client, small, resources={"gpus": 4}, budget={"usd": 1000})["/planning/candidates"]
-    assert "has 1 GPU, and a trial needs 4" in detail
+    assert "has 1 GPU, but a trial needs 4" in detail
     assert "fits on g6.12xlarge, g6.24xlarge" in detail
 
 
@@ -189,7 +189,7 @@ def test_assumption_of_equal_speed_causes_a_warning(client: TestClient) -> None:
     changes: dict[str, Any] = {"resources": {"gpus": 1}, "budget": {"usd": 5, "trials": 4}}
     job_plan = plan(client, both, **changes)
     assert any(
-        "g4dn.xlarge, g6.xlarge are taken to be equally fast" in warning for warning in job_plan["warnings"]
+        "g4dn.xlarge, g6.xlarge are assumed to be equally fast" in warning for warning in job_plan["warnings"]
     )
     job_plan = plan(client, {**both, "speeds": {"g6.xlarge": 1}}, **changes)
     assert not any("equally fast" in warning for warning in job_plan["warnings"])

@@ -36,7 +36,7 @@ def test_migrate_downgrades_to_a_given_revision(tmp_path: Path) -> None:
         assert result.stdout == f"the database was at revision {made_up.REVISION}, and is at 0028\n"
         again = CliRunner().invoke(app, ["migrate", "--to", "0022"])
         assert again.exit_code == 1
-        assert "'0022' is not a revision before 0028: there is none" in again.stderr
+        assert "'0022' is not a revision before 0028; the earlier revisions: none" in again.stderr
 
 
 def test_migrate_refuses_a_newer_database_with_status_1(url: str) -> None:
@@ -85,7 +85,7 @@ def test_doctor_reports_each_fault_with_its_fix(
     assert not any(finding["ok"] for finding in findings.values())
     assert "chmod 600" in str(findings["key"]["fix"])
     assert "chmod 700" in str(findings["home"]["fix"])
-    assert "run that version" in str(findings["database"]["fix"])
+    assert "run the newer version" in str(findings["database"]["fix"])
     assert "TUNER_STORAGE" in str(findings["storage"]["fix"])
     assert "TUNER_RAY_ADDRESS" in str(findings["ray"]["fix"])
     assert "RAY_AUTH_TOKEN" in str(findings["token"]["fix"])

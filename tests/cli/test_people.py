@@ -43,7 +43,7 @@ def test_operator_works_in_the_given_project(
     assert "operator, operator of vision" in tuner("--project", "vision", "whoami").stdout
     refused = tuner("--project", "nowhere", "whoami")
     assert refused.exit_code == 1
-    assert "there is no project 'nowhere'" in refused.stderr
+    assert "the project 'nowhere' does not exist" in refused.stderr
     monkeypatch.setenv("TUNER_PROJECT", "vision")
     assert printed(tuner("whoami", "--json"))["project"] == "vision"
 

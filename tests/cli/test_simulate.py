@@ -97,7 +97,7 @@ def test_invalid_value_is_wrong_usage_of_its_option(table: Path, words: list[str
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--budget-trainings", "0"], "budget_trainings: buys less than a second"),
+        (["--budget-trainings", "0"], "budget_trainings: pays for less than one second"),
         (["--budget-trainings", "1", "--preemptions", "no.csv"], "bamboo"),
     ],
 )

@@ -79,13 +79,13 @@ def test_docs_list_every_failpoint() -> None:
     ("text", "message"),
     [
         ("driver.trun:after", "the nearest: driver.turn"),
-        ("after", "there is no failpoint 'after'"),
+        ("after", "'after' is not a failpoint"),
         ("driver.turn", "NAME:before or NAME:after"),
         ("driver.turn:amid", "NAME:before or NAME:after"),
         ("driver.turn:after:", "the number of the occurrence"),
         ("driver.turn:after:0", "the number of the occurrence"),
         ("driver.turn:after:-1", "the number of the occurrence"),
-        ("driver.turn:after:1:2", "such as driver.turn:after:3"),
+        ("driver.turn:after:1:2", "as in driver.turn:after:3"),
     ],
 )
 def test_unknown_failpoint_is_refused_with_the_nearest_name(text: str, message: str, tmp_path: Path) -> None:

@@ -57,4 +57,4 @@ def test_setup_measured_in_earlier_jobs_takes_precedence_over_import_time(
         fakes.simulate(service, fakes.submit(client), training=SlowSteps())
     why = refusal(client, "/v1/jobs", round(2 * SECOND_USD, 6))
     assert "s for setup and " in why
-    assert "(the least of 4 in earlier jobs)" in why
+    assert "(the shortest of 4 measured in earlier jobs)" in why

@@ -158,8 +158,8 @@ def altered(service: FakeService, tmp_path: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"revision": "9999"}, "restore it with that version or a newer one"),
-        ({"kind": "postgresql"}, "give one of the same kind"),
+        ({"revision": "9999"}, "restore the backup with that version or a newer one"),
+        ({"kind": "postgresql"}, "give a backup of the same kind"),
         ({"format": 2}, "restore it with a newer version"),
         ({"size_bytes": 1}, "was altered"),
     ],
@@ -295,7 +295,7 @@ def test_backup_with_unknown_member_or_future_time_is_refused(service: FakeServi
     back_up(service, tmp_path / "b")
     about = unpack(tmp_path / "b", tmp_path / "copy")
     pack(tmp_path / "copy", replace(about, taken_at=Instant(about.taken_at + 10**18)), tmp_path / "later")
-    with pytest.raises(BadFile, match="which is in the future"):
+    with pytest.raises(BadFile, match="is in the future"):
         put_back(service, tmp_path / "later")
     with zipfile.ZipFile(tmp_path / "b", "a") as file:
         file.writestr("../../etc/passwd", "x")

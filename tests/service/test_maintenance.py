@@ -27,7 +27,9 @@ def test_downgrade_requires_an_earlier_revision_and_stopped_services(tmp_path: P
     with made_up.known(tmp_path / "newer"):
         migrate(settings)
         for wrong in ("9999", "base", made_up.REVISION):
-            with pytest.raises(Invalid, match=f"not a revision before {made_up.REVISION}: {before}"):
+            with pytest.raises(
+                Invalid, match=f"not a revision before {made_up.REVISION}; the earlier revisions: {before}"
+            ):
                 downgrade(settings, wrong)
         service = build(settings)
         assert service.leading.term() is not None
@@ -38,7 +40,7 @@ def test_downgrade_requires_an_earlier_revision_and_stopped_services(tmp_path: P
         assert downgrade(settings, before) == Migrated(made_up.REVISION, before)
         assert migrate(settings) == Migrated(before, made_up.REVISION)
         assert downgrade(settings, before).after == before
-        with pytest.raises(Invalid, match=f"not a revision before {before}: there is none"):
+        with pytest.raises(Invalid, match=f"not a revision before {before}; the earlier revisions: none"):
             downgrade(settings, before)
 
 

@@ -224,11 +224,17 @@ class TestAudit:
         [
             (
                 update(accounts).values(posted_usd=accounts.c.posted_usd - 1),
-                "posted differs from its entries",
+                "the posted amount differs from the sum of its entries",
             ),
-            (update(accounts).values(held_usd=accounts.c.held_usd + 1), "held differs from its entries"),
-            (update(accounts).values(posted_gpu_ms=1), "posted differs from its entries"),
-            (update(holds).values(state="settled"), "held differs from its open holds"),
+            (
+                update(accounts).values(held_usd=accounts.c.held_usd + 1),
+                "the held amount differs from the sum of its entries",
+            ),
+            (
+                update(accounts).values(posted_gpu_ms=1),
+                "the posted amount differs from the sum of its entries",
+            ),
+            (update(holds).values(state="settled"), "the held amount differs from the sum of the open holds"),
         ],
     )
     def test_manually_changed_ledger_rows_are_reported(
@@ -241,7 +247,7 @@ class TestAudit:
         assert violations[job].startswith(message)
 
     def test_violation_of_a_removed_budget_is_cleared(self, service: FakeService) -> None:
-        service.health.violations["budget gone"] = "more is posted and held than it allows"
+        service.health.violations["budget gone"] = "the posted and held amounts exceed its limit"
         Audit(service).some()
         assert service.health.violations == {}
 

@@ -223,14 +223,19 @@ def test_more_gpus_than_the_instance_type_has_are_refused(tmp_path: Path) -> Non
 
 
 def test_region_without_nodes_is_refused_with_the_available_regions(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"/resources/region: no such node is in us-est-1; there is us-east-1"):
+    with pytest.raises(
+        Invalid,
+        match=r"/resources/region: no node of this size is in us-est-1; the regions of the nodes are us-east-1",
+    ):
         offers_of(listed(tmp_path), [placed("a", "us-east-1")], Resources(gpus=1, region="us-est-1"))
-    with pytest.raises(Invalid, match=r"/resources/region: .* no node has a region's label; leave it out"):
+    with pytest.raises(
+        Invalid, match=r"/resources/region: .* no node has a region label; leave out the region"
+    ):
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, region="us-est-1"))
 
 
 def test_misspelt_instance_type_is_refused_with_the_nearest_match(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"no node is a g6.xlrge; there is g6.xlarge"):
+    with pytest.raises(Invalid, match=r"no node has the instance type g6.xlrge; the nodes have g6.xlarge"):
         offers_of(listed(tmp_path), [placed("a")], Resources(gpus=1, instance_type="g6.xlrge"))
 
 

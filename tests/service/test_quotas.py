@@ -47,7 +47,7 @@ def test_job_beyond_the_quota_waits_until_another_job_ends(service: FakeService,
     for _ in range(3):
         one_pass(service)
     assert launched(service) == [first, second]
-    assert detail(client, third) == "waits for its project, which may have 2 jobs at once"
+    assert detail(client, third) == "waits because the quota of the project allows 2 jobs at once"
     assert client.get(f"/v1/jobs/{third}").json()["state"] == "queued"
     used = client.get("/v1/quota").json()["used"]
     assert (used["concurrent_jobs"], used["concurrent_trials"]) == (2, 4)

@@ -204,8 +204,10 @@ def test_doctor_names_the_leader_and_drivers_of_other_versions(
     with service.database.write() as db:
         db.exec_driver_sql(f"UPDATE leadership SET expires_at = {system_now() + LONGEST_NS}")
     findings = doctor(service, monkeypatch)
-    assert findings["leader"].startswith(f"{service.leading.holder}, tuner {release()}, leads since 20")
-    assert findings["drivers"].startswith("3 at work, of another version, which keep running: ")
+    assert findings["leader"].startswith(
+        f"{service.leading.holder}, tuner {release()}, has been the leader since 20"
+    )
+    assert findings["drivers"].startswith("3 running, some of another version, which can keep running: ")
     assert f"{old} (tuner 0.0.9, Ray 2.60.0)" in findings["drivers"]
     assert f"{silent} (tuner ?, Ray ?)" in findings["drivers"]
     with service.database.write() as db:

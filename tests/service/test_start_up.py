@@ -143,7 +143,7 @@ def test_cluster_without_token_is_refused_unless_authentication_is_disabled(
     with pytest.raises(Unavailable, match="set RAY_AUTH_TOKEN"):
         refuse_unfit(settings)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(Unavailable, match="nowhere, from which no token can be read"):
+    with pytest.raises(Unavailable, match="nowhere, but no token can be read from this file"):
         refuse_unfit(settings)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     refuse_unfit(settings)

@@ -168,7 +168,7 @@ def test_files_that_are_needed_are_never_removed(
     later = fakes.submit(client, warm_start={"jobs": [job]})
     clocks.one_pass(2 * DAY_S)
     path = f"/v1/jobs/{job}/artifacts"
-    assert f"{later} continues its trials" in check_problem(client.delete(path), 409)["detail"]
+    assert f"{later} continues trials of this job" in check_problem(client.delete(path), 409)["detail"]
     assert files(service, job) == everything
     client.post(f"/v1/jobs/{later}/cancel")
     client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 1}})
@@ -198,7 +198,7 @@ def test_teacher_is_chosen_at_admission_and_kept_until_its_students_have_ended(
 
     clocks.one_pass(2 * DAY_S)
     path = f"/v1/jobs/{job}/artifacts"
-    assert f"{student} learns from a trial of it" in check_problem(client.delete(path), 409)["detail"]
+    assert f"{student} learns from a trial of this job" in check_problem(client.delete(path), 409)["detail"]
     assert files(service, job) == everything
     client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 1}})
     assert f"{student} learns" in check_problem(client.post(f"/v1/jobs/{job}/resume"), 409)["detail"]
@@ -207,7 +207,7 @@ def test_teacher_is_chosen_at_admission_and_kept_until_its_students_have_ended(
     assert files(service, job) == set()
     client.patch(f"/v1/jobs/{student}", json={"budget": {"usd": 1}})
     gone = check_problem(client.post(f"/v1/jobs/{student}/resume"), 409)["detail"]
-    assert f"{trial} of {job}, is gone" in gone
+    assert f"{trial} of {job}, was deleted" in gone
     assert client.post(f"/v1/jobs/{job}/resume").is_success
 
 

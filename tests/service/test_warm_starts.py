@@ -260,7 +260,10 @@ def test_grid_trials_are_continued_at_their_own_numbers(
     ("changes", "words"),
     [
         ({"constants": {"data_dir": "elsewhere"}}, "constants"),
-        ({"fidelity": {"unit": "batch", "min": 1, "max": 9}}, "one epoch, here it is one batch"),
+        (
+            {"fidelity": {"unit": "batch", "min": 1, "max": 9}},
+            "one epoch, but a step of this job is one batch",
+        ),
     ],
 )
 def test_checkpoints_with_other_constants_or_fidelity_are_refused(

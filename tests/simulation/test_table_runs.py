@@ -156,5 +156,5 @@ def test_same_seed_gives_the_same_record_in_another_process(folder: Path) -> Non
 
 @pytest.mark.parametrize("budget", [0, -1, float("nan"), 1e-9])
 def test_budget_that_buys_no_training_is_refused(folder: Path, budget: float) -> None:
-    with pytest.raises(Invalid, match="budget_trainings: buys less than a second"):
+    with pytest.raises(Invalid, match="budget_trainings: pays for less than one second"):
         simulated(folder, budget)

@@ -116,9 +116,9 @@ def test_violations_name_an_account_changed_outside_the_ledger(
     with database.read() as db:
         violations = ledger.violations(db)
     faults = (
-        "posted differs from its entries",
-        "held differs from its entries",
-        "held differs from its open holds",
+        "the posted amount differs from the sum of its entries",
+        "the held amount differs from the sum of its entries",
+        "the held amount differs from the sum of the open holds",
     )
     assert violations == [f"{JOB}: {fault}" for fault in faults]
 

@@ -38,7 +38,7 @@ def test_account_beyond_its_budget_is_reported(database: Database) -> None:
         assert ledger.place(db, PROJECT, JOB, hold(1, cost(60)))
     tamper(database, "UPDATE accounts SET limit_usd = 59")
     with database.read() as db:
-        assert ledger.violations(db) == [f"{JOB}: more is posted and held than its budget"]
+        assert ledger.violations(db) == [f"{JOB}: the posted and held amounts exceed the budget"]
 
 
 def test_shared_budget_changed_outside_the_ledger_is_reported(database: Database) -> None:
@@ -49,8 +49,8 @@ def test_shared_budget_changed_outside_the_ledger_is_reported(database: Database
     tamper(database, "UPDATE budget_accounts SET posted_usd = 70")
     with database.write() as db:
         beyond, differs = shared_budget_changes.violations(db, PROJECT, NOW)
-    assert beyond == "all: more than it allows"
-    assert differs.startswith("all: Account(")
+    assert beyond == "all: the posted and held amounts exceed its limit"
+    assert differs.startswith("all: the account has Account(")
 
 
 def test_accounts_are_listed_in_order_and_read_together(database: Database) -> None:
@@ -111,7 +111,7 @@ def test_periods_are_listed_from_the_oldest_open_one(database: Database) -> None
 
 def test_missing_budget_cannot_be_read_or_removed(database: Database) -> None:
     with database.write() as db:
-        with pytest.raises(NotFound, match="no budget 'all'"):
+        with pytest.raises(NotFound, match="the budget 'all' does not exist"):
             shared_budgets.get(db, PROJECT, "all")
         with pytest.raises(NotFound):
             shared_budget_changes.remove(db, PROJECT, "all", at=NOW)

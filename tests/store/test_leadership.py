@@ -103,7 +103,7 @@ def test_next_service_leads_only_after_the_term_has_expired(sqlite: Database) ->
     assert after is not None
     assert after.token == term.token + 1
     with (
-        pytest.raises(Fenced, match=rf"term {term.token} .* is over: {second.holder} leads"),
+        pytest.raises(Fenced, match=rf"term {term.token} .* has ended: {second.holder} leads"),
         first.write(term),
     ):
         pass

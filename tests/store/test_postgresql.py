@@ -84,7 +84,7 @@ def test_refused_statements_and_an_exhausted_pool_are_reported(
     with ExitStack() as stack:
         for _ in range(15):
             stack.enter_context(database.read())
-        with pytest.raises(Unavailable, match="all connections wait"):
+        with pytest.raises(Unavailable, match="all connections are in use"):
             stack.enter_context(database.read())
 
 
@@ -317,7 +317,9 @@ def test_removal_of_files_waits_for_what_needs_them_and_sees_it(database: Databa
             warm_starts.note(db, user, "files", [source])
         begin()
         assert needed_by == [None]
-    assert needed_by[1] == ("the job is running" if need == "resume" else f"{user} continues its trials")
+    assert needed_by[1] == (
+        "the job is running" if need == "resume" else f"{user} continues trials of this job"
+    )
 
 
 def test_only_one_of_two_services_begins_the_first_term(database: Database) -> None:

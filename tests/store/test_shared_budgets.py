@@ -172,7 +172,7 @@ def test_changed_tags_move_the_jobs_spend_or_are_refused(database: Database) -> 
 
 def test_budget_with_children_is_not_removed(database: Database) -> None:
     put(database, ORG, A)
-    with pytest.raises(Conflict, match="a; remove those first"), database.write() as db:
+    with pytest.raises(Conflict, match="a; remove these budgets first"), database.write() as db:
         shared_budget_changes.remove(db, PROJECT, "org", at=NOW)
     with database.write() as db:
         shared_budget_changes.remove(db, PROJECT, "a", at=NOW)

@@ -85,7 +85,9 @@ def test_running_service_continues_after_an_upgrade_and_a_starting_one_is_refuse
         assert client.get(f"/v1/{path}").status_code == 200, path
     Audit(service).some()
     assert service.health.violations == {}
-    with pytest.raises(Unavailable, match=f"at revision 9001, .* none after {newest_revision()}"):
+    with pytest.raises(
+        Unavailable, match=f"at revision 9001, .* only knows revisions up to {newest_revision()}"
+    ):
         Database(service.database.url.render_as_string(hide_password=False)).migrate()
 
 

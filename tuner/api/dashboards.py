@@ -33,7 +33,7 @@ POLICY = {
 }
 PLAIN = {**POLICY, "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
 LOCKED = """<!doctype html><html lang="en"><title>The key is missing</title><h1>The key is missing</h1>
-<p>Open this dashboard from a job on <a href="/">the page</a>, which has the key: it lets this browser in for eight hours.
+<p>Open this dashboard from a job on <a href="/">the web page</a>, which knows the key. This browser then has access for eight hours.
 Scripts send the header <code>Authorization: Bearer KEY</code>.</p></html>"""
 THREADS = 4
 
@@ -44,7 +44,7 @@ async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response 
     `not_reading` is the detail of the answer to methods other than GET and HEAD.
     """
     if request.method not in READING:
-        return answer(405, "Not here", not_reading)
+        return answer(405, "This method is not allowed here", not_reading)
     service: Service = app.state.service
     try:
         actor = await _who(app, service, request)
@@ -105,7 +105,7 @@ class _Dashboard(ABC):
 class Mounted(_Dashboard):
     """Serves optuna-dashboard: its page under `/dashboard`, its script, and its API at all other paths. `/jobs/JOB` redirects to the job's study."""
 
-    not_reading = "the Optuna dashboard is a copy, for reading alone"
+    not_reading = "the Optuna dashboard shows a copy of the data and is read-only: send GET or HEAD"
 
     def __init__(self, app: FastAPI, dashboard: OptunaDashboard) -> None:
         super().__init__(app)
@@ -117,7 +117,9 @@ class Mounted(_Dashboard):
             answered = await self._answer(path.rstrip("/"))
         except Exception as error:
             log.warning("the Optuna dashboard does not answer: %s", str(error).partition("\n")[0][:500])
-            answered = answer(503, "Unavailable", "the storage of the Optuna dashboard does not answer")
+            answered = answer(
+                503, "Unavailable", "the storage of the Optuna dashboard does not answer; try again"
+            )
         await answered(request.scope, receive, send)
 
     async def _answer(self, path: str) -> ASGIApp:
@@ -145,7 +147,7 @@ class Mounted(_Dashboard):
         except NotFound as error:
             return answer(404, error.title(), error.detail)
         if study is None:
-            text = "<!doctype html><html lang=en><title>Not yet</title><p>Nothing of this job is mirrored to Optuna yet.</html>"
+            text = "<!doctype html><html lang=en><title>Not yet</title><p>This job is not mirrored to Optuna yet. Try again in a few seconds.</html>"
             return HTMLResponse(text, 404, headers=PLAIN)
         return RedirectResponse(f"{OPTUNA}/dashboard/studies/{study}", headers={"Cache-Control": "no-store"})
 
@@ -170,7 +172,7 @@ class Proxied(_Dashboard):
     neither direction.
     """
 
-    not_reading = "Ray's dashboard is shown for reading alone"
+    not_reading = "Ray's dashboard is read-only here: send GET or HEAD"
 
     async def _serve(self, request: Request, path: str, receive: Receive, send: Send) -> None:
         began = False

@@ -164,7 +164,9 @@ class RateLimit:
             await self._app(scope, receive, send)
             return
         seconds = math.ceil(wait_s)
-        detail = f"at most {self._rate} requests a second are answered, by TUNER_RATE_LIMIT: ask again in {seconds} s"
+        detail = (
+            f"at most {self._rate} requests a second are answered (TUNER_RATE_LIMIT): retry in {seconds} s"
+        )
         await _later(429, "Too many requests", detail, seconds)(scope, receive, send)
 
     def _client(self, scope: Scope) -> str:
@@ -192,7 +194,7 @@ class ConcurrencyLimit:
             await self._app(scope, receive, send)
             return
         if len(self._waiting) >= MOST_WAITING:
-            detail = f"{MOST_WAITING} requests wait for their answers already: ask again in {BUSY_S} s"
+            detail = f"{MOST_WAITING} requests are already waiting for their answers: retry in {BUSY_S} s"
             await _later(503, "Too busy", detail, BUSY_S)(scope, receive, send)
             return
         this = object()

@@ -80,7 +80,11 @@ def _on_shape(request: Request, error: Exception) -> JSONResponse:
     known = _pointers(body_field.field_info.annotation) if body_field is not None else ()
     fields = [_field(fault, error.body, known) for fault in faults[:MAX_FAULTS]]
     if len(faults) > MAX_FAULTS:
-        fields.append(FieldProblem(pointer="", detail=f"has {len(faults) - MAX_FAULTS} more faults"))
+        fields.append(
+            FieldProblem(
+                pointer="", detail=f"has {len(faults) - MAX_FAULTS} more faults, which are not listed"
+            )
+        )
     detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
     return answer(422, errors.Invalid.title(), detail, kind="invalid", fields=fields)
 
@@ -88,9 +92,9 @@ def _on_shape(request: Request, error: Exception) -> JSONResponse:
 def _on_http(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     title = {
-        404: "There is no such path",
+        404: "This path does not exist",
         405: "This method is not allowed here",
-        408: "The body came too slowly",
+        408: "The body arrived too slowly",
         413: "The body is too large",
         416: "The range of bytes does not exist",
         422: "The request is not valid",
@@ -111,7 +115,12 @@ def _on_http(_request: Request, error: Exception) -> JSONResponse:
 
 def _on_unexpected_error(_request: Request, _error: Exception) -> JSONResponse:
     """Return a 500 without details. The traceback is in the server's log."""
-    return answer(500, "Something went wrong", "an error of the service; its log says more", kind="internal")
+    return answer(
+        500,
+        "Something went wrong",
+        "an internal error of the service; see the service's log",
+        kind="internal",
+    )
 
 
 def answer(

@@ -46,7 +46,11 @@ def ranged(
     }
     wanted = _range(range_, file.size) if not if_range or if_range == etag else (0, file.size)
     if wanted is None:
-        raise HTTPException(416, f"the file has {file.size} bytes", {"Content-Range": f"bytes */{file.size}"})
+        raise HTTPException(
+            416,
+            f"the requested range is outside the file, which has {file.size} bytes",
+            {"Content-Range": f"bytes */{file.size}"},
+        )
     start, stop = wanted
     headers["Content-Length"] = str(stop - start)
     status = 200

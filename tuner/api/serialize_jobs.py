@@ -80,7 +80,7 @@ def _driver(launch: Launch | None) -> job_models.Driver | None:
 
 def _waits(wait: QueueWait) -> str:
     if wait.quota:
-        return f"waits for its project, which may have {wait.quota}"
+        return f"waits because the quota of the project allows {wait.quota}"
     return "" if wait.next_opening is None else "waits for its window to open"
 
 

@@ -84,7 +84,7 @@ def _unknown(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name[:100], known, n=1)
     if near:
         return f"is not a parameter of this path; did you mean {near[0]}?"
-    return f"is not a parameter of this path; known are {', '.join(sorted(known)) or 'none'}"
+    return f"is not a parameter of this path; the parameters are {', '.join(sorted(known)) or 'none'}"
 
 
 def repeated(text: bytes) -> list[str]:
@@ -98,7 +98,7 @@ def repeated(text: bytes) -> list[str]:
         nonlocal count, is_repeated
         count += len(pairs)
         if count > MAX_NAMES:
-            raise Invalid(Fault("", f"has more than {MAX_NAMES} names; send less"))
+            raise Invalid(Fault("", f"has more than {MAX_NAMES} names; send fewer"))
         made = _Object(pairs)
         if len(made) < len(pairs):
             counts = Counter(name for name, _ in pairs)

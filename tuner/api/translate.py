@@ -117,7 +117,7 @@ def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Obj
     """Return one or two objectives. Record a fault if `objective` is not the first of `objectives`."""
     given = request.objectives or [objective for objective in [request.objective] if objective is not None]
     if request.objective not in (None, given[0]):
-        read.faults.append(Fault("/objectives", "must begin with objective; leave objective out"))
+        read.faults.append(Fault("/objectives", "the first item differs from objective; leave out objective"))
     objectives = [Objective(**objective.model_dump()) for objective in given]
     # The domain reports the faults of a single objective at /objective. Report them here if the request names it in /objectives.
     if request.objectives is not None and len(objectives) == 1:

@@ -311,8 +311,8 @@ class Database:
         revision = _revision(connection)
         if not knows_revision(revision):
             raise Unavailable(
-                f"the database is at revision {revision}, and this version of tuner knows none after {newest_revision()}: "
-                "a newer version has upgraded it; run that version, or restore the backup made before"
+                f"the database is at revision {revision}, but this version of tuner only knows revisions up to {newest_revision()}: "
+                "a newer version has upgraded the database; run that version, or restore the backup made before the upgrade"
             )
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS))
@@ -352,12 +352,12 @@ def _as_unavailable() -> Iterator[None]:
     except OperationalError as error:
         raise Unavailable(f"the database does not answer: {error.orig}") from error
     except PoolTimeout as error:
-        raise Unavailable(f"the database does not answer, all connections wait for it: {error}") from error
+        raise Unavailable(f"the database does not answer: all connections are in use: {error}") from error
     except DatabaseError as error:
         if getattr(error.orig, "sqlstate", "") in (READ_ONLY, NOT_PERMITTED):
             raise Unavailable(f"the database refused the operation: {error.orig}") from error
         if type(error) is DatabaseError:  # this is what SQLite raises for a damaged file
-            raise Unavailable(f"the database is damaged, restore a backup: {error.orig}") from error
+            raise Unavailable(f"the database is damaged; restore a backup: {error.orig}") from error
         raise
 
 

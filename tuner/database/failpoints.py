@@ -97,14 +97,12 @@ class Failpoint:
         side, colon, number = rest.partition(":")
         if name not in FAILPOINTS:
             near = difflib.get_close_matches(name, FAILPOINTS, n=3, cutoff=0.3) or sorted(FAILPOINTS)
-            raise ValueError(
-                f"TUNER_FAILPOINT: there is no failpoint {name!r}; the nearest: {', '.join(near)}"
-            )
+            raise ValueError(f"TUNER_FAILPOINT: {name!r} is not a failpoint; the nearest: {', '.join(near)}")
         right = side in SIDES and (not colon or (number.isdecimal() and int(number) > 0))
         if not right:
             raise ValueError(
-                f"TUNER_FAILPOINT: {text!r} must be NAME:before or NAME:after, with the number of the occurrence after "
-                f"another colon unless it is the first, such as {name}:after:3"
+                f"TUNER_FAILPOINT: {text!r} must be NAME:before or NAME:after; add the number of the occurrence if it is "
+                f"not the first, as in {name}:after:3"
             )
         return cls(name, side, int(number or 1))
 

@@ -124,7 +124,7 @@ def set_limit(db: Connection, job: str, limit: Cost) -> None:
         spent = account(db, job)
         used = spent.posted + spent.held
         raise Conflict(
-            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held; allow at least that"
+            f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held; allow at least these amounts"
         )
 
 
@@ -402,13 +402,13 @@ def faults_of(db: Connection, jobs: Collection[str]) -> dict[str, list[str]]:
 def _wrong(row: RowMapping) -> list[str]:
     faults = []
     if any(row[f"posted_{unit}"] != row[f"entered_{unit}"] for unit in UNITS):
-        faults.append("posted differs from its entries")
+        faults.append("the posted amount differs from the sum of its entries")
     if any(row[f"held_{unit}"] != row[f"put_{unit}"] - row[f"taken_{unit}"] for unit in UNITS):
-        faults.append("held differs from its entries")
+        faults.append("the held amount differs from the sum of its entries")
     if any(row[f"held_{unit}"] != row[f"open_{unit}"] for unit in UNITS):
-        faults.append("held differs from its open holds")
+        faults.append("the held amount differs from the sum of the open holds")
     if any(row[f"posted_{unit}"] + row[f"held_{unit}"] > row[f"limit_{unit}"] for unit in UNITS):
-        faults.append("more is posted and held than its budget")
+        faults.append("the posted and held amounts exceed the budget")
     return faults
 
 

@@ -55,7 +55,7 @@ def remove(db: Connection, project: str, name: str, *, at: Instant) -> None:
     children = [row.budget.name for row in shared_budgets.kept(db, project) if row.budget.parent == name]
     if children:
         raise Conflict(
-            f"{name!r} is above {', '.join(children)}; remove those first, or give them another parent"
+            f"{name!r} is the parent of {', '.join(children)}; remove these budgets first, or give them another parent"
         )
     _forget(db, project, name)
     db.execute(delete(budgets).where(budgets.c.project == project, budgets.c.name == name))
@@ -108,7 +108,7 @@ def _recount(db: Connection, project: str, budget: SharedBudget, mine: set[str],
         used = posted + held
         raise Conflict(
             f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held under the budget "
-            f"{budget.name!r} in its current period; allow at least that"
+            f"{budget.name!r} in its current period; allow at least these amounts"
         )
     shared_budgets.set_account(
         db,
@@ -170,7 +170,9 @@ def violations(db: Connection, project: str, at: Instant) -> list[str]:
         for kept_budget in shared_budgets.kept(db, project)
     }
     faults = [
-        f"{name}: more than it allows" for name, a in before.items() if not (a.posted + a.held).fits(a.limit)
+        f"{name}: the posted and held amounts exceed its limit"
+        for name, a in before.items()
+        if not (a.posted + a.held).fits(a.limit)
     ]
     with db.begin_nested() as trial:
         recount(db, project, at)
@@ -178,7 +180,7 @@ def violations(db: Connection, project: str, at: Instant) -> list[str]:
             after = shared_budgets.period_at(db, project, shared_budget.budget, at).account
             if after != before[shared_budget.budget.name]:
                 faults.append(
-                    f"{shared_budget.budget.name}: {before[shared_budget.budget.name]} is {after} by its entries"
+                    f"{shared_budget.budget.name}: the account has {before[shared_budget.budget.name]}, but its entries add up to {after}"
                 )
         trial.rollback()
     return faults

@@ -79,7 +79,7 @@ def get(db: Connection, project: str, name: str) -> Kept:
     """Return the shared budget, or raise NotFound."""
     budgets_named = [row for row in kept(db, project) if row.budget.name == name]
     if not budgets_named:
-        raise NotFound(f"there is no budget {name[:100]!r}")
+        raise NotFound(f"the budget {name[:100]!r} does not exist")
     return budgets_named[0]
 
 

@@ -92,7 +92,9 @@ def make(service: Service, user: str, name: str, life_ns: int) -> KeyView:
         except NotFound as error:
             raise Invalid(_no_member(db, service.project, user)) from error
         if member.disabled:
-            raise Conflict(f"{user} is disabled: the operator can change that, with PATCH /v1/users/{user}")
+            raise Conflict(
+                f"{user} is disabled; the operator can re-enable the user with PATCH /v1/users/{user}"
+            )
         made = _add(db, service, user, name, life_ns)
         audit_log.note(db, service, "key.make", made.row.id, after=_facts(made.row))
         return made
@@ -116,11 +118,11 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
         now = service.now()
         if row.revoked_at is not None or row.expires_at <= now:
             raise Conflict(
-                f"{key} is not valid any more: an admin of the project can create another, with POST /v1/keys"
+                f"{key} has expired or was revoked; an admin of the project can create a new key with POST /v1/keys"
             )
         if row.replaced_by is not None:
             raise Conflict(
-                f"{key} was replaced by {row.replaced_by}, and is valid until {rfc3339(row.expires_at)}: rotate the new key"
+                f"{key} was already replaced by {row.replaced_by} and remains valid until {rfc3339(row.expires_at)}; rotate the new key"
             )
         new_key = _add(db, service, row.user, row.name, row.expires_at - row.created_at)
         access.replace_key(db, key, new_key.row.id, Instant(min(row.expires_at, now + overlap_ns)))
@@ -174,7 +176,7 @@ def _no_member(db: Connection, project: str, user: str) -> Fault:
     there = [member.user for member in access.page_of_members(db, project, after="", limit=NEAR)]
     near = get_close_matches(user, there, 3)
     suggestion = (
-        f"the nearest: {', '.join(near)}" if near else f"make them one first, with PUT /v1/members/{user}"
+        f"the nearest: {', '.join(near)}" if near else f"add the user first with PUT /v1/members/{user}"
     )
     return Fault("/user", f"{user!r} is not a member of {project}; {suggestion}")
 
@@ -198,7 +200,7 @@ def project(service: Service, name: str) -> ProjectRow:
         NotFound: The project does not exist. For users other than the operator, also if it is not the project of their key.
     """
     if not service.actor.is_operator and name != service.project:
-        raise NotFound(f"there is no project {name!r}")
+        raise NotFound(f"the project {name!r} does not exist")
     with service.database.read() as db:
         return access.project(db, name)
 
@@ -276,10 +278,12 @@ def remove_member(service: Service, name: str) -> None:
         audit_log.note(db, service, "member.remove", name, before={"role": before.role})
 
 
-MISSING = "send the header Authorization: Bearer KEY, with your key, or that of $TUNER_HOME/api_key"
-WRONG = "there is no such key: a key begins with tnr_, or is the service's own, from $TUNER_HOME/api_key"
+MISSING = "send the header Authorization: Bearer KEY with your key, or with the service's own key from $TUNER_HOME/api_key"
+WRONG = (
+    "the key is unknown: use a key that begins with tnr_, or the service's own key from $TUNER_HOME/api_key"
+)
 MISTYPED = "part of the key is missing or mistyped: copy it again"
-ASK = "ask an admin of the project for another"
+ASK = "ask an admin of the project for a new key"
 
 
 def is_operators(given: str, own: str) -> bool:
@@ -325,7 +329,7 @@ def user_of(service: Service, given: str, project: str | None = None) -> Actor:
         raise Unauthorized(WRONG)
     actor = _actor(service, bearer)
     if project is not None and project != actor.project:
-        raise NotFound(f"there is no project {project!r}")
+        raise NotFound(f"the project {project!r} does not exist")
     return actor
 
 
@@ -372,7 +376,7 @@ def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> No
         if shows_all(db, actor):
             return
     raise Forbidden(
-        f"{what} the jobs of every project: with several projects only the service's own key opens it"
+        f"{what} the jobs of every project: if there are several projects, only the service's own key gives access"
     )
 
 
@@ -395,12 +399,12 @@ def _actor(service: Service, bearer: Bearer) -> Actor:
     if key.revoked_at is not None:
         raise Unauthorized(f"{key.id} was revoked at {rfc3339(key.revoked_at)}; {ASK}")
     if key.expires_at <= now:
-        why = "expired" if key.replaced_by is None else f"was replaced by {key.replaced_by}, and ended,"
+        why = "expired" if key.replaced_by is None else f"was replaced by {key.replaced_by} and expired"
         raise Unauthorized(
             f"{key.id} {why} at {rfc3339(key.expires_at)}; {ASK if key.replaced_by is None else 'use the new key'}"
         )
     if bearer.disabled:
-        raise Unauthorized(f"{key.user} is disabled; ask the operator of the service")
+        raise Unauthorized(f"{key.user} is disabled; ask the operator of the service to re-enable the user")
     if bearer.role is None:
         raise Unauthorized(f"{key.user} is not a member of {key.project} any more; {ASK}")
     return Actor(key.user, key.project, bearer.role, key.id)

@@ -184,7 +184,7 @@ def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
     if row.reason or row.state not in ("pending", "paused") or job.state not in FINAL:
         return row
     cause = f" ({job.stop_reason})" if job.stop_reason else ""
-    began = "before it started" if row.state == "pending" else "while it was paused"
+    began = "before this trial started" if row.state == "pending" else "while this trial was paused"
     again = "; with a larger budget the job can continue" if job.state == "succeeded" else ""
     return replace(row, reason=f"the job ended{cause} {began}{again}")
 

@@ -64,7 +64,7 @@ class Audit:
                     fits = (account.posted + account.held).fits(account.limit)
                     name = f"{BUDGET}{full_name(project, budget.name)}"
                     names.add(name)
-                    self._note(name, [] if fits else ["more is posted and held than it allows"])
+                    self._note(name, [] if fits else ["the posted and held amounts exceed its limit"])
         for gone in [name for name in service.health.violations if name.startswith(BUDGET)]:
             if gone not in names:
                 self._note(gone, [])

@@ -58,7 +58,7 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
             )
         if not knows_revision(revision):
             raise Conflict(
-                f"the database is at revision {revision}, newer than this version of tuner: back it up with that one"
+                f"the database is at revision {revision}, newer than this version of tuner: back it up with the newer version"
             )
         with _folder_next_to(file) as folder:
             copy = folder / "copy"
@@ -197,17 +197,16 @@ def _refuse_unfit(about: About, database: Database, now: Instant) -> None:
     kind = copies.kind_of(database)
     if about.kind != kind:
         raise Conflict(
-            f"it is a backup of {about.kind}, and TUNER_DATABASE_URL names {kind}: give one of the same kind"
+            f"the file is a backup of {about.kind}, but TUNER_DATABASE_URL names {kind}: give a backup of the same kind"
         )
     if not knows_revision(about.revision):
         raise Conflict(
-            f"it was made by tuner {about.tuner} at revision {about.revision}, and this version knows none after "
-            f"{newest_revision()}: restore it with that version or a newer one"
+            f"the backup was made by tuner {about.tuner} at revision {about.revision}, but this version only knows revisions up to "
+            f"{newest_revision()}: restore the backup with that version or a newer one"
         )
     if about.taken_at > now + FUTURE_NS:
         raise BadFile(
-            f"it says that it was made at {rfc3339(about.taken_at)}, which is in the future: set this machine's clock right, or take "
-            "another backup"
+            f"the time of the backup, {rfc3339(about.taken_at)}, is in the future: correct this machine's clock, or use another backup"
         )
 
 

@@ -299,7 +299,7 @@ def without_best(db: Connection, row: JobRow) -> str:
     values = ", ".join(f"{limit.metric} {near.metrics[limit.metric]:g}" for limit in limits)
     return (
         f"no trial has met the constraints ({', '.join(map(str, limits))}) yet; "
-        f"the nearest is {near.trial} at step {near.step}, with {values}"
+        f"the trial that comes nearest is {near.trial} at step {near.step}, with {values}"
     )
 
 
@@ -308,6 +308,6 @@ def _nothing(db: Connection, cheapest: PricedPoint | None, row: JobRow) -> str:
         return without_best(db, row)
     point, cost = cheapest.point, cheapest.cost
     return (
-        f"the cheapest is {point.trial} at step {point.step}, for {cost.usd}, "
+        f"raise the limits: the cheapest configuration is {point.trial} at step {point.step}, for {cost.usd}, "
         f"{cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
     )

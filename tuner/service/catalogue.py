@@ -177,7 +177,7 @@ def update(settings: Settings, file: Path) -> Catalogue:
         _of_file(draft)
         os.replace(draft, settings.prices_path)
     except OSError as error:
-        raise BadFile(f"{file} cannot be kept as {settings.prices_path}: {error.strerror}") from error
+        raise BadFile(f"{file} cannot be copied to {settings.prices_path}: {error.strerror}") from error
     finally:
         draft.unlink(missing_ok=True)
     return _of_file(settings.prices_path)

@@ -73,7 +73,7 @@ def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> Durable
     stored = answers.checkpoints_of(db, row.id, trial)
     if not stored:
         raise NotFound(
-            f"{trial} has no checkpoint: it stored none yet, {spec.trainable} saves none, or its files were deleted"
+            f"{trial} has no checkpoint: none has been stored yet, {spec.trainable} does not save checkpoints, or the files were deleted"
         )
     if step is not None:
         chosen = next((checkpoint for checkpoint in stored if checkpoint.step == step), None)

@@ -185,7 +185,9 @@ class RayCluster:
 
     def _open(self) -> Dashboard:
         if self._dashboard is None:
-            raise ClusterStarting("this takes up to a minute; if it takes longer, the service's log says why")
+            raise ClusterStarting(
+                "the Ray cluster is starting, which takes up to a minute; if it takes longer, see the service's log"
+            )
         return self._dashboard
 
 

@@ -73,7 +73,9 @@ def resume(service: Service, job: str) -> JobView:
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
             if (export := exports.live_of(db, job)) is not None:
-                raise Conflict(f"{export.id} of this job is {export.state}; wait until it has ended")
+                raise Conflict(
+                    f"the export {export.id} of this job is {export.state}; wait until the export has ended"
+                )
             _refuse_if_taught(db, service, row)
             size = row.spec.resources
             refuse_without_room(db, service, row.tags, row.offer.rate(size))
@@ -91,7 +93,9 @@ def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
     """
     stored_files.lock_job(db, row.id)
     if (student := stored_files.student_of(db, row.id)) is not None:
-        raise Conflict(f"{student} learns from a trial of this job; cancel it, or wait until it has ended")
+        raise Conflict(
+            f"the job {student} learns from a trial of this job; cancel the other job, or wait until it has ended"
+        )
     teacher = row.spec.teacher
     if teacher is None or row.state == "paused":
         return  # The teacher's checkpoint is never deleted before the job that learns from it has ended.
@@ -102,7 +106,7 @@ def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
         is_kept = False
     if not is_kept:
         raise Conflict(
-            f"the checkpoint of its teacher, {teacher.trial} of {teacher.job}, is gone; submit a new job"
+            f"the checkpoint of the job's teacher, {teacher.trial} of {teacher.job}, was deleted; submit a new job with another teacher"
         )
 
 
@@ -193,7 +197,9 @@ def _fitting_width(service: Service, job: str, wanted: int) -> int:
 
 def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> None:
     if row.state in ("cancelled", "failed"):
-        raise Conflict(f"a job that is {row.state} runs no more trials")
+        raise Conflict(
+            f"the job is {row.state} and runs no more trials, so max_concurrent_trials cannot be changed"
+        )
     allowed = queue.get(db, row.project).width(fitting)
     jobs.set_concurrency(db, row.id, allowed, wanted)
 
@@ -222,7 +228,7 @@ def enqueue(service: Service, job: str, config: Mapping[str, Value]) -> JobView:
         of_user = [*row.spec.first_configs, *enqueued]
         trial, *trials = trials_with(db, job, [typed, *of_user])
         if trial is not None:
-            raise Conflict(f"{trial} has this configuration already")
+            raise Conflict(f"{trial} already has this configuration")
         waiting = [config for config, begun in zip(of_user, trials, strict=True) if begun is None]
         if typed not in waiting:
             _refuse_more(db, row, len(waiting))
@@ -244,7 +250,7 @@ def _refuse_more(db: Connection, row: JobRow, waiting: int) -> None:
     begun, most = jobs.trials_begun(db, row.id), row.budget.trials
     if most is not None and begun + waiting >= most:
         raise Conflict(
-            f"the job may begin {most} trials, and all of them have begun or wait; raise budget.trials first"
+            f"the budget allows {most} trials, and all of them have begun or are waiting; raise budget.trials first"
         )
 
 
@@ -258,7 +264,7 @@ def stop_trial(service: Service, job: str, trial: str) -> TrialView:
     with _steering(service, job) as (db, row):
         state = _state_of(db, job, trial)
         if state in ("completed", "failed"):
-            raise Conflict(f"{trial} is {state}, so there is nothing to stop")
+            raise Conflict(f"{trial} is {state} and cannot be stopped")
         if state != "stopped":
             _request(db, service, row, lambda number: StopRequested(service.now(), number, trial))
             audit_log.note(db, service, "trial.stop", f"{job}/{trial}", after={"request": "stop"})
@@ -275,11 +281,15 @@ def promote_trial(service: Service, job: str, trial: str) -> TrialView:
     with _steering(service, job) as (db, row):
         state = _state_of(db, job, trial)
         if not rungs_of(row):
-            raise Conflict("the job has no rungs: each of its trials runs to its end anyway")
+            raise Conflict(
+                "the job has no rungs, so promotion has no effect: each trial runs to its last step"
+            )
         if state == "pending":
             raise Conflict(f"{trial} has not begun; promote it once it runs or is paused")
         if state not in ("running", "paused"):
-            raise Conflict(f"{trial} is {state}, and cannot run any further")
+            raise Conflict(
+                f"{trial} is {state} and cannot run any further; only a running or paused trial can be promoted"
+            )
         _request(db, service, row, lambda number: PromoteRequested(service.now(), number, trial))
         audit_log.note(db, service, "trial.promote", f"{job}/{trial}", after={"request": "promote"})
     return trial_view(service, job, trial)
@@ -336,7 +346,7 @@ def _meanwhile(row: JobRow) -> str:
         " trials": budget.trials,
     }
     shown = ", ".join(f"{limit}{unit}" for unit, limit in limits.items() if limit is not None)
-    return f"the job was changed meanwhile: its budget is {shown} now; read it again, then ask for what is still missing"
+    return f"the job was changed after you read it: its budget is now {shown}; read the job again, then send only the change that is still needed"
 
 
 def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) -> None:
@@ -347,7 +357,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         Conflict: The job was cancelled or failed, or a limit is below what the job has already used.
     """
     if row.state in ("cancelled", "failed"):
-        raise Conflict(f"a job that is {row.state} spends no more money")
+        raise Conflict(f"the job is {row.state} and spends no more money, so its budget cannot be changed")
     faults = [
         fault for fault in replace(row.spec, budget=budget).faults() if fault.pointer.startswith("/budget")
     ]
@@ -355,10 +365,12 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         raise Invalid(*faults)
     begun, ran_ns = jobs.trials_begun(db, row.id), jobs.running_ns(db, row.id, now)
     if budget.trials is not None and budget.trials < begun:
-        raise Conflict(f"{begun} trials have begun already; allow at least that many")
+        raise Conflict(f"{begun} trials have already begun; set budget.trials to at least this number")
     changed = budget.wall_clock_ns != row.budget.wall_clock_ns
     if budget.wall_clock_ns is not None and changed and budget.wall_clock_ns < ran_ns:
-        raise Conflict(f"the job has run for {ran_ns / NS:.0f} s already; allow at least that")
+        raise Conflict(
+            f"the job has already run for {ran_ns / NS:.0f} s; set budget.wall_clock to at least this time"
+        )
     if budget != row.budget:
         jobs.set_budget(db, row.id, budget)
 
@@ -394,7 +406,7 @@ def _refuse_ended(row: JobRow, wanted: str) -> None:
 
 def _refuse_cancelled(row: JobRow) -> None:
     if row.control_request == "cancel":
-        raise Conflict("the job is being cancelled")
+        raise Conflict("the job is being cancelled and cannot be changed")
 
 
 def _ended_without_driver(

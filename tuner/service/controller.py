@@ -216,7 +216,9 @@ class Controller(PeriodicService):
             self._on_dead(term, launch, status)
         elif silent_ns > HUNG_NS and self._stays_silent(launch) and self._is_still_silent(term, launch):
             log.warning(
-                "%s has sent no heartbeat for %d s and is stopped", launch.submission_id, silent_ns // NS
+                "the driver %s has sent no heartbeat for %d s and is being stopped",
+                launch.submission_id,
+                silent_ns // NS,
             )
             self._service.cluster.stop(launch.submission_id)
 
@@ -282,7 +284,10 @@ class Controller(PeriodicService):
             died_at, now = Instant(launch.heartbeat_at or self._service.now()), self._service.now()
             close_open(db, row.project, row.id, died_at=died_at, at=now)
             launches.end(db, launch.job, launch.epoch)
-            detail = f"its driver died {QUICK_DEATHS_MAX} times without a report in between; the last one said:\n{log_end[-2000:]}"
+            detail = (
+                f"the job's driver died {QUICK_DEATHS_MAX} times without a report in between; the output of the last one ends with:\n"
+                f"{log_end[-2000:]}"
+            )
             jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)
         self._service.health.count("jobs_given_up")
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)

@@ -143,10 +143,10 @@ def of_key(settings: Settings) -> Iterator[PartCheck]:
         )
     elif path.exists():
         mode = path.stat().st_mode & 0o777
-        fix = f"other users can read it: chmod 600 {path}" if mode & 0o077 else ""
+        fix = f"other users can read this file: run chmod 600 {path}" if mode & 0o077 else ""
         yield _check("key", f"{path} has mode {mode:04o}", fix)
     elif local:
-        yield _check("key", f"{path} is created on the first start")
+        yield _check("key", f"{path} will be created on the first start")
     else:
         yield _check(
             "key",
@@ -163,7 +163,11 @@ def of_home(settings: Settings) -> Iterator[PartCheck]:
     """
     if settings.home.is_dir():
         mode = settings.home.stat().st_mode & 0o777
-        fix = f"other users of this machine can read it: chmod 700 {settings.home}" if mode & 0o007 else ""
+        fix = (
+            f"other users of this machine can read this directory: run chmod 700 {settings.home}"
+            if mode & 0o007
+            else ""
+        )
         yield _check("home", f"{settings.home} has mode {mode:04o}", fix)
 
 
@@ -199,9 +203,9 @@ def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ite
     else:
         yield _check(
             "token",
-            f"RAY_AUTH_TOKEN_PATH is {path}, from which no token can be read"
+            f"RAY_AUTH_TOKEN_PATH is {path}, but no token can be read from this file"
             if path
-            else "there is no token for Ray",
+            else "the token for Ray is not set",
             "set RAY_AUTH_TOKEN to the token of the cluster, or RAY_AUTH_TOKEN_PATH to a file that contains it and that this "
             "user can read; if the cluster requires no token, set RAY_AUTH_MODE=disabled",
         )
@@ -215,7 +219,7 @@ def of_database(settings: Settings) -> Iterator[PartCheck]:
         revision = database.revision()
         fix = ""
         if not knows_revision(revision):
-            fix = f"a newer version of tuner has upgraded it, and this version only knows revisions up to {newest}: run that version"
+            fix = f"a newer version of tuner has upgraded the database, and this version only knows revisions up to {newest}: run the newer version"
         elif revision is not None and revision != newest:
             fix = f"older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
         yield _check("database", f"{where} is {f'at revision {revision}' if revision else 'empty'}", fix)
@@ -224,7 +228,9 @@ def of_database(settings: Settings) -> Iterator[PartCheck]:
                 checks = _leader(db), _drivers(db), _keys(db)
             yield from checks
     except Unavailable as error:
-        yield _check("database", error.detail.splitlines()[0], f"start it, or correct its URL: {where}")
+        yield _check(
+            "database", error.detail.splitlines()[0], f"start the database, or correct its URL: {where}"
+        )
     finally:
         database.dispose()
 
@@ -235,8 +241,10 @@ def _leader(db: Connection) -> PartCheck:
         return _check("leader", "no service has led yet")
     who, since = f"{term.holder}, tuner {term.version}", rfc3339(term.since)
     if term.lasts(leadership.clock(db, now)):
-        return _check("leader", f"{who}, leads since {since}, by term {term.token}")
-    return _check("leader", f"no service leads; {who}, did by term {term.token}, from {since} on")
+        return _check("leader", f"{who}, has been the leader since {since}, in term {term.token}")
+    return _check(
+        "leader", f"no service leads; the last leader was {who}, in term {term.token}, which began at {since}"
+    )
 
 
 def _drivers(db: Connection) -> PartCheck:
@@ -251,9 +259,9 @@ def _drivers(db: Connection) -> PartCheck:
         for launch in drivers
         if (launch.tuner_version, launch.ray_version) != ours
     ]
-    seen = f"{len(drivers)} at work"
+    seen = f"{len(drivers)} running"
     if others:
-        seen += f", of another version, which keep running: {_first(others)}"
+        seen += f", some of another version, which can keep running: {_first(others)}"
     elif drivers:
         seen += f", all of tuner {release()}"
     return _check("drivers", seen)
@@ -292,7 +300,7 @@ def of_storage(settings: Settings) -> Iterator[PartCheck]:
         fix = "create the folder or bucket of TUNER_STORAGE, and let this user list, read, write and delete there"
         yield _check("storage", f"{settings.storage}: {error or type(error).__name__}", fix)
         return
-    fix = "" if same else "it returns other data than was written: use another storage"
+    fix = "" if same else "the storage returns other data than was written: use another storage"
     yield _check("storage", settings.storage, fix)
 
 
@@ -303,7 +311,7 @@ def of_node_types(settings: Settings) -> Iterator[PartCheck]:
     try:
         node_types = node_types_of(settings.node_types)
     except BadFile as error:
-        fix = "correct it, or leave TUNER_NODE_TYPES empty for a cluster of fixed size"
+        fix = "correct this file, or leave TUNER_NODE_TYPES empty for a cluster of fixed size"
         yield _check("node types", error.detail, fix)
         return
     summary = ", ".join(f"{node_type.at_most} {node_type.name}" for node_type in node_types.types)
@@ -320,7 +328,7 @@ def of_ray(settings: Settings) -> Iterator[PartCheck]:
             theirs, wrong = ray_of(dashboard), version_mismatch(dashboard)
             workers = [node for node in nodes(dashboard) if node.alive and node.cpus]
         except TunerError as error:
-            fix = "start it, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            fix = "start Ray, or correct TUNER_RAY_ADDRESS, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             yield _check("ray", error.detail.splitlines()[0], fix)
             return
     yield _check(
@@ -334,7 +342,7 @@ def of_ray(settings: Settings) -> Iterator[PartCheck]:
     yield _check("nodes", f"{len(workers)} nodes with CPUs, markets: {markets}", fix)
     nameless = [node.name or node.id[:12] for node in workers if node.instance_type == "local"]
     if nameless:
-        fix = "start them with --labels instance-type=…,ray.io/market-type=…; without labels they are priced by their CPUs"
+        fix = "start these nodes with --labels instance-type=…,ray.io/market-type=…; without labels they are priced by their CPUs"
         yield _check("labels", f"{', '.join(nameless[:5])} have no label instance-type", fix)
     else:
         yield _check("labels", "all nodes have an instance type")

@@ -107,13 +107,15 @@ def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
     listings = catalogue(service.settings).find(instance_type=machine)
     kind = accelerator(listings[0].accelerator, listings[0].gpu_memory_gib) if listings else None
     if kind is None:
-        raise ValueError(f"{job} ran on {machine}, which is not in the catalogue, or has no known GPU there")
+        raise ValueError(
+            f"{job} ran on {machine}, which is not in the catalogue or has no known GPU there; name another job"
+        )
     if row.spec.resources.gpus < 1:
         raise ValueError(f"the trials of {job} used no whole GPU; name a job whose trials do")
     sizes = scaling_of(service, row.spec, machine)
     if sizes and sizes[0].resources.nodes > 1:
         raise ValueError(
-            f"the smallest trials of jobs like {job} used several nodes; run a pilot of the job on one"
+            f"the smallest trials of jobs like {job} used several nodes; run a pilot of the job on one node"
         )
     if not sizes:
         detail = f"no jobs of {row.spec.trainable} on {machine} measured steps with different numbers of GPUs"

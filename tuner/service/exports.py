@@ -90,7 +90,9 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
         row = jobs.get(db, job, service.project)
         _refuse_unfit(row)
         if (other := exports.live_of(db, job)) is not None:
-            raise Conflict(f"{other.id} of this job is {other.state}; wait until it has ended")
+            raise Conflict(
+                f"the export {other.id} of this job is {other.state}; wait until the export has ended"
+            )
         if trial is None:
             trial = best_trial(db, row)
             if trial is None:
@@ -105,8 +107,9 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
         longest_ns = min(spec.lease_ns(rate, left) for rate in rates)
         if longest_ns < LEAST_NS:
             raise BudgetRefused(
-                f"an export needs {LEAST_NS / NS:.0f} s of a machine, and the money pays for {longest_ns / NS:.1f} s: "
-                f"${left.usd.usd:g} is left of the budget, and the export may cost ${spec.max_cost.usd:g}; raise the one that is too low"
+                f"an export needs at least {LEAST_NS / NS:.0f} s of a machine, but the money pays for {longest_ns / NS:.1f} s: "
+                f"${left.usd.usd:g} is left of the job's budget, and the export's max_cost_usd is ${spec.max_cost.usd:g}; raise the limit "
+                "that is too low"
             )
         new = exports.add(
             db,
@@ -125,7 +128,7 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
 
 def _refuse_unfit(row: JobRow) -> None:
     if row.state in ("queued", "running"):
-        raise Conflict(f"the job is {row.state}; export when it has ended, or pause it first")
+        raise Conflict(f"the job is {row.state}; pause the job first, or export it when it has ended")
     if row.spec.command is not None:
         raise Conflict(
             "the job runs a command, which cannot declare export(config, state); download its checkpoint instead"
@@ -170,7 +173,7 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
     except Exception as error:  # every storage backend raises its own error types
         raise Unavailable(f"the file cannot be read: {explained(error)}") from error
     if file is None:
-        raise NotFound(f"the file of {format} is no longer in the storage")
+        raise NotFound(f"the file of {format} is missing from the storage; export again")
     return variant, file
 
 
@@ -204,7 +207,7 @@ def _delivered(service: Service, job: str, export: str, format: str) -> tuple[Va
         made = ", ".join(variants) or "none yet"
         raise NotFound(f"{export} has no variant {format!r}; it has {made}")
     if variant.file is None:
-        raise NotFound(f"{format} was not delivered: {variant.detail}")
+        raise NotFound(f"the export made no file of the format {format}: {variant.detail}")
     return variant, variant.file
 
 
@@ -247,7 +250,7 @@ def _machines(
         Invalid: The requested machine has no price on any market.
     """
     kind = query.instance_type or (export.offer.instance_type if export.offer else None)
-    machines, refusal = [], Invalid.at("instance_type", "has no price")
+    machines, refusal = [], Invalid.at("instance_type", "has no known price")
     for market in MARKETS:
         try:
             priced = machine(service.settings, row, MachineQuery(market, kind))
@@ -329,7 +332,7 @@ class ExportSupervisor:
         elif self._silent_ns(row) > HUNG_NS and self._watch.stays_silent(
             row.submission_id, row.heartbeat_at, self._service.now()
         ):
-            log.warning("%s has sent no heartbeat and is stopped", row.submission_id)
+            log.warning("the export %s has sent no heartbeat and is being stopped", row.submission_id)
             self._service.cluster.stop(row.submission_id)
             self._stopped.add(row.submission_id)
 

@@ -194,7 +194,7 @@ def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
     kinds = (
         (
             "spot",
-            "the same machine time at the price on demand when the job was admitted",
+            "the same machine time at the on-demand price when the job was admitted",
             [bill.on_demand for bill in bills],
         ),
         (
@@ -245,7 +245,7 @@ def _maturity(service: Service, report: MonthlyReport, by_tags: Sequence[SpendRo
         ),
         Maturity(
             "Rate optimization",
-            "share of the spend on spot machines; the goals are those for commitments",
+            "share of the spend on spot machines; the goals are those of the FinOps Foundation for commitments",
             report.spot_share,
             0.7,
             0.8,

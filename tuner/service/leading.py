@@ -118,7 +118,10 @@ class Leading:
                 return term
             else:
                 return leadership.begin(db, ROLE, self.holder, release(), now=at, until=until)
-        log.warning("no pass has succeeded for %d s: this service lets another one lead", UNFIT_NS // NS)
+        log.warning(
+            "no pass of the controller has succeeded for %d s: this service gives up its term so that another service can lead",
+            UNFIT_NS // NS,
+        )
         self._rests_until = Instant(now + REST_NS)
         return None
 

@@ -136,25 +136,27 @@ def _kill(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str],
     deadline = preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
     try:
         if deadline is not None:
-            say(f"{node.name} was notified that it is taken away in {notice_ns / NS:g} s")
+            say(f"{node.name} was notified that it will be taken away in {notice_ns / NS:g} s")
             preemption.wait_until(node, deadline)
     finally:
         killed = preemption.kill(node)
-    say(f"{node.name} is gone ({killed} processes killed)" if killed else f"{node.name} had ended by itself")
+    say(f"{node.name} is gone ({killed} processes killed)" if killed else f"{node.name} had already ended")
 
 
 def _kept(settings: Settings, name: str) -> KeptNode:
     kept = ClusterFile(settings.home).read()
     if kept is None:
         raise Conflict(
-            f"no `tuner cluster` runs for {settings.home}: start one, or set TUNER_HOME to its home"
+            f"no `tuner cluster` runs for {settings.home}: start a cluster, or set TUNER_HOME to the home of a running one"
         )
     matching = [node for node in kept.nodes if _is_named(name, node.name, node.node_id)]
     if len(matching) != 1:
         there = ", ".join(node.name for node in kept.nodes)
-        raise NotFound(f"there is no node {name!r}; the nodes are {there}")
+        raise NotFound(f"{name!r} does not match exactly one node; the nodes are {there}")
     if matching[0].state != "alive":
-        raise Conflict(f"{matching[0].name} is {matching[0].state}")
+        raise Conflict(
+            f"the node {matching[0].name} is {matching[0].state}; only a node that is alive can be taken away"
+        )
     return matching[0]
 
 
@@ -190,7 +192,7 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
         if status != "succeeded":
             output = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
             raise Unavailable(f"{name} could not be notified: {output.splitlines()[-1]}")
-    say(f"{name} was notified that it is taken away in {(deadline - system_now()) / NS:.1f} s")
+    say(f"{name} was notified that it will be taken away in {(deadline - system_now()) / NS:.1f} s")
 
 
 def _living(dashboard: Dashboard, name: str) -> Node:

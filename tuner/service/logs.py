@@ -114,7 +114,7 @@ def log(
         kept = logs.attempts(node)
         chosen = attempt if attempt is not None else max(kept, default=max(begun))
         if chosen not in begun:
-            raise NotFound(f"{trial} has had no attempt {chosen}; it has had {_numbers(begun)}")
+            raise NotFound(f"{trial} has no attempt {chosen}, only {_numbers(begun)}")
         printed = logs.read(chosen, node) if chosen in kept else None
     except (NotFound, Unavailable):
         raise
@@ -126,7 +126,7 @@ def log(
             raise Invalid.at(
                 "node", f"a trial of this job has {nodes} node{'' if nodes == 1 else 's'}, counted from 0"
             )
-        others = f"; there are logs of {_numbers(kept)}" if kept else ""
+        others = f"; logs exist for {_numbers(kept)}" if kept else ""
         where = f" on node {node}" if node else ""
         raise NotFound(
             f"attempt {chosen} of {trial} has printed nothing{where}{'' if ended else ' so far'}{others}"

@@ -60,8 +60,8 @@ class PricedMachine:
         """
         for wanted, there, word in ((size.gpus, self.gpus, "GPUs"), (size.cpus, self.cpus, "CPUs")):
             if wanted > there:
-                detail = f"has {there:g} {word}, and a trial of this job takes {wanted:g}"
-                raise Invalid.at("instance_type", f"{self.instance_type} {detail}; name a larger one")
+                detail = f"has {there:g} {word}, but a trial of this job needs {wanted:g}"
+                raise Invalid.at("instance_type", f"{self.instance_type} {detail}; name a larger machine")
         return Offer(self.instance_type, self.price, self.cpus, self.gpus).rate(size)
 
 
@@ -95,9 +95,7 @@ def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachi
         usd, source = settings.local_price(cpus=own[0].cpus, gpus=own[0].gpus, market=market)
         return _of(None, own[0], market, Price.from_usd_per_hour(usd), source)
     if own:
-        detail = (
-            f"no price of {kind} is known by region; name an instance type that the catalogue has there, too"
-        )
+        detail = f"the catalogue has no price of {kind} in this region; leave out the region, or name an instance_type of the catalogue"
         raise Invalid.at("region", detail)
     raise Invalid.at("instance_type", _unknown(prices, row, kind))
 
@@ -160,7 +158,8 @@ def _listed(
     if not priced:
         other = "on_demand" if market == "spot" else "spot"
         raise Invalid.at(
-            "market", f"no {market} price of {kind} is known there; try {other} or another region"
+            "market",
+            f"no {market} price of {kind} is known in the requested region; try {other} or another region",
         )
     price, cheapest = min(priced, key=lambda pair: (pair[0], pair[1].region, pair[1].zone))
     which = f"the cheapest of {len(priced)}: " if len(priced) > 1 else ""
@@ -182,7 +181,7 @@ def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
     """Return the text of the error that an instance type has no price. The text names the most similar types."""
     own = sorted({offer.instance_type for offer in row.offers})
     near = [*difflib.get_close_matches(kind, own, n=1, cutoff=0.5), *prices.nearest("instance_type", kind)]
-    return f"there is no price of {kind!r}; the nearest: {', '.join(near or [*own, *prices.values_of('instance_type')[:5]])}"
+    return f"no price of {kind!r} is known; the nearest: {', '.join(near or [*own, *prices.values_of('instance_type')[:5]])}"
 
 
 def _is(name: str, other: str) -> bool:
@@ -224,7 +223,7 @@ def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) 
     if len(kinds) > 1:
         notes = (
             *notes,
-            f"trials of this job ran on {', '.join(kinds)}: their time is taken as it was on either",
+            f"trials of this job ran on {', '.join(kinds)}: their times are used as measured, without converting between the types",
         )
     return MachinePricing(there, Repricing(rate, time, overhead), (time.note, *notes))
 
@@ -311,5 +310,5 @@ def _interruptions(
                 f"interruptions cost {float(share):.2%} of setup and training on spot machines in {words}",
             )
     return None, (
-        "what interruptions cost on spot is not known, and not counted: no trial of this trainable ran there",
+        "the cost of interruptions on spot is not known and not counted: no trial of this trainable ran on spot",
     )

@@ -82,7 +82,8 @@ def downgrade(settings: Settings, to: str, *, now: Callable[[], Instant] = syste
         older = older_revisions(before) if knows_revision(before) else []
         if knows_revision(before) and to not in older:
             raise Invalid.at(
-                "--to", f"{to!r} is not a revision before {before}: {', '.join(older) or 'there is none'}"
+                "--to",
+                f"{to!r} is not a revision before {before}; the earlier revisions: {', '.join(older) or 'none'}",
             )
         led_by = copies.contents(database, now()).led_by
         if led_by is not None:

@@ -75,7 +75,7 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
     with database.read() as db:
         as_of = jobs.newest_event(db, row.id)
         if last is None:
-            return NextDollarForecast((), NO_END, as_of)
+            return NextDollarForecast((), NO_LAST_STEP, as_of)
         known = best.best_trials(db, row.id, row.spec, TRIALS)
         leader = best.best(db, row.id)
     cut = [trial for trial in known if trial.curve[-1][0] < last and trial.state != "failed"][:ASKED]
@@ -84,7 +84,7 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
         return NextDollarForecast((), f"no trial has reported {objective.metric!r}{kept} yet", as_of)
     if not cut:
         return NextDollarForecast(
-            (), f"the best {len(known)} trials are at their last step, or failed", as_of
+            (), f"the best {len(known)} trials have all reached the last step or failed", as_of
         )
     levels = [*fidelity.rungs(), last]
     curves = {
@@ -93,7 +93,7 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
     }
     forecasts = outlooks(len(levels), curves, [trial.number for trial in cut])
     if not forecasts:
-        return NextDollarForecast((), TOO_FEW, as_of)
+        return NextDollarForecast((), TOO_FEW_TRIALS, as_of)
     top = objective.score(leader.value)
     scale = scale_of([score for curve in curves.values() for score in curve])
     made = [

@@ -128,11 +128,11 @@ def unpriced(reasons: Iterable[str]) -> str:
 def _unknown(here: Catalogue, kind: str, market: Market, where: str) -> str:
     known = here.find(instance_type=kind, market=market)
     others = sorted({listing.region for listing in known})[:5]
-    there = f"it is known for {', '.join(others)}" if others else "it is known for no region"
+    there = f"only in {', '.join(others)}" if others else "nor in any other region"
     name = kind if market == "on_demand" else f"{kind}/{market}"
     return (
-        f"the price of {kind} {_word(market)} in {where} is not known to the catalogue {here.name}, and {there}: "
-        f"name it with TUNER_NODE_PRICES={name}=…, or install prices with `tuner prices --update FILE`"
+        f"the catalogue {here.name} has no price of {kind} {_word(market)} in {where}, {there}: "
+        f"set the price with TUNER_NODE_PRICES={name}=…, or install prices with `tuner prices --update FILE`"
     )
 
 

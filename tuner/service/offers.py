@@ -147,15 +147,15 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
         )
     else:
         detail = (
-            f"no node of this size that is alive {what}: start nodes with "
-            f"`ray start --labels {MARKET}={word}`, or ask for {other} or spot_with_fallback"
+            f"no node of this size {what}: start nodes with "
+            f"`ray start --labels {MARKET}={word}`, or request {other} or spot_with_fallback"
         )
     return Fault("/resources/market", detail)
 
 
 def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
     if not nodes:
-        raise Unavailable("no node of the Ray cluster is alive")
+        raise Unavailable("no node of the Ray cluster is alive: start one, or try again later")
     fault, types = _missing(nodes, wanted), _types(nodes)
     return replace(fault, detail=f"{fault.detail}; the autoscaler has {types}") if types else fault
 
@@ -171,18 +171,19 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
         near = get_close_matches(wanted.instance_type, kinds, n=3) or kinds
         return Fault(
             "/resources/instance_type",
-            f"no node is a {wanted.instance_type}; there is {', '.join(near)}: name one of these, or start nodes with "
+            f"no node has the instance type {wanted.instance_type}; the nodes have {', '.join(near)}: name one of these, or start nodes with "
             f"`ray start --labels instance-type={wanted.instance_type}`",
         )
     if wanted.region is not None:
         known = sorted({node.region for node in nodes if node.region})
         near = get_close_matches(wanted.region, known, n=3) or known
         fix = (
-            f"there is {', '.join(near)}"
+            f"the regions of the nodes are {', '.join(near)}"
             if near
-            else f"no node has a region's label; leave it out, or start nodes with `ray start --labels ray.io/availability-region={wanted.region}`"
+            else "no node has a region label; leave out the region, or start nodes with "
+            f"`ray start --labels ray.io/availability-region={wanted.region}`"
         )
-        return Fault("/resources/region", f"no such node is in {wanted.region}; {fix}")
+        return Fault("/resources/region", f"no node of this size is in {wanted.region}; {fix}")
     return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
 
 

@@ -21,7 +21,9 @@ from tuner.worker.scratch import Scratch
 
 MIB = 1 << 20
 UNPACKED = 10  # limit of the unpacked size, as a multiple of the packed size
-OFF = "packages are off here: the operator switches them on by TUNER_PACKAGES=on, and restarts the service"
+OFF = (
+    "packages are disabled here; to allow them, the operator sets TUNER_PACKAGES=on and restarts the service"
+)
 SHOWN = 20
 
 
@@ -52,7 +54,9 @@ def put(service: Service, data: bytes, name: str | None) -> tuple[PackageRow, bo
     check_on(service.settings)
     if len(data) > most_bytes(service.settings):
         mib = service.settings.package_mib
-        raise BadFile(f"the package has more than {mib} MiB: leave out data, or raise TUNER_PACKAGE_MIB")
+        raise BadFile(
+            f"the package has more than {mib} MiB: leave out data files, or ask the operator to raise TUNER_PACKAGE_MIB"
+        )
     if name is not None and not NAME.fullmatch(name):
         detail = (
             "use 1 to 100 letters, digits, spaces, dots, dashes and underscores; begin with a letter or digit"
@@ -84,7 +88,7 @@ def get(service: Service, name: str) -> PackageRow:
     check_on(service.settings)
     row = _find(service, name)
     if row is None:
-        raise NotFound(f"there is no package {name!r}{_nearest(service, name)}")
+        raise NotFound(f"the package {name!r} does not exist{_nearest(service, name)}")
     return row
 
 
@@ -101,7 +105,7 @@ def faults(service: Service, spec: JobSpec) -> list[Fault]:
     if not service.settings.packages:
         return [Fault("/package", OFF)]
     if _find(service, name) is None:
-        return [Fault("/package", f"there is no package {name!r}{_nearest(service, name)}")]
+        return [Fault("/package", f"the package {name!r} does not exist{_nearest(service, name)}")]
     try:
         with _unpacked(service, name) as folder:
             if spec.command is not None:
@@ -204,7 +208,7 @@ def _nearest(service: Service, name: str) -> str:
     with service.database.read() as db:
         package_rows = packages.page(db, service.project, before=None, limit=SHOWN)
     if not package_rows:
-        return "; upload one by `tuner packages push PATH`"
+        return "; upload a package with `tuner packages push PATH`"
     ids = [row.id for row in package_rows]
     near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6) or [
         row.id for row in package_rows if row.name == name

@@ -164,7 +164,7 @@ def _candidate(
     why_not = _why_not(wanted, machine, market, markets, needs)
     if why_not is None and needs.step_ns is not None and speed and evidence.step_ns / speed > needs.step_ns:
         step_s, longest_s = evidence.step_ns / speed / NS, needs.step_ns / NS
-        why_not = f"a step takes {step_s:g} s there, longer than {longest_s:g} s"
+        why_not = f"a step takes {step_s:g} s on this machine, longer than the limit of {longest_s:g} s"
     fit = min(int(cpus / wanted.cpus + 1e-9), int(gpus / wanted.gpus + 1e-9) if wanted.gpus else 10_000)
     concurrency = wanted.max_concurrent_trials or max(1, fit)
     return MachineCandidate(
@@ -189,9 +189,9 @@ def _why_not(
     )
     for what, has, needed in bounds:
         if has is None and needed and what.startswith("GiB"):
-            return f"how many {what} it has is not known"
+            return f"it is not known how many {what} it has"
         if has is not None and needed is not None and has < needed:
-            return f"has {has:g} {what if has != 1 or what.startswith('GiB') else what[:-1]}, and a trial needs {needed:g}"
+            return f"has {has:g} {what if has != 1 or what.startswith('GiB') else what[:-1]}, but a trial needs {needed:g}"
     return None
 
 
@@ -220,7 +220,8 @@ def _from_catalogue(
             cheapest[row.instance_type] = micro, row
     if not cheapest:
         raise Invalid.at(
-            "/planning/catalogue", "no machine of the catalogue that matches is large enough and has a price"
+            "/planning/catalogue",
+            "none of the machines of the catalogue that match is large enough and has a price; require less, or match more machines",
         )
     chosen = sorted(cheapest.values(), key=lambda pair: (pair[0], pair[1].instance_type))
     return [
@@ -276,7 +277,7 @@ def _unknown(prices: Catalogue, machine: DescribedMachine, number: int) -> Fault
         detail = None if word is None else prices.unknown(name, word)
         if detail is not None:
             return Fault(f"/planning/candidates/{number}/{name}", f"{detail}; or give usd_per_hour")
-    detail = f"the catalogue has no {machine.instance_type} there; give usd_per_hour, or another region"
+    detail = f"the catalogue has no {machine.instance_type} in this cloud and region; give usd_per_hour, or another region"
     return Fault(f"/planning/candidates/{number}", detail)
 
 
@@ -353,6 +354,6 @@ def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Faul
     for name in speeds:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3, 0.3) or list(known)[:3]
-            detail = f"is none of the machines; the nearest: {', '.join(near)}"
+            detail = f"is not one of the machines of this plan; the nearest: {', '.join(near)}"
             faults.append(Fault(f"/planning/speeds/{name}", detail))
     return faults

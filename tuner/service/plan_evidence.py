@@ -79,13 +79,13 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     if not trials:
         return None
     notes = [
-        f"{row.id} trained each trial on {named(row.spec.resources)}, and this job does on {named(spec.resources)}: a step is "
-        f"taken to need {float(factors[row.id].factor):.3g} times as long, {factors[row.id].source}"
+        f"{row.id} trained each trial on {named(row.spec.resources)}, but this job uses {named(spec.resources)}: a step is "
+        f"assumed to take {float(factors[row.id].factor):.3g} times as long, {factors[row.id].source}"
         for row in rows
         if row.id in used and row.id in factors
     ]
     notes += [
-        f"{row.id} was called with other constants, so its steps may take another time"
+        f"{row.id} used other constants, so its steps may take a different time"
         for row in rows
         if row.id in used and dict(row.spec.constants) != dict(spec.constants)
     ]
@@ -172,7 +172,11 @@ def _step_factor(sizes: Sequence[MeasuredSize], before: Resources, after: Resour
         for size in (before, after)
     ]
     factor = devices(before) * efficiencies[0] / (devices(after) * efficiencies[1])
-    source = "as measured" if sizes else f"with an assumed efficiency of {float(EFFICIENCY)} for several"
+    source = (
+        "as measured"
+        if sizes
+        else f"with an assumed efficiency of {float(EFFICIENCY)} of several GPUs or nodes"
+    )
     return StepFactor(factor, source)
 
 
@@ -223,8 +227,8 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
         ]
         steps += [trial.step_ns for trial in seen_trials]
     if len(setups) >= SETUPS_MIN and steps:
-        return FirstStep(min(setups), min(steps), f"the least of {len(setups)} in earlier jobs")
-    return FirstStep(_import_ns(service, spec), 0, "importing it alone")
+        return FirstStep(min(setups), min(steps), f"the shortest of {len(setups)} measured in earlier jobs")
+    return FirstStep(_import_ns(service, spec), 0, "the time of importing the trainable alone")
 
 
 def _import_ns(service: Service, spec: JobSpec) -> int:

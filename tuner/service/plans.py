@@ -36,7 +36,9 @@ MAX_STEPS_FROM = 20
 # maximum number of parts of one training in a simulation; ten simulations with this many parts take a few seconds
 MAX_PARTS = 2000
 MAX_NS = 366 * 86400 * NS
-NO_PILOT = "no pilot of this job has results yet: run one by POST /v1/pilots or tuner pilot, and plan again"
+NO_PILOT = (
+    "no pilot of this job has results yet: run a pilot with POST /v1/pilots or `tuner pilot`, and plan again"
+)
 # assumed time from a preemption until another spot machine is available; not measured
 SPOT_WAIT_NS = 120 * NS
 
@@ -78,7 +80,7 @@ class PlanningFacts:
         if self.steps is not None and not 1 <= self.steps <= 10_000_000:
             faults.append(Fault("/planning/steps", "must be between 1 and 10000000"))
         if self.step_ns is not None and self.steps_from:
-            faults.append(Fault("/planning/steps_from", "give it or step_seconds, not both"))
+            faults.append(Fault("/planning/steps_from", "give steps_from or step_seconds, not both"))
         if len(self.steps_from) > MAX_STEPS_FROM:
             faults.append(Fault("/planning/steps_from", f"name at most {MAX_STEPS_FROM} jobs"))
         if len(self.machines.described) > MAX_CANDIDATES:
@@ -95,7 +97,9 @@ class PlanningFacts:
                 faults.append(Fault(f"{at}/step_seconds", "must be more than 0 and at most a year"))
             for name, price in (("usd_per_hour", machine.price), ("spot_usd_per_hour", machine.spot_price)):
                 if price is not None and price.micro_usd_per_hour <= 0:
-                    faults.append(Fault(f"{at}/{name}", "must be more than 0; leave out what is not known"))
+                    faults.append(
+                        Fault(f"{at}/{name}", "must be more than 0; leave it out if it is not known")
+                    )
         faults += [
             Fault(f"/planning/speeds/{name}", "must be between 0.001 and 1000")
             for name, speed in self.machines.speeds.items()
@@ -183,7 +187,7 @@ def _deadline_ns(facts: PlanningFacts, now: Instant) -> int | None:
     if left_ns is None or left_ns > 0:
         return left_ns
     now_is = rfc3339(now)[:19] + "Z"
-    detail = f"has passed, it is {now_is} now: give a later time, or a duration from now such as 6h"
+    detail = f"has passed, the time is now {now_is}: give a later time, or a duration from now such as 6h"
     raise Invalid.at("/planning/deadline", detail)
 
 

@@ -93,7 +93,7 @@ class Reconciler(PeriodicService):
                     budget_waits.note(db, service.project, wait.job, still[0].name, now)
                     continue
                 go_on(db, row, now)
-                log.info("%s is resumed: the shared budget %r has room again", wait.job, wait.name)
+                log.info("%s is being resumed: the shared budget %r has room again", wait.job, wait.name)
 
     def _record_alerts(self, service: Service, term: Term) -> None:
         """Record a webhook delivery for each reached alert of the project's shared budgets.

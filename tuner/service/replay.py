@@ -135,8 +135,8 @@ def _replay(service: Service, rows: RecordedRows, instead: dict[str, Any]) -> Re
         notes.append(Unchecked("decisions of another version", why))
     if replay_result.difference is not None and not _records_concurrency(record):
         why = (
-            f"an older release did not record it; the replay assumes {row.concurrency}, as the job has now, and a quota "
-            "may have lowered it"
+            f"an older release did not record this number; the replay assumes {row.concurrency}, the job's present number, although a "
+            "quota may have lowered it"
         )
         notes.append(Unchecked("how many trials could run at once", why))
     return ReplayView(row, _with(replay_result, notes), None)
@@ -159,5 +159,5 @@ def _with(replayed: Replayed, notes: list[Unchecked]) -> Replayed:
 def _history_gone(gone: list[str]) -> list[Unchecked]:
     if not gone:
         return []
-    why = f"the sampler learned from {', '.join(gone)}, whose record is no longer complete"
+    why = f"the sampler learned from {', '.join(gone)}, whose records are incomplete now"
     return [Unchecked("the answers of the sampler", why)]

@@ -138,7 +138,9 @@ def refuse_without_room(db: Connection, service: Service, tags: Mapping[str, str
     name, fix = f"shared budget {budget.name!r}", f"raise it with PUT /v1/budgets/{budget.name}"
     if budget.name == BUDGET:
         name, fix = "quota of this project", "the operator of the service can raise it with PUT /v1/quota"
-    raise BudgetRefused(f"the {name} has {usd}{gpus} left, less than a second of a trial: {fix}{later}")
+    raise BudgetRefused(
+        f"the {name} has {usd}{gpus} left, which pays for less than one second of a trial: {fix}{later}"
+    )
 
 
 def without_room(

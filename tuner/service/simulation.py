@@ -120,7 +120,7 @@ def simulate(
     if training_ns is not None:
         table = table.lasting(training_ns / NS)
     if not (budget_trainings * table.full_s >= 1 and money_of(table, budget_trainings) > ZERO):
-        raise Invalid.at("budget_trainings", "buys less than a second of training: allow more")
+        raise Invalid.at("budget_trainings", "pays for less than one second of training: set a larger number")
     run = table_run(
         table,
         budget_trainings=budget_trainings,

@@ -151,7 +151,7 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
         allowed = queue.get(db, service.project)
     room = _room(service, nodes, offers, wanted, wanted.max_concurrent_trials)
     if not room:
-        detail = f"a trial needs {wanted.nodes} machines of one kind at once, and there are fewer of this size; ask for fewer nodes"
+        detail = f"a trial needs {wanted.nodes} machines of one kind at once, and the cluster has fewer of this size; request fewer nodes"
         raise Invalid.at("/resources/nodes", detail)
     return offers, allowed.width(room)
 
@@ -320,7 +320,7 @@ def _why_not(service: Service, spec: JobSpec, name: str) -> str | None:
     except NotFound as error:
         return f"{error.detail}; name one of your jobs, or leave it out"
     if source.trainable == spec.trainable and not packages.same(service, source, spec):
-        return f"{name} tuned {source.trainable} of another package; name a job of the same one, or of an earlier upload of that name"
+        return f"{name} tuned {source.trainable} of another package; name a job of the same package, or of an earlier upload with the same name"
     return _mismatch(name, source, spec) or (
         _why_no_checkpoints(service, name, spec) if spec.warm_start_checkpoints else None
     )
@@ -331,10 +331,10 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
         return f"{name} tuned {source.trainable}, not {spec.trainable}; name a job of the same trainable"
     old, new = (f"{job_spec.objective.mode} {job_spec.objective.metric}" for job_spec in (source, spec))
     if old != new:
-        return f"{name} was for {old}, this one is for {new}; name a job with the same metric and mode"
+        return f"{name} has the objective {old}, but this job has {new}; name a job with the same metric and mode"
     if not set(source.space.parameters) & set(spec.space.parameters):
         theirs, ours = ", ".join(source.space.parameters), ", ".join(spec.space.parameters)
-        return f"{name} has no parameter in common with this one: it has {theirs}; this one has {ours}"
+        return f"{name} has no parameter in common with this job: its parameters are {theirs}, those of this job are {ours}; name another job"
     return None
 
 
@@ -345,12 +345,14 @@ def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | Non
     """
     with service.database.read() as db:
         row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)
-    rest = "or leave out checkpoints, and only learn from its results"
+    rest = "or leave out checkpoints to learn only from its results"
     if dict(row.spec.constants) != dict(spec.constants):
         return f"{name} had other constants; give the same ones, {rest}"
     if row.spec.fidelity.unit != spec.fidelity.unit:
         old, new = row.spec.fidelity.unit, spec.fidelity.unit
-        return f"a step of {name} was one {old}, here it is one {new}; give the same unit, {rest}"
+        return (
+            f"a step of {name} was one {old}, but a step of this job is one {new}; give the same unit, {rest}"
+        )
     if has_run and row.code is None:
         return f"it is not known with which code {name} ran, or its code changed while it ran; name another job, {rest}"
     code = code_of(spec, import_path()) if has_run else None

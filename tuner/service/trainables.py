@@ -143,7 +143,7 @@ def module_faults(entry: str, allowed: Sequence[str]) -> list[Fault]:
     """Return a fault if the module of the trainable `entry` is not allowed by `TUNER_ALLOWED_MODULES`."""
     if is_allowed(entry, allowed):
         return []
-    detail = f"modules from {', '.join(allowed)} may be tuned here; TUNER_ALLOWED_MODULES of the service adds others"
+    detail = f"only modules from {', '.join(allowed)} may be tuned here; the operator can allow others with TUNER_ALLOWED_MODULES"
     return [Fault("/trainable", detail)]
 
 

@@ -235,7 +235,7 @@ def _checked(parts: SplitResult, *, private: bool, resolve: Resolve) -> list[str
         if not private and is_private(ipaddress.ip_address(text)):
             raise AddressRefused(f"{host} is {text}, a private address, which is refused {UNLESS_ALLOWED}")
     if not addresses:
-        raise AddressRefused(f"{host} has no address")
+        raise AddressRefused(f"{host} does not resolve to an address")
     return addresses
 
 

@@ -84,7 +84,7 @@ def project(db: Connection, name: str) -> ProjectRow:
     """Return the project, or raise NotFound."""
     row = db.execute(select(projects).where(projects.c.name == name)).first()
     if row is None:
-        raise NotFound(f"there is no project {name!r}")
+        raise NotFound(f"the project {name!r} does not exist")
     return ProjectRow(**row._mapping)
 
 
@@ -111,7 +111,7 @@ def user(db: Connection, name: str) -> UserRow:
     """Return the user, or raise NotFound."""
     row = db.execute(select(users).where(users.c.name == name)).first()
     if row is None:
-        raise NotFound(f"there is no user {name!r}")
+        raise NotFound(f"the user {name!r} does not exist")
     return UserRow(**row._mapping)
 
 
@@ -210,7 +210,7 @@ def key(db: Connection, project: str, id_: str, *, user: str | None, alone: bool
     query = select(api_keys).where(api_keys.c.id == id_)
     row = db.execute(query.with_for_update() if alone else query).first()
     if row is None or row.project != project or (user is not None and row.user != user):
-        raise NotFound(f"there is no key {id_!r}")
+        raise NotFound(f"the key {id_!r} does not exist")
     return KeyRow(**row._mapping)
 
 

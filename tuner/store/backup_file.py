@@ -65,7 +65,9 @@ def unpack(file: Path, to: Path) -> About:
             members = sorted(packed.namelist())
             if members != sorted((ABOUT, NAMES[about.kind])):
                 other = next((name for name in members if name not in (ABOUT, NAMES[about.kind])), members[0])
-                raise BadFile(f"{file} was altered: its member {other[:100]!r} is unknown or occurs twice")
+                raise BadFile(
+                    f"{file} was altered: its member {other[:100]!r} is unknown or occurs twice; use another backup"
+                )
             with packed.open(NAMES[about.kind]) as inside, _private(to) as target:
                 digest_and_size = _copied(inside, target, about.size_bytes)
     except OSError as error:
@@ -76,7 +78,9 @@ def unpack(file: Path, to: Path) -> About:
             f"{file} is not a backup of tuner, or a part of it is missing or altered: {error}"
         ) from error
     if digest_and_size != (about.sha256, about.size_bytes):
-        raise BadFile(f"{file} was altered: its copy of the database is not the one that was written")
+        raise BadFile(
+            f"{file} was altered: the digest of its copy of the database does not match; use another backup"
+        )
     return about
 
 
@@ -97,7 +101,7 @@ def _about(data: bytes) -> About:
             f"the backup has format {version}, but this version of tuner reads format {FORMAT}: restore it with a newer version of tuner"
         )
     if not _is_possible(about) or seal != _seal(about) or about.kind not in NAMES:
-        raise BadFile("the description in the backup was altered")
+        raise BadFile("the description in the backup was altered; use another backup")
     return about
 
 

@@ -45,7 +45,7 @@ def copy(source: Path, to: Path) -> None:
         Unavailable: The database cannot be read.
     """
     if not source.is_file():
-        raise Unavailable(f"there is no database {source}: check TUNER_HOME and TUNER_DATABASE_URL")
+        raise Unavailable(f"the database {source} does not exist: check TUNER_HOME and TUNER_DATABASE_URL")
     os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     _copy(source, to)
     check(to)
@@ -110,7 +110,7 @@ def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> 
     """
     for kind, name, sql in triggers_and_views(path):
         if (kind, name, sql) not in known:
-            raise BadFile(f"the backup has a {kind} {name[:100]!r} that tuner did not make: it was altered")
+            raise BadFile(f"the backup was altered: it has a {kind} {name[:100]!r} that tuner did not create")
 
 
 def refuse_negative_balances(path: Path) -> None:
@@ -121,9 +121,7 @@ def refuse_negative_balances(path: Path) -> None:
         below = " OR ".join(f'"{name}" < 0' for name in amounts)
         row = db.execute(f"SELECT job FROM accounts WHERE {below} LIMIT 1").fetchone() if below else None
     if row is not None:
-        raise BadFile(
-            f"the backup's account of job {str(row[0])[:100]} has a negative amount: it was altered"
-        )
+        raise BadFile(f"the backup was altered: the account of job {str(row[0])[:100]} has a negative amount")
 
 
 def triggers_and_views(path: Path) -> frozenset[tuple[str, str, str]]:
@@ -263,7 +261,7 @@ def _service(url: URL) -> Iterator[dict[str, str]]:
 def _needs(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise Unavailable(f"this needs {program}, which is not on the PATH: {INSTALL}")
+        raise Unavailable(f"the program {program} is needed and is not on the PATH: {INSTALL}")
     return path
 
 
@@ -296,7 +294,9 @@ class ReplacedContents:
 def kind_of(database: Database) -> Kind:
     """Return whether the database is SQLite or PostgreSQL. Raise BadFile if it is in memory."""
     if database.is_sqlite and database.url.database in (None, "", ":memory:"):
-        raise BadFile("a database in memory cannot be backed up or restored")
+        raise BadFile(
+            "a database in memory cannot be backed up or restored: set TUNER_DATABASE_URL to a file or to PostgreSQL"
+        )
     return "sqlite" if database.is_sqlite else "postgresql"
 
 
@@ -385,6 +385,6 @@ def _schema(database: Database) -> str:
         schema = db.execute(text("SELECT current_schema()")).scalar()
     if schema is None:
         raise Unavailable(
-            "the database has no schema that this user may use: GRANT USAGE, CREATE ON SCHEMA public to it"
+            "the database has no schema that this user may use: run GRANT USAGE, CREATE ON SCHEMA public TO this user"
         )
     return str(schema)

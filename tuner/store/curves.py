@@ -172,7 +172,7 @@ def version(db: Connection, job: str, project: str) -> Version:
     """
     row = db.execute(_VERSION, {"of": job, "project": project}).first()
     if row is None:
-        raise NotFound(f"there is no job {job!r}")
+        raise NotFound(f"the job {job!r} does not exist")
     return Version(row.state, tuple(int(number) for number in row[1:]))
 
 

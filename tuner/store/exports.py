@@ -175,7 +175,11 @@ def forget_files(db: Connection, job: str, export: str) -> None:
         result = json.loads(text)
         for variant in result.get("variants", ()):
             if variant["file"] is not None:
-                variant |= {"file": None, "code": "deleted", "detail": "its file was deleted; export again"}
+                variant |= {
+                    "file": None,
+                    "code": "deleted",
+                    "detail": "the file of this variant was deleted; export again",
+                }
         db.execute(update(exports).where(mine).values(result=json.dumps(result)))
 
 

@@ -205,7 +205,7 @@ def get(db: Connection, job: str, project: str | None = None) -> JobRow:
     """
     row = db.execute(_GET, {"job": job}).first()
     if row is None or (project is not None and row.project != project):
-        raise NotFound(f"there is no job {job!r}")
+        raise NotFound(f"the job {job!r} does not exist")
     return _job(row, _tags(db, [job]).get(job, {}))
 
 

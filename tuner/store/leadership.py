@@ -131,7 +131,9 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
     except InternalError as error:
         if "idle-in-transaction" not in str(error.orig):
             raise
-        raise Unavailable(f"this service was suspended in the middle of a write: {error.orig}") from error
+        raise Unavailable(
+            f"this service was suspended in the middle of a write, which was rolled back; try again: {error.orig}"
+        ) from error
 
 
 def check(db: Connection, term: Term) -> None:
@@ -146,4 +148,4 @@ def check(db: Connection, term: Term) -> None:
     row = db.execute(query.with_for_update(read=True)).first()
     if row is None or row.token != term.token:
         now = "no service leads" if row is None else f"{row.holder} leads, by term {row.token}"
-        raise Fenced(f"term {term.token} of {term.holder} is over: {now}")
+        raise Fenced(f"term {term.token} of {term.holder} has ended: {now}")

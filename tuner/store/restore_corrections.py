@@ -159,12 +159,12 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
     if row.control_request != "cancel":
         _lower(db, row, limit)
     if since.nothing:
-        spent = "it spent nothing since then"
+        spent = "the job spent nothing after the backup"
     elif known is not None:
-        spent = f"it spent {since.usd} since then, which counts as lost"
+        spent = f"the job spent {since.usd} after the backup, which counts as lost"
     else:
-        spent = f"it may have spent {since.usd} since then, which is taken off its budget"
-    detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; `tuner resume` resumes it"
+        spent = f"the job may have spent {since.usd} after the backup, which is subtracted from its budget"
+    detail = f"restored from the backup of {rfc3339(taken_at)}; {spent}; resume the job with `tuner resume`"
     jobs.move(db, row.id, "paused", row.stop_reason, at=taken_at, detail=detail)
     budget_waits.end(db, row.id)
     if row.control_request == "cancel":

@@ -156,7 +156,8 @@ def _revisions(if_match: str | None) -> set[str] | None:
     revisions = set(REVISION.findall(if_match))
     if not revisions:
         raise Invalid.at(
-            "If-Match", 'must be the ETag of an answer, in its quotes, such as "0123456789abcdef", or *'
+            "If-Match",
+            'must be the ETag of an answer, including the quotes, such as "0123456789abcdef", or *',
         )
     return revisions
 
