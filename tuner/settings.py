@@ -269,7 +269,8 @@ def _storage(url: str) -> str:
         )
     if ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise ValueError(
-            "TUNER_STORAGE: the URL contains a password and would be shown; provide credentials the way the cloud expects them"
+            "TUNER_STORAGE: the URL contains a password, which would be shown to users; remove the password, and provide credentials as the "
+            "cloud's own tools expect them"
         )
     return url
 
@@ -282,7 +283,7 @@ def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
         try:
             url = Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not text"
+            why = getattr(error, "strerror", None) or "the file is not text"
             fix = "let this user read it, or name another file"
             raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {fix}") from error
         if not url:
@@ -390,7 +391,7 @@ def _retention(text: str) -> str:
     if re.fullmatch(r"(all|best|front|none)(:[1-9]\d{0,8}[smhd])?", text):
         return text
     raise ValueError(
-        f"TUNER_RETENTION: {text!r} must be all, best, front or none, and a time if you want, such as best:30d"
+        f"TUNER_RETENTION: {text!r} must be all, best, front or none, optionally with a time, such as best:30d"
     )
 
 

@@ -58,7 +58,7 @@ def test_webhook_secret_is_shown_only_when_new(client: TestClient) -> None:
         ({"usd": 1, "period": "year"}, "/period", "month"),
         ({"usd": 1, "timezone": "Europe/Berln"}, "/timezone", "Europe/Berlin"),
         ({"usd": 1, "parent": "teem"}, "/parent", "use an existing one, such as team"),
-        ({"usd": 1, "parent": "b"}, "/parent", "itself under"),
+        ({"usd": 1, "parent": "b"}, "/parent", "itself nested under"),
         ({"usd": 1, "match": {"": "x"}}, "/match/", "1 to 100"),
         ({"usd": 1, "alerts": [{"at": 1.5, "url": "https://a.example"}]}, "/alerts/0/at", "at most 1"),
         ({"usd": 1, "alerts": [{"at": 0.12345678, "url": "https://a.example"}]}, "/alerts/0/at", "six"),

@@ -62,9 +62,9 @@ def test_single_entry_of_objectives_is_the_objective(client: TestClient) -> None
     [
         (None, "/objective", "is required"),
         ([{**ACC, "metric": " "}], "/objectives/0/metric", "name the metric"),
-        ([ACC, ACC], "/objectives/1/metric", "name another metric than the first objective's"),
+        ([ACC, ACC], "/objectives/1/metric", "name a metric other than that of the first objective"),
         ([ACC, {**LATENCY, "metric": " "}], "/objectives/1/metric", "name the metric"),
-        ([ACC, {**LATENCY, "target": 3}], "/objectives/1/target", "leave it out"),
+        ([ACC, {**LATENCY, "target": 3}], "/objectives/1/target", "leave this target out"),
     ],
 )
 def test_wrong_objectives_are_refused(client: TestClient, objectives: Any, pointer: str, detail: str) -> None:

@@ -99,7 +99,7 @@ def test_parent_chain_depth_is_limited() -> None:
     assert "at most 20 deep" in deep.detail
     alone = parent_fault(SharedBudget("new", usd=Money(1), parent="org"), {})
     assert alone is not None
-    assert alone.detail == "there is no budget 'org'; create it first"
+    assert alone.detail == "the budget 'org' does not exist; create it first"
     assert parent_fault(ORG, {}) is None
 
 

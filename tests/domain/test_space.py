@@ -161,7 +161,10 @@ def test_configuration_of_a_user_is_checked_value_by_value() -> None:
     faults = space.config_faults({"lr": 3.0, "kind": "adam", "momentum": 0.5, "x": 1}, "/start/0")
     assert [(fault.pointer, fault.detail) for fault in faults] == [
         ("/start/0/lr", "must be a number from 0.0001 to 1, not 3.0"),
-        ("/start/0/momentum", "is not active with the other values; leave it out"),
+        (
+            "/start/0/momentum",
+            "the other values do not meet the condition (when) of this parameter; leave it out",
+        ),
         ("/start/0/x", "is not a parameter of the search space, which has lr, kind, momentum"),
     ]
     (missing,) = space.config_faults({"lr": 0.1, "kind": "sgd"}, "/start/0")

@@ -460,7 +460,7 @@ def test_trials_over_their_own_limits_are_replayed(sampler: SamplerName) -> None
     run = ran(replace(spec("0.008", sampler=sampler), trial_limits=limits), faults=FAULTS, seed=2)
     tables = run.journal.tables
     reasons = " ".join(reason for _, _, reason in tables.trials.values())
-    assert "beyond its limit of $0.0005" in reasons
+    assert "beyond its cost limit of $0.0005" in reasons
     assert max(report.cost.usd.micro_usd for report in tables.reports.values()) <= 500
     check_honest(run)
 

@@ -142,8 +142,8 @@ def test_trial_fails_at_the_first_report_without_the_metric_of_a_constraint() ->
     assert isinstance(stop, do.Stop)
     assert stop.reason == (
         "did not report 'latency_ms' at step 1, which a constraint of the job needs with each report; "
-        "report it, or have it measured: train in one process with SpotSafe, and define export(config, state); "
-        "it reported 'acc', 'latency_s'; did you mean 'latency_s'?"
+        "report the metric, or let the service measure it: train in one process with SpotSafe, and define export(config, state); "
+        "the trial reported 'acc', 'latency_s'; did you mean 'latency_s'?"
     )
     assert story.state.trials[0].value is None, "the report does not count"
     assert decode(encode(missing)) == missing

@@ -453,7 +453,7 @@ def test_stopped_trial_frees_its_worker_and_is_never_promoted() -> None:
     assert story.tell(ev.StopRequested(AT, 1, "trial_00001")) == []
     assert story.state.trials[1].status == "stopped"
     (stop,) = story.tell(ev.StopRequested(AT, 2, "trial_00002"))
-    assert stop == do.Stop("trial_00002", "a user stopped it")
+    assert stop == do.Stop("trial_00002", "stopped by a user")
     assert begins(story.tell(ev.Stopped(AT, "trial_00002"))) == [("trial_00003", 1)]
     story.report(3, 1, 0.1)
     assert begins(story.paused(3, 1)) == [("trial_00004", 1)]

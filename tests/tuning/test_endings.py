@@ -56,7 +56,7 @@ def test_a_trial_that_ends_without_its_metric_fails() -> None:
     ended = story.tell(ev.Completed(AT, FIRST))
     assert endings(ended) == [("failed", "error")]
     assert (
-        "did not report the metric 'acc' up to step 0; it ended without a report: return a number or {'acc': value}"
+        "did not report the metric 'acc' up to step 0; the trial ended without a report: return a number or {'acc': value}"
         in story.state.trials[0].reason
     )
 
@@ -70,9 +70,9 @@ def test_a_last_step_without_its_metric_fails_the_trial() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("acc_val", "loss"), "; it reported 'acc_val', 'loss'; did you mean 'acc_val'?"),
-        (("loss",), "; it reported 'loss'"),
-        (("acc", "loss"), "; what it reported as 'acc' is not a number"),
+        (("acc_val", "loss"), "; the trial reported 'acc_val', 'loss'; did you mean 'acc_val'?"),
+        (("loss",), "; the trial reported 'loss'"),
+        (("acc", "loss"), "; the value that the trial reported as 'acc' is not a number"),
         (None, ""),
     ],
 )

@@ -24,7 +24,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 GIVEN_BY = {
     "viewer": "an admin of the project",
     "submitter": "an admin of the project",
-    "admin": "another admin of the project, or the operator of the service,",
+    "admin": "another admin of the project or the operator of the service",
     "operator": "only the service's own key",
 }
 
@@ -64,10 +64,10 @@ class Actor:
         if self.may(role):
             return
         if role == "operator":
-            raise Forbidden(f"{GIVEN_BY[role]} may do this, and {self.user} is {self.role} of {self.project}")
+            raise Forbidden(f"{GIVEN_BY[role]} may do this, but {self.user} is {self.role} of {self.project}")
         raise Forbidden(
-            f"this needs the role {role}, and {self.user} is {self.role} of {self.project}: "
-            f"{GIVEN_BY[role]} can give it, with PUT /v1/members/{self.user}"
+            f"this needs the role {role}, but {self.user} is {self.role} of {self.project}: "
+            f"{GIVEN_BY[role]} can grant the role with PUT /v1/members/{self.user}"
         )
 
 
@@ -113,13 +113,13 @@ def project_fault(name: str) -> Fault | None:
         return None
     return Fault(
         "/name",
-        "use at most 63 lower-case letters, digits and -, a letter or digit first: the name is also that of a folder",
+        "use at most 63 lower-case letters, digits and -, a letter or digit first: the name is also used as the name of a folder",
     )
 
 
 def user_fault(name: str) -> Fault | None:
     if name in (OPERATOR, TUNER):
-        return Fault("user", f"{name!r} is the name of the service itself; use another name")
+        return Fault("user", f"{name!r} is reserved for the service itself; use another name")
     if USER_NAME.fullmatch(name):
         return None
     return Fault("user", "use at most 63 lower-case letters, digits and . _ @ -, a letter or digit first")
@@ -136,7 +136,7 @@ def role_fault(role: str) -> Fault | None:
 def key_name_fault(name: str) -> Fault | None:
     if name.strip() and len(name) <= MAX_KEY_NAME and name.isprintable():
         return None
-    return Fault("/name", f"say what the key is for, in 1 to {MAX_KEY_NAME} characters of one line")
+    return Fault("/name", f"describe what the key is for in one line of 1 to {MAX_KEY_NAME} characters")
 
 
 def life_fault(life_ns: int) -> Fault | None:
@@ -148,7 +148,7 @@ def life_fault(life_ns: int) -> Fault | None:
 def overlap_fault(overlap_ns: int) -> Fault | None:
     if 0 <= overlap_ns <= LONGEST_OVERLAP_NS:
         return None
-    return Fault("/overlap", "must be from 0s to 24h, for which the old key remains valid")
+    return Fault("/overlap", "must be from 0s to 24h; the old key remains valid for this time")
 
 
 def _checksum(body: str) -> str:

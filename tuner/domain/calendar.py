@@ -37,7 +37,7 @@ def zone(name: str) -> ZoneInfo:
     cities = [known for lower, known in zones.items() if wanted and lower.rpartition("/")[2] == wanted]
     near = [zones[lower] for lower in get_close_matches(wanted, zones, n=3)]
     nearest = list(dict.fromkeys([*cities, *near]))[:3] or ["UTC", "Europe/Berlin", "America/New_York"]
-    raise ValueError(f"there is no time zone {name[:100]!r}; the nearest are {', '.join(nearest)}")
+    raise ValueError(f"the time zone {name[:100]!r} is unknown; the nearest are {', '.join(nearest)}")
 
 
 def instant(moment: datetime) -> Instant:
@@ -148,7 +148,7 @@ class Window:
             if not _TIME.fullmatch(text)
         ]
         if not faults and self.start == self.end:
-            detail = f"a window from {self.start} to {self.end} never opens; let it end at another time, or leave it out"
+            detail = f"a window from {self.start} to {self.end} never opens; choose a different start or end, or leave out the window"
             faults.append(Fault("/window/end", detail))
         try:
             zone(self.timezone)

@@ -105,8 +105,8 @@ def command_faults(command: str, names: Iterable[str], *, has_steps: bool) -> li
     if syntax := _SHELL_SYNTAX.search(_QUOTED.sub("_", command)):
         return [
             _fault(
-                f"{syntax[0]} has no meaning without a shell; put it into a script and run bash script.sh, or quote it if the program "
-                "is to get it"
+                f"the command runs without a shell, so {syntax[0]} has no effect; put the command into a script and run bash script.sh, "
+                "or use quotes to pass the characters to the program"
             )
         ]
     if placeholders(words[0]):
@@ -114,12 +114,16 @@ def command_faults(command: str, names: Iterable[str], *, has_steps: bool) -> li
     known = {*names, *GIVEN}
     faults = [_fault(detail) for word in words for detail in _word_details(word, known)]
     if not has_steps and "steps" not in names and any("steps" in placeholders(word) for word in words):
-        faults.append(_fault("{steps} is the job's last step; give fidelity.max, or leave it out"))
+        faults.append(
+            _fault(
+                "the value of {steps} is fidelity.max, which is not set; set fidelity.max, or remove {steps}"
+            )
+        )
     if any(map(placeholders, _shell_words(words))):
         faults.append(
             _fault(
-                "a value in the script after -c would be read as shell syntax; "
-                """write bash -c 'echo "$1"' bash {name}, or run a script"""
+                "the value of a placeholder in the script after -c would be read as shell syntax; "
+                """write bash -c 'echo "$1"' bash {name}, or run a script file"""
             )
         )
     return faults
@@ -145,11 +149,11 @@ def _word_details(word: str, known: Iterable[str]) -> Iterator[str]:
     for part in _PART.finditer(word):
         name = part[1]
         if part[0] in ("{", "}"):
-            yield f"{word!r} has a single {part[0]}; write {part[0] * 2} if the program is to get it"
+            yield f"{word!r} has a single {part[0]}; write {part[0] * 2} to pass one brace to the program"
         elif name is not None and name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {{{near[0]}}}? For braces" if near else "for braces"
-            yield f"{{{name}}} is neither a parameter nor a constant; {hint} of the command itself write {{{{ and }}}}"
+            hint = f"did you mean {{{near[0]}}}? To pass braces" if near else "to pass braces"
+            yield f"{{{name}}} is neither a parameter nor a constant; {hint} to the program, write {{{{ and }}}}"
 
 
 def pattern_faults(pattern: str, metrics: Mapping[str, str]) -> list[Fault]:
@@ -166,13 +170,15 @@ def pattern_faults(pattern: str, metrics: Mapping[str, str]) -> list[Fault]:
         groups = re.compile(pattern).groupindex
     except (re.error, OverflowError, RecursionError) as error:
         return [Fault(at, f"is not a valid Python regular expression: {error}")]
-    named = f"its groups are named {', '.join(groups)}" if groups else "it has no named group"
+    named = (
+        f"the pattern's groups are named {', '.join(groups)}" if groups else "the pattern has no named groups"
+    )
     return [
         Fault(at, f"has no group for the metric {metric}; write (?P<{metric}>...); {named}")
         if metric.isidentifier()
         else Fault(
             pointer,
-            "with metrics_pattern, use letters, digits and underscores, a letter first, because it names a group of the pattern",
+            "use letters, digits and underscores, a letter first: with metrics_pattern, a metric has the same name as a group of the pattern",
         )
         for pointer, metric in metrics.items()
         if metric not in groups

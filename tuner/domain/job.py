@@ -348,10 +348,10 @@ class JobSpec:
         at = "/objectives/1"
         faults = [*self.objective.faults("/objectives/0"), *self.second.faults(at)]
         if self.second.metric == self.objective.metric:
-            faults.append(Fault(f"{at}/metric", "name another metric than the first objective's"))
+            faults.append(Fault(f"{at}/metric", "name a metric other than that of the first objective"))
         if self.second.target is not None:
             faults.append(
-                Fault(f"{at}/target", "only the first objective ends a job by a target; leave it out")
+                Fault(f"{at}/target", "only the first objective can have a target; leave this target out")
             )
         return faults
 
@@ -360,10 +360,10 @@ class JobSpec:
             return []
         faults = self.confirm.faults()
         if self.fidelity.max is None:
-            detail = "needs fidelity.max, the last step of a trial; give it, or leave confirm out"
+            detail = "needs the last step of a trial; set fidelity.max, or leave out confirm"
             faults.append(Fault("/confirm", detail))
         if self.algorithm.scheduler != "auto" or self.budget.on_exhausted != "finish":
-            detail = "needs the scheduler auto and on_exhausted finish, which reserve its budget"
+            detail = "needs algorithm.scheduler auto and budget.on_exhausted finish, because other settings reserve no budget for confirm"
             faults.append(Fault("/confirm", detail))
         return faults
 
@@ -374,13 +374,19 @@ class JobSpec:
             return [Fault("/stop/worth/usd_per_point", "must be more than 0")]
         if self.fidelity.proxies is not None:
             return [
-                Fault("/stop/worth", "cannot compare metrics of steps with proxies; leave one of the two out")
+                Fault(
+                    "/stop/worth",
+                    "cannot be combined with fidelity.proxies, because metrics of different steps are then not comparable; leave out one of the two",
+                )
             ]
         return []
 
     def _code_faults(self) -> list[Fault]:
         if self.command is None:
-            only = Fault("/metrics_pattern", "is for the output of a command; leave it out")
+            only = Fault(
+                "/metrics_pattern",
+                "applies only to the output of a command; leave out metrics_pattern, or give a command",
+            )
             if (
                 self.trainable == PROGRAM_ENTRY
             ):  # without this check, a service that allows all modules (`*`) would allow all programs too
@@ -391,7 +397,12 @@ class JobSpec:
         if self.trainable != name_of(self.command):
             faults.append(Fault("/command", "give either trainable or command, not both"))
         if self.kind is not None:
-            faults.append(Fault("/kind", "says how a function is called; leave it out for a command"))
+            faults.append(
+                Fault(
+                    "/kind",
+                    "says how a trainable function is called; leave out kind if the job has a command",
+                )
+            )
         if self.metrics_pattern is not None:
             limits = {f"/constraints/{i}/metric": limit.metric for i, limit in enumerate(self.constraints)}
             first = "/objective" if self.second is None else "/objectives/0"
@@ -405,7 +416,7 @@ class JobSpec:
         """Return the faults of the names of parameters and constants."""
         clashes = sorted(set(self.space.parameters) & set(self.constants))
         faults = [
-            Fault("/constants", f"{clash!r} is in the search space too; keep one of the two")
+            Fault("/constants", f"{clash!r} is also in the search space; remove one of the two")
             for clash in clashes
         ]
         if self.kind == "ray_tune":
@@ -448,7 +459,9 @@ def entry_faults(entry: str) -> list[Fault]:
     module, colon, attribute = entry.partition(":")
     if colon and len(entry) <= 300 and all(part.isidentifier() for part in [*module.split("."), attribute]):
         return []
-    return [Fault("/trainable", "name it as module:function, such as trainables.digits_cnn:train")]
+    return [
+        Fault("/trainable", "write the trainable as module:function, such as trainables.digits_cnn:train")
+    ]
 
 
 def _package_faults(package: str | None) -> list[Fault]:
@@ -456,7 +469,8 @@ def _package_faults(package: str | None) -> list[Fault]:
         return []
     return [
         Fault(
-            "/package", "name it by its id, pkg_ and 64 hexadecimal digits, as `tuner packages list` shows it"
+            "/package",
+            "give the id of a package, pkg_ and 64 hexadecimal digits, as shown by `tuner packages list`",
         )
     ]
 
@@ -474,10 +488,15 @@ def _nesting_faults(parameters: Sequence[str], constants: Sequence[str]) -> list
     for name in names:
         at, parts = "/search_space" if name in parameters else "/constants", name.split(".")
         if not all(parts):
-            return [Fault(at, f"{name!r} is not a name of a nested value, such as 'model.width'")]
+            return [Fault(at, f"{name!r} has an empty part; name a nested value in the form 'model.width'")]
         for end in range(1, len(parts)):
             if (outer := ".".join(parts[:end])) in names:
-                return [Fault(at, f"{name!r} is inside of {outer!r}, which is a value itself")]
+                return [
+                    Fault(
+                        at,
+                        f"{name!r} is nested in {outer!r}, which is already a value; rename one of the two",
+                    )
+                ]
     return []
 
 

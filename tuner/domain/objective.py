@@ -75,7 +75,7 @@ class Fidelity:
         at = f"the rungs {', '.join(map(str, rungs))}" if rungs else "no rungs"
         for name, values in (self.proxies or {}).items():
             if len(values) != max(1, len(rungs)):
-                few = f"has {len(values)} values, but the job has {at}; give {max(1, len(rungs))}"
+                few = f"has {len(values)} values, but the job has {at}; the number of values must be {max(1, len(rungs))}"
                 faults.append(Fault(f"/fidelity/proxies/{name}", few))
             elif not all(map(math.isfinite, values)):
                 faults.append(Fault(f"/fidelity/proxies/{name}", "must be finite numbers"))
@@ -203,7 +203,7 @@ def constraint_faults(constraints: Sequence[Constraint]) -> list[Fault]:
         if not limit.metric.strip():
             faults.append(Fault(f"{at}/metric", "name a metric that the trainable reports"))
         elif limit.metric in seen:
-            detail = f"{limit.metric!r} has a constraint already; give min and max in one"
+            detail = f"{limit.metric!r} already has a constraint; give min and max in the same constraint"
             faults.append(Fault(f"{at}/metric", detail))
         seen.add(limit.metric)
         if not ends:

@@ -59,9 +59,9 @@ def parse_retention(text: str) -> RetentionPolicy:
     )
     if match is None or retain is None:
         raise ValueError(
-            f"{text!r} is not a retention; write one of {', '.join(RETAINS)}, and a time if you want, such as best:30d"
+            f"{text!r} is not a retention policy; write one of {', '.join(RETAINS)}, optionally with a time, such as best:30d"
         )
     for_ns = None if match[2] is None else parse_duration_ns(match[2])
     if for_ns == 0:
-        raise ValueError(f"{text!r} keeps files for no time; write none instead")
+        raise ValueError(f"{text!r} would keep files for 0 seconds; write none instead")
     return RetentionPolicy(retain, for_ns)

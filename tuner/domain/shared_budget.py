@@ -98,7 +98,12 @@ def _alert_faults(where: str, alert: Alert) -> list[Fault]:
         right = False
     plain = alert.url.isascii() and alert.url.isprintable() and " " not in alert.url
     if not right or not plain or len(alert.url) > 2000:
-        faults.append(Fault(f"{where}/url", "must be a URL such as https://example.com/hook, without a user"))
+        faults.append(
+            Fault(
+                f"{where}/url",
+                "must be a URL such as https://example.com/hook, without a user name or password",
+            )
+        )
     return faults
 
 
@@ -118,10 +123,12 @@ def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fau
     if budget.parent not in known and budget.parent != budget.name:
         near = get_close_matches(budget.parent, known, 3) or sorted(known)[:3]
         suggestion = f"; use an existing one, such as {', '.join(near)}" if near else "; create it first"
-        return Fault("/parent", f"there is no budget {budget.parent[:60]!r}{suggestion}")
+        return Fault("/parent", f"the budget {budget.parent[:60]!r} does not exist{suggestion}")
     budgets = {**known, budget.name: budget}
     if budget.name in _ancestors(budget, budgets):
-        return Fault("/parent", f"{budget.parent!r} is itself under {budget.name!r}")
+        return Fault(
+            "/parent", f"{budget.parent!r} is itself nested under {budget.name!r}; choose another parent"
+        )
     if len(_ancestors(budget, budgets)) > MAX_DEPTH:
         return Fault("/parent", f"budgets may be nested at most {MAX_DEPTH} deep")
     return None
@@ -155,7 +162,7 @@ def tag_faults(tags: Mapping[str, str]) -> list[Fault]:
     return [
         Fault(
             f"/tags/{pointer_token(key)}",
-            "keys have 1 to 100 letters without a colon, values up to 300",
+            "use a key of 1 to 100 printable characters without a colon, and a value of at most 300",
         )
         for key, value in tags.items()
         if not 1 <= len(key) <= 100 or ":" in key or len(value) > 300 or not (key + value).isprintable()

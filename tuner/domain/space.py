@@ -209,7 +209,7 @@ class Categorical:
         if not self.choices:
             faults.append(Fault(f"{at}/choices", "give at least one choice"))
         if len({(isinstance(choice, bool), choice) for choice in self.choices}) < len(self.choices):
-            faults.append(Fault(f"{at}/choices", "each choice may be given once"))
+            faults.append(Fault(f"{at}/choices", "each choice may be given only once"))
         if len(self.choices) > MAX_CHOICES:
             faults.append(Fault(f"{at}/choices", f"give at most {MAX_CHOICES} choices"))
         if any(isinstance(choice, float) and not math.isfinite(choice) for choice in self.choices):
@@ -253,7 +253,7 @@ def _step_faults(parameter: Float | Int, at: str) -> list[Fault]:
     count = parameter.count
     assert count is not None
     if count < 2:
-        return [Fault(place, f"must be at most high - low, {parameter.high - parameter.low:g}")]
+        return [Fault(place, f"must be at most high - low = {parameter.high - parameter.low:g}")]
     ends = (parameter.nth(0), parameter.nth(1), parameter.nth(count - 2), parameter.nth(count - 1))
     if count > MAX_VALUES or ends[0] == ends[1] or ends[2] == ends[3]:
         return [Fault(place, "is too small for this range; leave it out if every number is allowed")]
@@ -355,7 +355,12 @@ class Space:
                 known = ", ".join(list(self.parameters)[:NAMES_SHOWN])
                 faults.append(Fault(place, f"is not a parameter of the search space, which has {known}"))
             elif name not in active:
-                faults.append(Fault(place, "is not active with the other values; leave it out"))
+                faults.append(
+                    Fault(
+                        place,
+                        "the other values do not meet the condition (when) of this parameter; leave it out",
+                    )
+                )
             elif not self.parameters[name].contains(value):
                 faults.append(Fault(place, f"must be {self.parameters[name].in_words}, not {value!r}"))
         missing = [name for name in active if name not in config]
@@ -389,7 +394,11 @@ class Space:
         unknown = {o for p in self.parameters.values() for o in p.when if o not in self.parameters}
         if cyclic and not unknown:
             faults += [
-                Fault(f"/search_space/{pointer_token(n)}/when", "depends on itself") for n in sorted(cyclic)
+                Fault(
+                    f"/search_space/{pointer_token(n)}/when",
+                    "this parameter depends on itself, directly or through others; remove one of the conditions",
+                )
+                for n in sorted(cyclic)
             ]
         return faults
 
@@ -398,11 +407,11 @@ class Space:
         for other, values in when.items():
             place = f"{at}/when/{pointer_token(other)}"
             if other not in self.parameters:
-                faults.append(Fault(place, f"there is no parameter {other!r} in the search space"))
+                faults.append(Fault(place, f"{other!r} is not a parameter of the search space"))
             elif not values:
                 faults.append(Fault(place, "give at least one value"))
             elif wrong := [v for v in values if not self.parameters[other].contains(v)]:
-                faults.append(Fault(place, f"{other!r} can never be {wrong[0]!r}"))
+                faults.append(Fault(place, f"the parameter {other!r} cannot have the value {wrong[0]!r}"))
         return faults
 
 

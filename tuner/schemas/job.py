@@ -21,7 +21,7 @@ def _plain(choice: object) -> object:
     """
     if isinstance(choice, list | dict):
         raise ValueError(
-            "must be a number, text, true, false or null; give this choice a name, and look its value up in the trainable"
+            "must be a number, text, true, false or null; for any other value, use a name as the choice and look up the value in the trainable"
         )
     return choice
 

@@ -36,7 +36,10 @@ from tuner.tuning.steps import (
 LOSSES_WITHOUT_NEW_STEP = 5
 BUDGETS = ("budget_usd", "budget_gpu_hours")
 OUTSIDE_WINDOW = Ending(
-    "paused", None, "outside of its window; it continues automatically at the next opening", reopens=True
+    "paused",
+    None,
+    "outside its time window; the job continues automatically when the window opens again",
+    reopens=True,
 )
 
 
@@ -175,7 +178,12 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     trial.losses = trial.losses_without_progress = 0
     if event.value is not None and not stopping.usable(event.value):
         metric = state.spec.objective.metric
-        return drop(state, trial, "failed", f"reported {metric} = {event.value} at step {event.step}")
+        return drop(
+            state,
+            trial,
+            "failed",
+            f"reported {metric} = {event.value} at step {event.step}, which is not a finite number",
+        )
     if event.lacks is not None and event.value is not None:
         return drop(state, trial, "failed", lacks_metric(state, trial, event.lacks, event.step))
     if event.value is not None:
@@ -325,7 +333,7 @@ def _exhausted(state: State, reason: StopReason) -> Ending:
             if state.refusing_budget == BUDGET
             else f"shared budget {state.refusing_budget!r}"
         )
-        detail = f"the {name} is used up; the job continues once that budget has room again"
+        detail = f"the {name} is used up; the job continues when this budget has room again"
         return Ending("paused", reason, detail, waits_for=state.refusing_budget)
     return Ending("paused" if state.budget.on_exhausted == "pause" else "succeeded", reason)
 

@@ -162,7 +162,7 @@ class PlacementRequest:
     def __post_init__(self) -> None:
         for market in ("on_demand", "spot") if self.market == "spot_with_fallback" else (self.market,):
             if not any(offer.market == market for offer in self.offers):
-                raise ValueError(f"there is no {market} offer")
+                raise ValueError(f"the market {market} needs at least one offer")
 
     @property
     def line_slope(self) -> Fraction:

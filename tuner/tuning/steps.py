@@ -12,7 +12,7 @@ from tuner.tuning.schedulers import next_stop, raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
 
 NAMES_SHOWN = 10
-BY_USER = "a user stopped it"
+BY_USER = "stopped by a user"
 
 
 def record_rungs(state: State, trial: TrialRecord) -> None:
@@ -143,16 +143,16 @@ def lacks_metric(state: State, trial: TrialRecord, metric: str, step: int) -> st
 
 def _missing(metric: str, text: str, names: tuple[str, ...], step: int) -> str:
     if not step:
-        return f"{text}; it ended without a report: return a number or {{{metric!r}: value}}, or call report"
+        return f"{text}; the trial ended without a report: return a number or {{{metric!r}: value}}, or call report()"
     if metric in names:
-        return f"{text}; what it reported as {metric!r} is not a number"
+        return f"{text}; the value that the trial reported as {metric!r} is not a number"
     if metric in SERVING_METRICS:
-        text += "; report it, or have it measured: train in one process with SpotSafe, and define export(config, state)"
+        text += "; report the metric, or let the service measure it: train in one process with SpotSafe, and define export(config, state)"
     if not names:
         return text
     near = get_close_matches(metric, names, n=1, cutoff=0.4)
     fix = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{text}; it reported {', '.join(map(repr, names[:NAMES_SHOWN]))}{fix}"
+    return f"{text}; the trial reported {', '.join(map(repr, names[:NAMES_SHOWN]))}{fix}"
 
 
 def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | None:

@@ -69,7 +69,9 @@ def _plateau(state: State, score: float) -> Ending | None:
     since = state.spent - state.plateau_spent
     if since < Money(plateau.patience_micro_usd):
         return None
-    return Ending("succeeded", "plateau", f"{since} was spent without a gain of {plateau.min_gain:g}")
+    return Ending(
+        "succeeded", "plateau", f"{since} was spent without improving the best metric by {plateau.min_gain:g}"
+    )
 
 
 def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None:
@@ -90,9 +92,11 @@ def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None
     # The expected duration of the next step, as a share of the duration so far.
     step = trial.pace_ns / max(1, duration_ns)
     if limits.max_duration_ns is not None and duration_ns * (1 + step) > limits.max_duration_ns:
-        return f"another step would take it beyond its limit of {limits.max_duration_ns / NS:g} s"
+        return f"another step would take the trial beyond its time limit of {limits.max_duration_ns / NS:g} s"
     if limits.max_cost_micro_usd is not None and cost * (1 + step) > limits.max_cost_micro_usd:
-        return f"another step would take it beyond its limit of {Money(limits.max_cost_micro_usd)}"
+        return (
+            f"another step would take the trial beyond its cost limit of {Money(limits.max_cost_micro_usd)}"
+        )
     return None
 
 
