@@ -284,7 +284,7 @@ def _database_url(environ: Mapping[str, str], home: Path) -> tuple[str, str]:
             url = Path(file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "the file is not text"
-            fix = "let this user read it, or name another file"
+            fix = "let this user read the file, or name another one"
             raise ValueError(f"TUNER_DATABASE_URL_FILE: {file} cannot be read: {why}; {fix}") from error
         if not url:
             raise ValueError(

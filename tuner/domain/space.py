@@ -249,7 +249,7 @@ def _step_faults(parameter: Float | Int, at: str) -> list[Fault]:
     if not 0 < step < math.inf:
         return [Fault(place, "must be more than 0")]
     if parameter.log:
-        return [Fault(place, "leave it out: a step cannot be combined with a log scale")]
+        return [Fault(place, "a step cannot be combined with a log scale; leave out one of the two")]
     count = parameter.count
     assert count is not None
     if count < 2:

@@ -58,7 +58,7 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
             )
         if not knows_revision(revision):
             raise Conflict(
-                f"the database is at revision {revision}, newer than this version of tuner: back it up with the newer version"
+                f"the database is at revision {revision}, newer than this version of tuner: back up the database with the newer version of tuner"
             )
         with _folder_next_to(file) as folder:
             copy = folder / "copy"

@@ -221,7 +221,7 @@ def of_database(settings: Settings) -> Iterator[PartCheck]:
         if not knows_revision(revision):
             fix = f"a newer version of tuner has upgraded the database, and this version only knows revisions up to {newest}: run the newer version"
         elif revision is not None and revision != newest:
-            fix = f"older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
+            fix = f"the database is older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
         yield _check("database", f"{where} is {f'at revision {revision}' if revision else 'empty'}", fix)
         if revision == newest:
             with database.read() as db:

@@ -200,7 +200,7 @@ def _living(dashboard: Dashboard, name: str) -> Node:
     matching = [node for node in there if _is_named(name, node.name, node.id)]
     if len(matching) != 1:
         known = ", ".join(f"{node.name} ({node.id[:12]})" for node in there)
-        raise NotFound(f"{len(matching)} nodes match {name!r}; these are alive: {known}")
+        raise NotFound(f"{len(matching)} nodes match {name!r}; the nodes that are alive are {known}")
     return matching[0]
 
 

@@ -153,7 +153,7 @@ def _listed(
             there = known
         else:
             regions = ", ".join(sorted({listing.region for listing in known}))
-            raise Invalid.at("region", f"{kind} is not listed in {query.region}; it is in {regions}")
+            raise Invalid.at("region", f"{kind} is not listed in {query.region}, only in {regions}")
     priced = [(price, listing) for listing in there if (price := listing.price(market)) is not None]
     if not priced:
         other = "on_demand" if market == "spot" else "spot"

@@ -59,7 +59,7 @@ class SteadyClock:
         if abs(difference - self._difference) > JUMP_NS:
             self._steady_since = elapsed
             log.warning(
-                "the clock jumped by %d s; files are not removed until it has been steady for a while",
+                "the clock jumped by %d s; files are not removed until the clock has been steady for some minutes",
                 (difference - self._difference) // NS,
             )
         self._difference = difference

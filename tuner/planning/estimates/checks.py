@@ -101,7 +101,7 @@ def _several(run: TrainingRun) -> Iterator[StatedAssumption]:
         return
     if run.scaling is not None:
         jobs = ", ".join(dict.fromkeys(job for size in run.scaling.sizes for job in size.jobs))
-        why = f"{jobs}; on other GPUs, and over other links, it is {'assumed' if run.model is None else 'computed'}"
+        why = f"{jobs}; on other GPUs and over other links, the efficiency is {'assumed' if run.model is None else 'computed'}"
         yield StatedAssumption("efficiency", f"measured on {run.scaling.accelerator}", why)
     if run.model is None:
         why = "several GPUs relative to one, if their communication is not known; without a source"
