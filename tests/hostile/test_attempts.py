@@ -124,7 +124,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 @pytest.mark.parametrize("attack", ALONE)
 def test_attack_ends_by_the_end_of_its_lease_and_is_billed(worker: Worker, attack: str) -> None:
     outcome = worker.run(attack)
-    state, word = ENDS.get(attack, ("paused", "the time that was paid for ended"))
+    state, word = ENDS.get(attack, ("paused", "the worker time that was paid for) ended"))
     assert (outcome["state"], word in outcome["message"]) == (state, True), outcome
     assert outcome["lived_s"] <= LEASE_S + LATE_S
     # The attempt is billed until its end is known, and for a second at most that its worker was idle before.

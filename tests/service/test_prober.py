@@ -36,7 +36,7 @@ def test_faults_of_a_module_are_reported(modules: Path) -> None:
     (modules / "probed_shell.py").write_text(
         "from os import system\nfrom functools import cache\n@cache\ndef train(config): ...\n"
     )
-    assert "Python's own" in probe.describe("probed_shell:system")["error"]
+    assert "the standard library's module" in probe.describe("probed_shell:system")["error"]
     assert probe.describe("probed_shell:train")["error"] is None
     (modules / "probed_strange.py").write_text("import os\nos.write(1, b'\\xff\\n5\\n')\nos._exit(0)\n")
     assert "status 0" in str(prober.describe("probed_strange:train").error)

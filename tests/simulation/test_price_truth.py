@@ -110,10 +110,14 @@ def test_budget_and_invariants_hold_on_unexpected_machines(seed: int) -> None:
 @pytest.mark.parametrize(
     ("offer", "wanted", "why"),
     [
-        (offer("0.05"), Resources(market="spot"), "asked for spot and got a m on demand at \\$0.05"),
-        (None, ASKED, "price of its machine is not known.*name=only"),
-        (offer("0.05", kind="p5"), Resources(instance_type="g6"), "asked for a g6 and got a p5"),
-        (offer("0.05", region="far"), Resources(region="near"), "asked for region near and got .* in far"),
+        (
+            offer("0.05"),
+            Resources(market="spot"),
+            "requested a spot machine, but Ray assigned a m on demand at \\$0.05",
+        ),
+        (None, ASKED, "price of the machine that Ray assigned is not known.*name=only"),
+        (offer("0.05", kind="p5"), Resources(instance_type="g6"), "requested a g6, but Ray assigned a p5"),
+        (offer("0.05", region="far"), Resources(region="near"), "requested region near, but .* in far"),
         (offer("0.05"), Resources(region="near"), "in an unknown region"),
     ],
 )

@@ -249,8 +249,8 @@ def test_events_that_nothing_permits_are_found(run: SimulatedRun) -> None:
     inserted: list[tuple[ev.Event, str]] = [
         (ev.Suggested(at, trial_id(2), {"lr": 0.1, "width": 8}), "the sampler was not asked for anything"),
         (ev.Predicted(at, trial_id(0), True), "the sampler was not asked for anything"),
-        (ev.Reported(at, trial_id(9999), 1, 0.5, Money(0)), "there is no trial_09999"),
-        (ev.Stopped(at, trial_id(0)), "trial_00000 had no order to stop"),
+        (ev.Reported(at, trial_id(9999), 1, 0.5, Money(0)), "trial_09999 does not exist"),
+        (ev.Stopped(at, trial_id(0)), "trial_00000 was not ordered to stop"),
         (ev.WallClockEnded(at), "the job has no wall-clock limit"),
         (ev.WindowClosed(at), "the job has no time window"),
     ]

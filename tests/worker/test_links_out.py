@@ -174,7 +174,7 @@ def test_link_out_of_a_checkpoint_is_refused(tmp_path: Path, target: str, place:
     assert unsafe_reason(step, tmp_path / "staging") == ""
     (step / place).symlink_to(target if target.startswith("/") else "../" * place.count("/") + target)
     assert os.path.islink(step / place)
-    assert f"{place} is a link out of the checkpoint" in unsafe_reason(step, tmp_path / "staging")
+    assert f"{place} is a link to a file outside the checkpoint" in unsafe_reason(step, tmp_path / "staging")
 
 
 def test_save_whose_path_cannot_be_examined_fails_with_a_reason(tmp_path: Path) -> None:

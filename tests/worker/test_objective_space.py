@@ -154,7 +154,7 @@ def slow(trial: Any) -> float:
         (with_tuples, "choice", "(1, 2)"),
         (with_very_many_conditions, "too_many_conditions", "200 runs"),
         (slow, "too_slow", "0 times"),
-        (lambda trial: 0.0, "no_parameters", "suggests nothing"),
+        (lambda trial: 0.0, "no_parameters", "suggests no parameters"),
     ],
 )
 def test_unrecordable_objective_asks_for_a_search_space(objective: Any, code: str, text: str) -> None:

@@ -219,7 +219,7 @@ def test_steps_that_a_restored_program_trains_again_are_ignored(program: Driver,
             "removed its metrics file",  # sed writes a new file
         ),
         ("echo done", "without a metric: append lines of JSON"),
-        ("echo 'loss 0.5' >> $TUNER_METRICS", "wrote 'loss 0.5' to its metrics; write an object"),
+        ("echo 'loss 0.5' >> $TUNER_METRICS", "wrote 'loss 0.5' to its metrics; write one JSON object"),
         ("""echo '{"step": 0, "loss": 1}' >> $TUNER_METRICS""", "reported step 0 where step 1"),
         ("""echo '{"step": 500, "loss": 1}' >> $TUNER_METRICS""", "reported step 500 where step 1"),
         ("exec /no/such/program", "exit status 127"),

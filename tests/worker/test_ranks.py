@@ -327,7 +327,7 @@ def test_attempt_fails_on_a_node_that_is_lost_or_does_not_end_it(
     fails.set()
     ((*attempt, news),) = received
     assert (attempt, news["state"]) == (["trial_1", 3], "failed")
-    assert ("it is gone" if is_gone else "it did not end its attempt") in news["error"]["message"]
+    assert ("it is gone" if is_gone else "the node did not end its attempt") in news["error"]["message"]
 
 
 def test_file_that_cannot_be_read_is_sent_as_an_error(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
 def test_self_test_leaves_no_process_behind() -> None:
     before = psutil.Process().children()
     verdict = self_test("tests.worker.plain_cases:counts", [{}], **ORDER)
-    assert "cannot be resumed, since it reported no checkpoint" in verdict.reason
+    assert "cannot be resumed, because it reported no checkpoint" in verdict.reason
     assert psutil.Process().children() == before
 
 
@@ -65,8 +65,8 @@ FAILS = {
     "tune_cases:Ignores": "the file model.pt",
     "restoring:breaks": "could not continue from its checkpoint of step 1: CheckpointUnreadable",
     "restoring:other_shape": "build the same parts from the same config",
-    "tune_cases:never_saves": "cannot be resumed, since it reported no checkpoint",
-    "tune_cases:follows_scores": "began again without it",
+    "tune_cases:never_saves": "cannot be resumed, because it reported no checkpoint",
+    "tune_cases:follows_scores": "started again from scratch",
 }
 
 

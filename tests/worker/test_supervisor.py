@@ -141,9 +141,9 @@ FAILURES = [
     (
         "misspells_a_parameter",
         "raised",
-        "'learning rate'. If this was looked up in the config: the job has no",
+        "'learning rate'. If the trainable looks this key up in its config: the job has no",
     ),
-    ("fills_the_gpu", "memory", "the GPU's memory ran out; use a smaller batch"),
+    ("fills_the_gpu", "memory", "the GPU ran out of memory; use a smaller batch"),
     ("exits", "exited", "exit status 3"),
     ("exits_politely", "exited", "exit status 4"),
     ("kills_itself", "killed", "SIGKILL"),
@@ -376,4 +376,4 @@ def test_trial_reads_the_teacher_of_its_job_and_names_one_that_is_gone(drive: An
     student.begin(target_step=1, job="job_2", teacher={**named, "step": 3})
     error = student.until_state("failed")["error"]
     assert error["kind"] == "import"
-    assert "the checkpoint of its teacher, trial_00000 of job_1, cannot be used" in error["message"]
+    assert "the checkpoint of the job's teacher, trial_00000 of job_1, cannot be used" in error["message"]

@@ -39,9 +39,7 @@ TRIES_FOR_S = 20.0  # how long the export waits for a machine of one offer befor
 WAITS_S = 900.0  # how long an export waits for a machine
 LOOK_S = 0.2
 HEARTBEAT_S = 1.0
-NO_MONEY = (
-    "the budget does not pay for the export: it is used up, or a shared budget is; raise it, and export again"
-)
+NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the export; raise that budget and export again"
 log = logging.getLogger("tuner.driver")
 
 
@@ -69,9 +67,8 @@ class ExportRun:
             if self._over:
                 return
             if time.monotonic() > until:
-                self._end(
-                    ExportResult(None, (), "no_machine", f"no machine was free within {self.waits_s:.0f} s")
-                )
+                late = f"no machine was free for the export within {self.waits_s:.0f} s; export again when fewer trials run"
+                self._end(ExportResult(None, (), "no_machine", late))
                 return
 
     def _kinds(self) -> list[Offer]:
@@ -108,11 +105,11 @@ class ExportRun:
             if self._awaited(actor.answered, limit_ns / NS):
                 result = actor.result()
             else:
-                late = f"the export did not end within {limit_ns / NS:.0f} s; allow it to cost more"
+                late = f"the export did not finish within the {limit_ns / NS:.0f} s that the money held for it pays for; raise max_cost_usd"
                 result = ExportResult(None, (), "out_of_time", late)
         except SelfTestActorLost as lost:
             result = ExportResult(
-                None, (), "export_lost", f"the machine of the export is gone: {lost}; export again"
+                None, (), "export_lost", f"the machine that ran the export was lost: {lost}; export again"
             )
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))

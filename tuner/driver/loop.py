@@ -338,8 +338,8 @@ class Loop:
         start_ns = self.pace.longest_overhead_ns
         enough = 2 * max(total, self.state.rate.cost(start_ns).usd.micro_usd)
         return (
-            f"; {100 * most / total:.1f} % of ${total / 1e6:.6f} was {kind}. Starting a trial took {start_ns / NS:.1f} s or more: submit "
-            f"the job again with at least ${enough / 1e6:.6f}"
+            f"; {100 * most / total:.1f} % of the spent ${total / 1e6:.6f} was {kind}. Starting a trial took at least {start_ns / NS:.1f} s: "
+            f"submit the job again with a budget of at least ${enough / 1e6:.6f}"
         )
 
     def _begin(self, turn: LoopTurn, command: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:

@@ -67,7 +67,9 @@ class MachineCheck:
         for node in (machine, *machine.others):
             offer = self.find(node)
             if offer is None:
-                lease.wrong_machine = f"the price of its machine is not known: {described(node)}"
+                lease.wrong_machine = (
+                    f"the price of the machine that Ray assigned is not known: {described(node)}"
+                )
                 return "wrong_machine"
             offers.append(offer)
         place = Place(offers[0], self._rate(offers))
@@ -97,13 +99,12 @@ def forbidden(offer: Offer, wanted: Resources) -> str | None:
     """
     machine = f"a {offer.instance_type} {_MARKETS[offer.market]} at ${offer.price.usd_per_hour:g} an hour"
     if wanted.market == "spot" and offer.market != "spot":
-        return f"it asked for spot and got {machine}"
+        return f"the trial requested a spot machine, but Ray assigned {machine}"
     if wanted.instance_type not in (None, offer.instance_type):
-        return f"it asked for a {wanted.instance_type} and got {machine}"
+        return f"the trial requested a {wanted.instance_type}, but Ray assigned {machine}"
     if wanted.region not in (None, offer.region):
-        return (
-            f"it asked for region {wanted.region} and got {machine} in {offer.region or 'an unknown region'}"
-        )
+        place = offer.region or "an unknown region"
+        return f"the trial requested region {wanted.region}, but Ray assigned {machine} in {place}"
     return None
 
 

@@ -86,7 +86,7 @@ class JobPace:
         ):
             limit_ns = max(floor, HANG_TIMES * seen if seen else buys_ns // HANG_BUDGET_PART)
             if ns > limit_ns:
-                return f"did not report for {limit_ns / 1e9:.0f} s of {where}; it may hang"
+                return f"the trial did not report for {limit_ns / 1e9:.0f} s of {where}; it may hang"
         return ""
 
     def step_need_ns(self, trial: str) -> int:

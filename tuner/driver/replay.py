@@ -63,10 +63,10 @@ TURN_BEGINS = (
 NOT_POSSIBLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # Changes of state that the service makes to jobs without a driver, by new state: the stop reason, and an explanation. No event records them.
 BY_SERVICE: Mapping[JobState, tuple[StopReason | None, str]] = {
-    "running": (None, "the job was resumed, and its next driver has not begun"),
+    "running": (None, "the job was resumed, and its next driver has not started"),
     "paused": (None, "the service paused the job, which had no driver"),
     "cancelled": ("cancelled", "the service cancelled the job, which had no driver"),
-    "failed": ("error", "the service ended the job, because its drivers failed or its self-test did"),
+    "failed": ("error", "the service ended the job, because its drivers or its self-test failed"),
 }
 
 
@@ -388,7 +388,7 @@ class _Check:
             self._skip(f"why the job is {state}", BY_SERVICE[state][1])
             return None
         number, event = self._record.events[-1]
-        decided = Decision("the job runs") if end is None else in_words(end)
+        decided = Decision("the job is running") if end is None else in_words(end)
         why = f" ({reason})" if reason else ""
         recorded = Decision(f"the job is {state}{why}", {"type": "job", "state": state, "reason": reason})
         return Difference("job_end", number, event.at, None, decided, recorded)
@@ -403,7 +403,7 @@ def _time_is_up(number: int) -> str:
 
 def _unanswered(number: int, event: ev.Event, question: Question, recorded: Decision) -> Difference:
     asked = in_words(question)
-    decided = Decision(f"{asked.summary}; the answer comes before any other event", asked.fields)
+    decided = Decision(f"{asked.summary}; its answer must come before any other event", asked.fields)
     return Difference("answer_missing", number, event.at, question.trial, decided, recorded)
 
 
@@ -413,12 +413,14 @@ def _objection(fold: Fold, event: ev.Event) -> Decision | None:
         return Decision(f"{in_words(fold.end).summary}, so that only a new launch may follow")
     if fold.suggestion is not None and isinstance(event, TURN_BEGINS):
         asked = in_words(fold.suggestion)
-        return Decision(f"{asked.summary}; the answer comes before the next request or limit", asked.fields)
+        return Decision(
+            f"{asked.summary}; its answer must come before the next request or limit", asked.fields
+        )
     match event:
         case ev.Suggested() | ev.Predicted():
             return _objection_to_answer(fold, event)
         case ev.StopRequested() | ev.PromoteRequested() if not _exists(fold.state, event.trial):
-            return Decision(f"there is no {event.trial}")
+            return Decision(f"{event.trial} does not exist")
         case ev.WallClockEnded() if fold.state.budget.wall_clock_ns is None:
             return Decision("the job has no wall-clock limit")
         case ev.WindowClosed() if fold.state.spec.window is None:
@@ -441,24 +443,24 @@ def _objection(fold: Fold, event: ev.Event) -> Decision | None:
 
 def _objection_to_attempt(fold: Fold, event: AttemptEvent) -> Decision | None:
     if not _exists(fold.state, event.trial):
-        return Decision(f"there is no {event.trial}")
+        return Decision(f"{event.trial} does not exist")
     if event.trial not in fold.attempts_open:
-        return Decision(f"no attempt of {event.trial} runs")
+        return Decision(f"no attempt of {event.trial} is running")
     if isinstance(event, ev.Stopped) and fold.state.trial(event.trial).status != "stopping":
-        return Decision(f"{event.trial} had no order to stop")
+        return Decision(f"{event.trial} was not ordered to stop")
     return None
 
 
 def _objection_to_answer(fold: Fold, event: Answer) -> Decision | None:
     if isinstance(event, ev.Predicted) and event.trial is not None and not _exists(fold.state, event.trial):
-        return Decision(f"there is no {event.trial}")
+        return Decision(f"{event.trial} does not exist")
     if fold.question(event) is not None:
         return None
     pending = fold.predictions[0] if fold.predictions else fold.suggestion
     if pending is None:
         return Decision("the sampler was not asked for anything")
     asked = in_words(pending)
-    return Decision(f"{asked.summary}, which this does not answer", asked.fields)
+    return Decision(f"{asked.summary}; the recorded answer is to another request", asked.fields)
 
 
 def _exists(state: State, trial: str) -> bool:
@@ -601,7 +603,7 @@ def _commands_in_words(commands: Sequence[do.Command]) -> Decision:
 
 def _trial_in_words(trial: str, row: tuple[TrialState, Config | None] | None) -> Decision:
     if row is None:
-        return Decision(f"there is no {trial}")
+        return Decision(f"{trial} does not exist")
     state, config = row
     known = f", with {_config(config)}" if config is not None else ""
     fields = {"type": "trial", "trial": trial, "state": state, "config": config}

@@ -46,7 +46,7 @@ LOST_MAX = 5
 LOOK_S = 0.2
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
-NO_MONEY = "the budget does not pay for it: it was lowered, or a shared budget is used up"
+NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the self-test"
 log = logging.getLogger("tuner.driver")
 
 
@@ -135,9 +135,9 @@ class SpotEligibility:
             with self.database.write("gate.on_demand") as db:
                 launches.check(db, self.row.id, self.epoch)
                 jobs.set_offers(db, self.row.id, rest)
-                detail = f"uses on-demand machines only, because the restore self-test of its trainable did not pass: {why}"
+                detail = f"the job uses only on-demand machines, because its trainable did not pass the restore self-test: {why}"
                 jobs.move(db, self.row.id, "running", None, at=_now(), detail=detail)
-            log.warning("%s %s", self.row.id, detail)
+            log.warning("%s: %s", self.row.id, detail)
         return bool(rest)
 
     # The test
@@ -211,7 +211,7 @@ class SpotEligibility:
             actor.begin(self._order(limit_ns))
             if self._awaited(actor.answered, limit_ns / NS):
                 return actor.verdict()
-            late = Verdict(False, f"it did not finish within {limit_ns / NS:.0f} s", lasting=False)
+            late = Verdict(False, f"the self-test did not finish within {limit_ns / NS:.0f} s", lasting=False)
             return late if self.may_continue() else None
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))

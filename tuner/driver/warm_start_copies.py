@@ -42,7 +42,7 @@ class Copier:
         mine = CheckpointStore(self.storage, self.project, self.job)
         theirs = CheckpointStore(self.storage, self.project, warm_start.job)
         try:
-            with tempfile.TemporaryDirectory(prefix="tuner-heir-") as folder:
+            with tempfile.TemporaryDirectory(prefix="tuner-warm-start-") as folder:
                 into = Path(folder) / "checkpoint"
                 files = theirs.fetch(warm_start.trial, CheckpointId(kept.step, kept.attempt), into)
                 # An earlier driver of this job may already have made the copy. If so, fetch the copy, which verifies its files.

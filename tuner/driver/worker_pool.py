@@ -36,7 +36,7 @@ ASKED_AT_ONCE = 20
 UNRESPONSIVE_S = 2.0
 # How long Ray may take to report that a worker that was killed is dead.
 GONE_AFTER_S = 3.0
-SILENT = "the worker sent nothing after it should have ended, and was killed"
+SILENT = "the worker was killed, because it sent nothing after its attempt should have ended"
 
 Labels = tuple[tuple[str, str], ...]
 

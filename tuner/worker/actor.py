@@ -199,7 +199,7 @@ class OtherActors(OtherNodes):
             self._changed.wait_for(lambda: not any(other.attempt for other in self.all), ENDS_WITHIN_S)
             late = [other for other in self.all if other.attempt is not None]
         for other in late:
-            self._lose(other, "it did not end its attempt")
+            self._lose(other, "the node did not end its attempt in time")
 
     @property
     def is_one_lost(self) -> bool:
@@ -290,7 +290,7 @@ class Worker:
             message |= {"others": self._others.machines(), "retires": self._others.is_one_lost}
         elif self._earliest_notice() is not None or self._others.is_one_lost:
             raise RuntimeError(
-                "a machine of this worker is lost or about to be taken away, so it begins no more attempts"
+                "a machine of this worker is lost or will be preempted soon, so the worker begins no further attempts"
             )
         self._messages += 1
         return {MESSAGES: [message], "training_iteration": self._messages, "done": False}

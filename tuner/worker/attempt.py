@@ -248,7 +248,7 @@ class RunningAttempt:
         at, step = message.at, message.step
         if self.awaiting_reply is not None:
             raise InvalidMessage(
-                f"sent another report before it had the reply to that of step {self.awaiting_reply}"
+                f"sent another report before it received the reply to its report of step {self.awaiting_reply}"
             )
         check_step(step, last_step=self.step, max_step=self.max_step)
         self.messages_since_report = 0
@@ -284,7 +284,7 @@ class RunningAttempt:
         """
         if self.awaiting_reply is not None:
             raise InvalidMessage(
-                "asked in the middle of a step before it had the reply to an earlier message"
+                "asked in the middle of a step whether to save, before it received the reply to an earlier message"
             )
         began = self.asked_at or self.stepped_at
         self.ask_gap_ns = max(self.ask_gap_ns, message.at - began if began else 0, ASK_NS)
@@ -388,7 +388,7 @@ class RunningAttempt:
         check_saved_step(message.step, last_step=self.step, part=message.part, parts=len(self.parts))
         if self.unpublished >= MAX_UNPUBLISHED:
             raise InvalidMessage(
-                f"announced a checkpoint while {self.unpublished} earlier ones were being stored"
+                f"announced a checkpoint while {self.unpublished} earlier checkpoints were still being stored"
             )
         self.saved_at = message.step, message.part
         self.unpublished += 1

@@ -31,13 +31,13 @@ RENDEZVOUS_ERROR, PORT_IN_USE = "DistNetworkError", "EADDRINUSE"
 # searched in the message, because PyTorch raises an exception class of its own
 TOO_MANY_FILES = os.strerror(errno.EMFILE)
 FIX_GPU_MEMORY = (
-    "the GPU's memory ran out; use a smaller batch or model, bf16, accumulation or checkpointing of activations, or ask for more "
-    "of a GPU, or a larger one, a trial"
+    "the GPU ran out of memory; use a smaller batch or model, bf16, gradient accumulation or activation checkpointing, or give each "
+    "trial a larger share of a GPU or a larger GPU"
 )
 RAY_TRAINER = (
-    "{entry} is a {kind} of Ray Train, which starts workers of its own, for which nothing is reserved. Name its train_loop_per_worker as "
-    "the trainable, and instead of ScalingConfig(num_workers=N) give the job resources with processes_per_node: N. In the function, call "
-    "torch.distributed.init_process_group() in place of prepare_model, and wrap the model in DistributedDataParallel"
+    "{entry} is a {kind} of Ray Train. It would start workers of its own, for which the job reserves no resources. Name its "
+    "train_loop_per_worker as the trainable, and replace ScalingConfig(num_workers=N) with processes_per_node: N in the job's resources. "
+    "In the function, replace prepare_model with torch.distributed.init_process_group() and DistributedDataParallel"
 )
 
 
@@ -148,7 +148,7 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     if package in sys.stdlib_module_names and package != module.partition(".")[0]:
         # Allowing a module must not allow the functions that it imports: `from subprocess import run` would give users a shell.
         raise NotTrainable(
-            f"{entry} is {attribute} of Python's own {origin}; name a function or class of {module}"
+            f"{entry} is {attribute} of the standard library's module {origin}; name a function or class that {module} defines"
         )
     return target  # type: ignore[no-any-return]
 
@@ -202,7 +202,7 @@ def _fix(error: BaseException, begin: words.BeginMessage) -> str:
         return import_fix(error, begin.entry)
     attribute = str(error.name) if isinstance(error, AttributeError) and isinstance(error.obj, dict) else ""
     if attribute.startswith("suggest_"):
-        return "The function wants a trial of Optuna: write kind: optuna in the job file"
+        return "The function expects an Optuna trial: write kind: optuna in the job file"
     key = error.args[0] if type(error) is KeyError and error.args else None
     if isinstance(key, str) and key not in begin.config:
         # Do not list the parameters, which may differ between trials: a job ends early if its trials fail with the same message.
@@ -231,7 +231,7 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
     if TOO_MANY_FILES in message:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         message = (
-            f"a process may have {soft} files open at once, and {hard} if it asks for that; close what is not needed, or have "
-            f"the operator raise TUNER_MAX_OPEN_FILES or the machine's limit. {message}"
+            f"the process has reached its limit of {soft} open files, which it may raise to {hard}; close files that are not needed, "
+            f"or have the operator raise TUNER_MAX_OPEN_FILES or the machine's limit. {message}"
         )
     channel.failed(type(error).__name__, message, text, kind=kind)

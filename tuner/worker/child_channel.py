@@ -189,7 +189,7 @@ def check_saved_step(step: int, *, last_step: int, part: int = 0, parts: int = 0
     """
     if part > parts:
         raise InvalidMessage(
-            f"announced a checkpoint in the middle of step {step + 1}, which was not ordered"
+            f"announced a checkpoint in the middle of step {step + 1}, although none was ordered"
         )
     if not (0 if part else 1) <= step <= last_step:
         raise InvalidMessage(
@@ -222,7 +222,9 @@ def _artifacts(message: Mapping[str, Any]) -> tuple[str, ...]:
 def _integer(message: Mapping[str, Any], name: str) -> int:
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidMessage(f"sent a message whose {name} is {_shown(value)}, not a whole number from 0 on")
+        raise InvalidMessage(
+            f"sent a message whose {name} is {_shown(value)}, not a whole number of at least 0"
+        )
     return value
 
 

@@ -77,11 +77,13 @@ def artifacts_refused(why: str) -> FailureFields:
 
 
 def lease_ended() -> FailureFields:
-    return failure("lease", "the time that was paid for ended before the step did")
+    return failure(
+        "lease", "the attempt's lease (the worker time that was paid for) ended before the step was finished"
+    )
 
 
 def machine_leaves(notice: str) -> FailureFields:
-    return failure("notice", notice or "its machine had a notice")
+    return failure("notice", notice or "the machine got a preemption notice")
 
 
 def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -> FailureFields | None:
@@ -94,9 +96,9 @@ def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -
     """
     match excess(pid, processes=limits.processes, memory_bytes=memory_bytes):
         case "processes", words:
-            return failure("processes", words, error="ProcessLimit")
+            return failure("processes", f"the trial {words}", error="ProcessLimit")
         case "memory", words:
-            message = f"{words}; use a smaller batch or model, or ask for more CPUs a trial"
+            message = f"the trial {words}; use a smaller batch or model, or give each trial more CPUs, which raises its share"
             return failure("memory", message, error="MemoryLimit")
         case _:
             return None

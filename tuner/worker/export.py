@@ -25,7 +25,7 @@ from tuner.worker.packages import Stored
 from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor
 
-OUT_OF_TIME = "the money of this export was used up before all formats were done; ask for fewer formats, or allow it to cost more"
+OUT_OF_TIME = "the money held for the export was used up before all formats were done; request fewer formats, or raise max_cost_usd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def export(
             try:
                 checkpoint = store.fetch(trial, CheckpointId(step, attempt), scratch.path / "checkpoint")
             except (CheckpointDamaged, CheckpointMissing) as error:
-                detail = f"the checkpoint cannot be read: {error}; export another trial, or resume the job, which saves a new one"
+                detail = f"the checkpoint cannot be read: {error}; export another trial, or resume the job, which saves a new checkpoint"
                 return ExportResult(None, (), "checkpoint_unreadable", detail)
             except Exception as error:  # each kind of storage has errors of its own
                 detail = f"the storage of the checkpoint failed: {explained(error)}; export again"
@@ -137,7 +137,7 @@ def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
             except (KeyError, TypeError, ValueError) as invalid:
                 code, detail = (
                     "invalid_export",
-                    f"the trial's process reported figures that cannot be used: {invalid}",
+                    f"the export's process reported a result that cannot be used: {invalid}",
                 )
         # The child waits after its last variant, or because the lease is too short for the next one. In both cases the export ends.
         if state == "waiting" and not ordered:
@@ -154,11 +154,11 @@ def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
 
 def _stored(result: ExportResult, store: CheckpointStore, export: str) -> ExportResult:
     """Return the result, with an error in each variant whose file is not in the storage."""
-    files, detail = dict[str, StoredFile](), "the file could not be written to the storage"
+    files, detail = dict[str, StoredFile](), "the file could not be written to the storage; export again"
     try:
         files = store.files(export)
     except Exception as error:  # each kind of storage has errors of its own
-        detail = f"the storage failed after the export: {explained(error)}"
+        detail = f"the storage failed after the export: {explained(error)}; export again"
     variants = [
         variant
         if variant.file is None or variant.file in files

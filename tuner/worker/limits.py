@@ -148,8 +148,8 @@ def excess(
     use = resource_use(descendants(pid, most=processes) or [pid])
     if use.processes > processes:
         words = (
-            f"has more than {processes} processes and threads, as many as TUNER_MAX_PROCESSES allows; "
-            "start fewer (workers of data loaders, pools), or have the operator raise it"
+            f"has more than {processes} processes and threads, the limit that TUNER_MAX_PROCESSES sets; "
+            "start fewer (workers of data loaders, pools), or have the operator raise the limit"
         )
         return "processes", words
     if memory_bytes is not None and use.memory_bytes > memory_bytes:

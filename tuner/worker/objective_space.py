@@ -171,7 +171,7 @@ class _Runs:
         if len(self.made) >= MAX_RUNS:
             raise SpaceRefused(
                 "too_many_conditions",
-                f"which parameters the objective suggests depends on too many values: {MAX_RUNS} runs did not try all; {INSTEAD}",
+                f"the parameters that the objective suggests depend on too many values: {MAX_RUNS} runs did not try all of them; {INSTEAD}",
             )
         trial = RecordingTrial(values)
         channel.open_channel(cast(Connection, _EndsAtReport()))  # for a SpotSafe in the objective
@@ -184,7 +184,7 @@ class _Runs:
         except (Exception, SystemExit) as error:
             raise SpaceRefused(
                 "objective_raised",
-                f"the objective raised {type(error).__name__}: {error} with {trial.params}; correct it, or {INSTEAD}",
+                f"the objective raised {type(error).__name__}: {error} with {trial.params}; correct the objective, or {INSTEAD}",
             ) from error
         finally:
             channel.close_channel()
@@ -194,8 +194,8 @@ class _Runs:
                 if before.parameters[name] != run.parameters[name]:
                     raise SpaceRefused(
                         "changing_range",
-                        f"the range or the choices of {name!r} depend on other parameters; suggest it with the same ones in every "
-                        f"trial, or {INSTEAD}",
+                        f"the range or the choices of {name!r} depend on other parameters; suggest it with the same range or "
+                        f"choices in every trial, or {INSTEAD}",
                     )
         self.made.append(run)
         self._sets.add(frozenset(run.parameters))
@@ -207,7 +207,7 @@ class _Runs:
         if not every:
             raise SpaceRefused(
                 "no_parameters",
-                f"the objective suggests nothing before its first report or its end; {INSTEAD}",
+                f"the objective suggests no parameters before its first report or its end; {INSTEAD}",
             )
         space = Space({name: replace(parameter, when=self._when(name)) for name, parameter in every.items()})
         for run in self.made:
@@ -243,7 +243,7 @@ def _compare(space: Space, run: _Run) -> None:
         if space.active(name, run.values) != (name in run.parameters):
             raise SpaceRefused(
                 "condition",
-                f"whether {name!r} is suggested depends on other parameters in a way that was not found by trying the choices of each; "
+                f"the objective suggests {name!r} only for some values of other parameters, and trying their choices did not show for which; "
                 f"{INSTEAD}, with `when`",
             )
 
@@ -277,7 +277,9 @@ def _parameter(name: str, distribution: BaseDistribution) -> Parameter:
         case FloatDistribution(low=low, high=high, log=log, step=step):
             parameter = Float(low, high, log, step=step)
         case _:
-            raise SpaceRefused("choice", f"{name!r} is a {type(distribution).__name__}; {INSTEAD}")
+            raise SpaceRefused(
+                "choice", f"{name!r} is a {type(distribution).__name__}, which cannot be converted; {INSTEAD}"
+            )
     if not isinstance(parameter, Categorical) and parameter.low == parameter.high:
         return Categorical((parameter.low,))  # a range with one value, which Optuna allows
     return parameter
@@ -296,8 +298,8 @@ def _plain_choice(name: str, choice: Any) -> Value:
             return kind(choice)
     raise SpaceRefused(
         "choice",
-        f"{name!r} has the choice {choice!r}; a job can have only numbers, text, booleans and None: suggest a name, and look the "
-        "choice up in the objective",
+        f"{name!r} has the choice {choice!r}; a job can have only numbers, text, booleans and None: suggest a name for "
+        "each choice, and look the choice up by its name in the objective",
     )
 
 

@@ -54,16 +54,16 @@ def check_tops(names: Iterable[str]) -> None:
     for name in sorted(tops):
         top = _module(name)
         whose = (
-            "Python's own"
+            "a module of Python's standard library"
             if top in standard
-            else "the service's own"
+            else "a module of the service"
             if top in OURS
-            else "that of an installed package"
+            else "an installed package"
             if top in installed()
             else None
         )
         if whose is not None:
-            raise BadFile(f"{name!r} is a name of {whose} module, which it would hide: rename it")
+            raise BadFile(f"{name!r} has the same name as {whose}, which it would hide: rename it")
 
 
 @cache
@@ -151,7 +151,7 @@ def _read(packed: zipfile.ZipFile, most_bytes: int, into: Path | None) -> Packag
                 if left < 0:
                     raise BadFile(
                         f"{info.filename!r}: the unpacked package exceeds the size limit, or its files are compressed to less than "
-                        f"1/{MAX_RATIO}; leave out data, and load it from where the workers reach it"
+                        f"1/{MAX_RATIO}; leave out data, and load the data from a place that the workers can reach"
                     )
                 seen.update(block)
                 if target is not None:
@@ -200,9 +200,9 @@ def _kind_fault(info: zipfile.ZipInfo) -> str | None:
     if info.is_dir() and info.file_size:
         return "is a folder entry with content of its own: pack it again"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "is packed in another way than deflate: pack it with zip, or python -m zipfile"
+        return "is not compressed with deflate: pack it with zip, or python -m zipfile"
     if info.filename != info.orig_filename:
-        return "has two names: pack it again"
+        return "has two different names in the archive: pack it again"
     return None
 
 
@@ -211,11 +211,13 @@ def _name_fault(name: str) -> str | None:
     if "\\" in name or ":" in name or not name.isprintable():
         return "has a name with a backslash, a colon or a control character: rename it"
     if any(part in ("", ".", "..") for part in parts):
-        return "is not a path within the package: pack it by names relative to its folder, without . and .."
+        return (
+            "is not a path within the package: use paths relative to the package's folder, without . and .."
+        )
     if any(part != part.strip() or part.endswith(".") for part in parts):
         return "has a name that begins or ends with a space, or ends with a dot: rename it"
     if unicodedata.normalize("NFC", name) != name or len(name.encode()) > MAX_NAME_BYTES:
-        return f"has a name that is not in Unicode's normal form C, or of more than {MAX_NAME_BYTES} bytes: rename it"
+        return f"has a name that is not in Unicode normalization form C (NFC), or has more than {MAX_NAME_BYTES} bytes: rename it"
     if len(parts) > MAX_DEPTH:
         return f"is nested deeper than {MAX_DEPTH} folders: use fewer nested folders"
     return None
@@ -225,11 +227,11 @@ def _content_fault(name: str) -> str | None:
     parts = name.casefold().removesuffix("/").split("/")
     last = parts[-1]
     if last.endswith(".pth") or any(part.partition(".")[0] in RUNS_BY_ITSELF for part in parts):
-        return "would run by itself wherever Python starts: leave it out"
+        return "would be run at every start of Python: leave it out"
     if last.endswith(NATIVE) or ".so." in last:
-        return "is machine code; packages are of pure Python: have the operator install what is not"
+        return "is machine code, but packages must be pure Python: have the operator install machine code on the workers"
     if last.endswith((".pyc", ".pyo")) or "__pycache__" in parts:
-        return "is compiled: leave out __pycache__ and .pyc"
+        return "is compiled Python code: leave out __pycache__ and .pyc"
     if last.endswith(PACKED):
         return "is an archive in an archive: pack its files instead"
     if parts[0].endswith(".data"):
@@ -260,11 +262,11 @@ def _check_together(names: list[str]) -> None:
 
 def _check_wheel(text: bytes) -> None:
     if b"root-is-purelib: true" not in text.lower():
-        raise BadFile("this wheel is not of pure Python: have the operator install it on the workers")
+        raise BadFile("this wheel is not a pure Python wheel: have the operator install it on the workers")
 
 
 def _too_many() -> str:
-    return f"the package has more than {MAX_FILES} files: leave out data, and load it from where the workers reach it"
+    return f"the package has more than {MAX_FILES} files: leave out data, and load the data from a place that the workers can reach"
 
 
 FOLDER = "packages"
@@ -310,10 +312,12 @@ class Stored:
         try:
             data = Storage(self.storage).read(*self._where())
         except FileNotFoundError as error:
-            raise PackageLost(f"{self.id} is no longer in the storage: upload it again") from error
+            raise PackageLost(
+                f"the package {self.id} is missing from the storage: upload it again"
+            ) from error
         if id_of(data) != self.id:
             raise PackageLost(
-                f"{self.id} was changed in the storage, and is not what was uploaded: upload it again, and check who can write there"
+                f"the package {self.id} was changed in the storage after its upload: upload it again, and check who can write to the storage"
             )
         return data
 

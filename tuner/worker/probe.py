@@ -142,7 +142,7 @@ class ImportWatch:
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if now > until:
-                self.failure = f"importing it takes more than {request.limit_s:.0f} s"
+                self.failure = f"importing the trainable takes more than {request.limit_s:.0f} s"
             elif now - looked > LOOK_S:
                 looked = now
                 self.failure = _beyond(request)
@@ -162,18 +162,16 @@ class ImportWatch:
 
     def last_line(self) -> str:
         lines = self.printed.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "the process printed nothing"
 
 
 def _beyond(request: ProbeRequest) -> str | None:
     match excess(os.getpid(), processes=request.processes, memory_bytes=request.memory_bytes):
         case "memory", _:
             share = f"{request.memory_bytes / GIB:.1f} GiB (TUNER_IMPORT_MEMORY_GIB)"
-            return (
-                f"importing it takes more memory than {share}; load data in the function, not in the module"
-            )
+            return f"importing the trainable takes more memory than {share}; load data in the function, not in the module"
         case _, words:
-            return f"importing it {words}"
+            return f"importing the trainable failed, because its process {words}"
         case _:
             return None
 
@@ -198,7 +196,7 @@ def answered(request: ProbeRequest) -> dict[str, Any]:
     try:
         return dict(json.loads(watch.answer))
     except (TypeError, ValueError):
-        error = f"importing it ended the process with status {status}: {watch.last_line()}"
+        error = f"importing the trainable ended the process with status {status}: {watch.last_line()}"
         return {"error": error[: MAX_TEXT // 2]}
 
 

@@ -44,7 +44,7 @@ SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
 # Finds an absolute path in a program's error message. The advice about the program's empty directory does not apply to such a path.
 ABSOLUTE = re.compile(r"(^|[\s'\"])/")
 NO_FILE = os.strerror(errno.ENOENT)
-EMPTY_DIRECTORY = "A program runs in an empty directory of its own: name its data by absolute paths"
+EMPTY_DIRECTORY = "A program runs in an empty directory of its own: use absolute paths for its data"
 INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -163,7 +163,7 @@ class Program:
             )
         except PermissionError as error:
             raise ProgramFailed(
-                f"{program} is not executable; run it with its interpreter: bash {command[0]}"
+                f"{program} is not executable; run it with its interpreter, for example: bash {command[0]}"
             ) from error
         except (OSError, ValueError) as error:
             raise ProgramFailed(f"{program} cannot be started: {error}") from error
@@ -202,7 +202,7 @@ class Program:
             how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
             raise ProgramFailed(f"the program {how}{printed}", output=output)
         if self._step == 0 and self._is_first_rank:
-            where = "append lines of JSON to the file that TUNER_METRICS names, or give metrics_pattern"
+            where = "append lines of JSON to the file that TUNER_METRICS names, or set metrics_pattern"
             if self._pattern is not None:
                 where = f"no line of its output matches {self._pattern.pattern}"
             raise ProgramFailed(f"the program ended without a metric: {where}{printed}", output=output)
@@ -331,7 +331,7 @@ class Program:
             return False
         raise ProgramFailed(
             f"the program reported step {step!r} where step {expected} was expected; write one line for each step, with all its metrics, "
-            "and count the steps 1, 2, 3, or leave the number out"
+            "and number the steps 1, 2, 3 and so on, or leave the step number out"
         )
 
     def _has_checkpoint(self) -> bool:
@@ -409,7 +409,7 @@ def _of_json(line: bytes) -> dict[str, Any]:
     if not isinstance(parsed_line, dict):
         shown = line[:200].decode(errors="replace")
         raise ProgramFailed(
-            f'the program wrote {shown!r} to its metrics; write an object of JSON in each line: {{"loss": 0.5}}'
+            f'the program wrote {shown!r} to its metrics; write one JSON object in each line, such as {{"loss": 0.5}}'
         )
     return parsed_line
 
@@ -477,7 +477,7 @@ def fault(command: str, roots: Sequence[str], where: str) -> str | None:
         if located(program, roots) is None:
             return _no_file(program, where)
     elif shutil.which(program, path=search_path(os.environ.get("PATH", os.defpath))) is None:
-        return f"there is no program {program} on the service's machine"
+        return f"the program {program} was not found on the service's machine; install it there, or correct the command"
     script = rest[0] if rest else ""
     is_script = script.lower().endswith(SCRIPTS) and not script.startswith("-") and not placeholders(script)
     if (
@@ -492,4 +492,4 @@ def fault(command: str, roots: Sequence[str], where: str) -> str | None:
 def _no_file(word: str, where: str) -> str:
     if ".." in Path(word).parts:
         return f"{word} is not inside {where}; name a file in it, without .."
-    return f"there is no file {word} in {where}"
+    return f"the file {word} was not found in {where}"

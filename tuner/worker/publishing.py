@@ -219,7 +219,7 @@ def staged_artifacts(staging: Path, step: int, names: Sequence[str]) -> dict[str
             os.close(within)
     except OSError as error:
         raise ArtifactRefused(
-            f"it is not a file in the directory for artifacts: {error.strerror}; report files, not links"
+            f"the artifact is not a file in the directory for artifacts: {error.strerror}; report files, not links"
         ) from error
     finally:
         if not folder.is_symlink():
@@ -242,10 +242,10 @@ def unsafe_reason(path: Path, staging: Path | None) -> str:
     """
     own = Path(os.path.realpath(path))
     if staging is not None and Path(os.path.realpath(staging)) not in own.parents:
-        return f"{path} is not in the directory for checkpoints, {staging}: write it there"
+        return f"{path} is not in the directory for checkpoints, {staging}: write the checkpoint there"
     for file in path.rglob("*"):
         if file.is_symlink() and own not in Path(os.path.realpath(file)).parents:
-            return f"{file.relative_to(path)} is a link out of the checkpoint: copy the file into it"
+            return f"{file.relative_to(path)} is a link to a file outside the checkpoint: copy the file into the checkpoint"
     return ""
 
 
@@ -286,7 +286,7 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
         with contextlib.suppress(Exception):
             checkpoint = newest(last_try=True)
         if checkpoint is None:
-            raise StorageFailed(f"its checkpoint could not be read: {explained(error)}") from error
+            raise StorageFailed(f"the trial's checkpoint could not be read: {explained(error)}") from error
         return checkpoint
 
 
@@ -306,13 +306,15 @@ def fetched_teacher(attempt: RunningAttempt, into: Path) -> Path:
             return store.fetch(teacher["trial"], checkpoint, into)
         except (CheckpointDamaged, CheckpointMissing) as error:
             return BadFile(
-                f"the checkpoint of its teacher, {teacher['trial']} of {teacher['job']}, cannot be used: {error}"
+                f"the checkpoint of the job's teacher, {teacher['trial']} of {teacher['job']}, cannot be used: {error}"
             )
 
     try:
         directory = with_retries(attempt, store, fetch)
     except Exception as error:
-        raise StorageFailed(f"the checkpoint of its teacher could not be read: {explained(error)}") from error
+        raise StorageFailed(
+            f"the checkpoint of the job's teacher could not be read: {explained(error)}"
+        ) from error
     if isinstance(directory, BadFile):
         raise directory
     return directory

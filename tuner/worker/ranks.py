@@ -174,4 +174,4 @@ class Peer:
         if self.messages > MAX_BETWEEN_REPORTS:
             raise InvalidMessage(f"sent more than {MAX_BETWEEN_REPORTS} messages without a report")
         if waits and self.channel.unread:
-            raise InvalidMessage("sent a message without reading the reply to the one before")
+            raise InvalidMessage("sent a message without reading the reply to its previous message")

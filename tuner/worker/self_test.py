@@ -21,7 +21,7 @@ from tuner.worker.supervisor import Supervisor
 PROJECT = JOB = "self-test"
 # how long to wait until an ordered save is durable; after that, the attempt is paused, which also saves
 SETTLES_S = 5.0
-USE_SPOT_SAFE = "name everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
+USE_SPOT_SAFE = "pass everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,9 @@ class RestoreSelfTest:
         Try the configurations in order until one passes, one fails in a way that is expected to repeat, or the time is
         over. A configuration whose first step fails does not decide the verdict, unless it is the last one.
         """
-        verdict = Verdict(passed=False, reason="there is no configuration to test it with", lasting=False)
+        verdict = Verdict(
+            passed=False, reason="the sampler has no configuration to test the trainable with", lasting=False
+        )
         for config in configs:
             try:
                 self._test(config)
@@ -170,11 +172,11 @@ class RestoreSelfTest:
         if run.steps:
             return run.steps[0]
         if run.state == "failed":
-            raise _Failed(f"its first step failed: {run.error_text()}", lasting=False)
+            raise _Failed(f"the first step failed: {run.error_text()}", lasting=False)
         self._check_time(run)
         if not run.reports:
-            raise _Failed("it ended without a report", lasting=False)
-        raise _Failed(f"it cannot be resumed, since it reported no checkpoint; {USE_SPOT_SAFE}")
+            raise _Failed("the trainable ended without a report", lasting=False)
+        raise _Failed(f"the trainable cannot be resumed, because it reported no checkpoint; {USE_SPOT_SAFE}")
 
     def _resume(self, config: Mapping[str, Any], saved: CheckpointId) -> None:
         self._begin(
@@ -190,14 +192,14 @@ class RestoreSelfTest:
         if run.state == "failed":
             lasting = run.error.get("kind") != "storage"
             raise _Failed(
-                f"it could not continue from its checkpoint of step {saved.step}: {run.error_text()}",
+                f"the trainable could not continue from its checkpoint of step {saved.step}: {run.error_text()}",
                 lasting=lasting,
             )
         self._check_time(run)
         if saved.step not in run.steps:
             raise _Failed(
-                f"it was given its checkpoint of step {saved.step} and began again without it; {USE_SPOT_SAFE}, and continue from "
-                "tune.get_checkpoint() where there is one"
+                f"the trainable got its checkpoint of step {saved.step}, but started again from scratch; {USE_SPOT_SAFE}, and continue "
+                "from tune.get_checkpoint() if it returns a checkpoint"
             )
 
     def _begin(self, config: Mapping[str, Any], **more: Any) -> None:
@@ -244,7 +246,7 @@ class RestoreSelfTest:
     def _check_time(self, run: _AttemptResults) -> None:
         """Raise _Failed if the lease of the attempt ended before the test was done."""
         if run.state == "paused" and run.error:
-            raise _Failed(f"it did not finish within {self._limit_s:.0f} s", lasting=False)
+            raise _Failed(f"the self-test did not finish within {self._limit_s:.0f} s", lasting=False)
 
 
 def _differences(saved: Path, restored: Path) -> list[str]:

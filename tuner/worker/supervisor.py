@@ -475,7 +475,7 @@ class Supervisor:
 
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
         if self._channel is not None and self._channel.unread:
-            raise InvalidMessage("sent a report without reading the reply to the one before")
+            raise InvalidMessage("sent a report without reading the reply to its previous report")
         sample_usage(attempt, self.pids)
         attempt.reported(message)
         if message.artifacts:
