@@ -348,7 +348,7 @@ def _one_of(environ: Mapping[str, str], name: str, choices: tuple[str, ...]) -> 
 def _http_url(environ: Mapping[str, str], name: str) -> str:
     text = environ.get(name, "")
     if text and not text.startswith(("http://", "https://")):
-        raise ValueError(f"{name}: {text!r} must begin with http://")
+        raise ValueError(f"{name}: {text!r} must begin with http:// or https://")
     return text
 
 

@@ -288,13 +288,13 @@ def test_function_that_cannot_be_sent_is_refused(own: Client, client: TestClient
         lock.acquire()
 
     for function, says in (
-        (train, "train uses something that cannot be sent"),
+        (train, "train uses an object that cannot be pickled"),
         (lambda config: None, "not a function with a name"),
         (Marked, "not a function with a name"),
     ):
         with pytest.raises(ApiError, match=says):
             own.submit(function, space={}, budget=1)
-    with pytest.raises(TypeError, match="into the dictionary"):
+    with pytest.raises(TypeError, match="into the job's dictionary"):
         own.submit({"name": "digits"}, budget=1)
     off = Client("http://tuner", fakes.KEY, transport=client._transport)
     with pytest.raises(ApiError, match="TUNER_PACKAGES=on") as refusal:

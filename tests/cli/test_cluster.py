@@ -102,7 +102,7 @@ def test_preempt_with_notice_is_refused_if_the_cluster_head_is_gone(home: Path) 
             file.write(KeptCluster("", (node,)))
             code, message = refused("preempt", "spot-1", "--notice", "15s")
             assert code == 1
-            assert "head is gone" in message
+            assert "head of the local cluster has ended" in message
             assert left.poll() is None
             assert CliRunner().invoke(app, ["preempt", "spot-1", "--notice", "0s"]).exit_code == 0
         left.wait(120)

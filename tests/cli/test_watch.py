@@ -22,7 +22,7 @@ from tuner.cli.watch.plain import Log
 from tuner.client import Client, Event
 
 SINCE = datetime(2026, 1, 1, 11, 58, 3)
-NOTE = "The service has not answered since 11:58:03; trying again. The job runs on without it."
+NOTE = "The service has not answered since 11:58:03; trying again. The job continues without the service."
 
 
 class Hands:

@@ -61,9 +61,9 @@ def test_top_up_adds_to_the_current_budget(client: Both, rest: TestClient) -> No
     job = client.submit(fakes.body(budget={"usd": 1}))
     rest.patch(f"/v1/jobs/{job.id}", json={"budget": {"usd": 2}})
     assert job.top_up(usd=0.3).budget["usd"] == job.budget["usd"] == 2.3
-    with pytest.raises(ValueError, match="no limit on gpu_hours"):
+    with pytest.raises(ValueError, match="does not limit gpu_hours"):
         job.top_up(gpu_hours=1)
-    with pytest.raises(ValueError, match="how much"):
+    with pytest.raises(ValueError, match="give the amount to add"):
         job.top_up()
 
 

@@ -46,7 +46,7 @@ class Cluster:
     def drain(self, node_id: str, notice: Notice) -> None:
         self._answer()
         if node_id == "head":
-            raise Conflict("head is the head, and cannot be drained")
+            raise Conflict("head is the head node, which cannot be drained")
         if node_id not in self.here:
             raise NotFound(f"{node_id} is gone")
         self.drained.append((node_id, notice.id))

@@ -76,13 +76,13 @@ def test_kuberay_worker_groups_are_read_like_its_autoscaler_does() -> None:
         ("a: [", "not YAML"),
         ("a: 1", "neither available_node_types"),
         (LAUNCHER.replace("max_workers: 2", "max_workers: -2"), "available_node_types.demand.max_workers"),
-        (LAUNCHER.replace("{CPU: 4},", "{},"), "available_node_types.demand.resources.CPU is not there"),
+        (LAUNCHER.replace("{CPU: 4},", "{},"), "available_node_types.demand.resources.CPU is missing"),
         (LAUNCHER.replace("CPU: 4, GPU: 1", "CPU: four"), "spot.resources.CPU must be an amount"),
         (LAUNCHER.replace('"0.31"', "0.31"), 'usd-per-hour must be text: write "0.31"'),
-        (LAUNCHER.replace('"0.31"', '"cheap"'), "usd-per-hour must be dollars an hour"),
+        (LAUNCHER.replace('"0.31"', '"cheap"'), "usd-per-hour must be a price in dollars per hour"),
         (KUBERAY.replace("maxReplicas: 3", "maxReplicas: many"), r"workerGroupSpecs\[0\].maxReplicas"),
         (KUBERAY.replace("containers:", "pods:", 1), r"workerGroupSpecs\[0\].template.spec.containers"),
-        (KUBERAY.replace("cpu: ", "chip: "), r"workerGroupSpecs\[0\].*limits.cpu is not there"),
+        (KUBERAY.replace("cpu: ", "chip: "), r"workerGroupSpecs\[0\].*limits.cpu is missing"),
     ],
 )
 def test_invalid_file_is_refused_with_field_and_correction(text: str, message: str) -> None:

@@ -95,7 +95,7 @@ def test_cluster_of_another_version_refuses_jobs_with_what_to_do(
     assert answer.status_code == 503
     assert answer.json()["title"] == RayUnfit.title()
     assert theirs in answer.json()["detail"]
-    assert "install one version in both" in answer.json()["detail"]
+    assert "install the same version in both" in answer.json()["detail"]
     assert fault_of_cluster(cluster) == answer.json()["detail"]
     findings = {finding.part: finding for finding in examine(settings).findings}
     assert not findings["ray"].ok

@@ -117,7 +117,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a flat metric": (lambda: changed("metric", lambda m: m * 0 + 0.5), "metric"),
     "text in X": (lambda: changed("X", lambda x: x.astype(str)), "X"),
     "complex numbers": (lambda: changed("metric", lambda m: m + 1j), "metric"),
-    "objects": (lambda: changed("metric", lambda m: m.astype(object)), "metric is cut off, or has pickled"),
+    "objects": (lambda: changed("metric", lambda m: m.astype(object)), "metric is incomplete or has pickled"),
     "one dimension": (lambda: changed("metric", lambda m: m.ravel()), "metric"),
     "no steps": (lambda: changed("metric", lambda m: m[:, :0]), "metric"),
     "fewer steps than times": (lambda: changed("metric", lambda m: m[:, :5]), "do not match"),
@@ -185,7 +185,7 @@ def test_truncated_array_inside_a_valid_archive_is_named(tmp_path: Path) -> None
         for member in whole.namelist():
             content = whole.read(member)
             cut.writestr(member, content[: len(content) // 2] if member == "time.npy" else content)
-    with pytest.raises(TableError, match=r"cut\.npz: time is cut off"):
+    with pytest.raises(TableError, match=r"cut\.npz: time is incomplete"):
         load_table(tmp_path / "cut.npz")
 
 

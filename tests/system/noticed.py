@@ -80,7 +80,7 @@ def a_trial_is_moved_by_the_word_of_one_cloud_and_then_of_another(on_spot: OnSpo
     attempts = [attempt for _, attempt in on_spot.attempts(job)]
     assert [attempt.end for attempt in attempts] == ["preempted", "preempted", None]
     assert "AWS will terminate this spot instance" in attempts[0].reason
-    assert "Google preempts this machine" in attempts[1].reason
+    assert "Google will preempt this machine" in attempts[1].reason
     assert [attempt.bill["lost"] for attempt in attempts[:2]] == [0, 0]
     assert [attempt.from_step for attempt in attempts[1:]] == [attempt.to_step for attempt in attempts[:2]]
     on_spot.client.cancel(job)

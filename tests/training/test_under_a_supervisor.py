@@ -150,8 +150,8 @@ def test_artifacts_are_copied_before_the_report_returns(supervisor: Supervisor, 
 @pytest.mark.parametrize(
     ("artifacts", "reason"),
     [
-        ({"../plot.png": "small"}, "is not a name of an artifact"),
-        ({"": "small"}, "is not a name of an artifact"),
+        ({"../plot.png": "small"}, "is not a valid name for an artifact"),
+        ({"": "small"}, "is not a valid name for an artifact"),
         ({"a": "missing"}, "cannot be read"),
         ({"a": "."}, "not a regular file"),
         ({"a": "large"}, "more than 8388608 bytes"),

@@ -71,7 +71,7 @@ def test_temporary_storage_faults_only_delay_a_trial(
 LASTING: list[tuple[Any, int, str]] = [
     ("answer", 500, "out of order"),
     ("answer", 403, "credentials"),
-    ("answer", 507, "make room"),
+    ("answer", 507, "free space"),
     ("reset", 0, "network"),
 ]
 

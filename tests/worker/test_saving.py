@@ -141,8 +141,8 @@ def test_partial_checkpoint_is_removed_by_the_next_complete_save(drive: Any, fol
 
 # Each error with its advice and the number of tries. Errors that a wait cannot resolve are retried less often.
 TAKES_NO_MORE = [
-    (errno.ENOSPC, "make room", 4),
-    (errno.EDQUOT, "make room", 4),
+    (errno.ENOSPC, "free space", 4),
+    (errno.EDQUOT, "free space", 4),
     (errno.EACCES, "credentials", 4),
     (errno.EIO, "out of order", 7),
     (errno.ESTALE, "out of order", 7),
@@ -186,7 +186,7 @@ def test_unmounted_folder_does_not_restart_the_trial(
     driver = drive("counts")
     driver.begin(target_step=6, restore=5, restore_attempt=1)
     failed = driver.until_state("failed")
-    assert "mount it on every worker" in failed["error"]["message"]
+    assert "mount a folder on every worker" in failed["error"]["message"]
     assert driver.reports == []
     assert len(looks) == tries + 1, "and a last one for an older checkpoint"
 

@@ -97,7 +97,7 @@ class TrialArtifacts:
         if len(after) > max_files or sum(artifact.size_bytes for artifact in after.values()) > max_bytes:
             raise ArtifactsFull(
                 f"the trial would have {len(after)} artifacts of {sum(artifact.size_bytes for artifact in after.values())} bytes; it may have "
-                f"{max_files} of {max_bytes} bytes together"
+                f"at most {max_files} of {max_bytes} bytes together"
             )
         for name, data in files.items():
             self._storage.put_file(data, *self._where, added[name].stored_as, durably=True)
@@ -116,9 +116,9 @@ class TrialArtifacts:
                 self._storage.read(*self._where, artifact.stored_as) if size == artifact.size_bytes else b""
             )
         except FileNotFoundError as error:
-            raise ArtifactDamaged(f"{artifact.name} is missing in the storage") from error
+            raise ArtifactDamaged(f"the artifact {artifact.name} is missing from the storage") from error
         if len(data) != artifact.size_bytes or hashlib.sha256(data).hexdigest() != artifact.sha256:
-            raise ArtifactDamaged(f"{artifact.name} is damaged in the storage")
+            raise ArtifactDamaged(f"the artifact {artifact.name} is damaged in the storage")
         return data
 
     def _index(self, attempt: int) -> dict[str, Artifact]:
@@ -126,7 +126,7 @@ class TrialArtifacts:
             index = json.loads(self._storage.read(*self._where, f"a{attempt}.json"))
             if index["version"] != VERSION:
                 raise ValueError(
-                    f"it has version {index['version']}, and this release reads version {VERSION}"
+                    f"the index has version {index['version']}, but this release reads version {VERSION}"
                 )
             return {artifact.name: artifact for artifact in map(_parsed, index["artifacts"])}
         except (KeyError, TypeError, ValueError, RecursionError) as error:

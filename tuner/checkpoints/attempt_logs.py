@@ -81,7 +81,7 @@ class TrialLogs:
             header = json.loads(line)
             if header["version"] != VERSION:
                 raise ValueError(
-                    f"it has version {header['version']}, and this release reads version {VERSION}"
+                    f"the log has version {header['version']}, but this release reads version {VERSION}"
                 )
             head = int(header["head"])
             return Printed(

@@ -119,7 +119,7 @@ class CheckpointStore:
         (source / MANIFEST).unlink(missing_ok=True)
         files = [_describe(source, file) for file in sorted(source.rglob("*")) if file.is_file()]
         if not files:
-            raise FileNotFoundError(f"there is nothing to store in {source}")
+            raise FileNotFoundError(f"{source} has no files to store; write the checkpoint's files there")
         chunks = self._chunks_by(trial, attempt)
         in_chunks = [file for file in files if chunks.is_chunked(file["bytes"])]
         for file in in_chunks:

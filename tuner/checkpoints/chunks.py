@@ -97,7 +97,7 @@ def chunks_of(file: Mapping[str, Any]) -> list[Chunk]:
         return []
     folder, names = str(pieces["in"]), [str(name) for name in pieces["names"]]
     if not _FOLDER.fullmatch(folder) or not all(_NAME.fullmatch(name) for name in names):
-        raise ValueError(f"the chunks of {file['path']} do not have the names of chunks")
+        raise ValueError(f"the names of the chunks of {file['path']} are not valid")
     return [(folder, name) for name in names]
 
 

@@ -83,7 +83,7 @@ def _tags(text: str) -> dict[str, str]:
             )
         tags[match[1]] = match[2]
     if len(tags) > MAX_TAGS:
-        raise ValueError(f"TUNER_STORAGE_TAGS: has {len(tags)} tags; a file may have {MAX_TAGS}")
+        raise ValueError(f"TUNER_STORAGE_TAGS: lists {len(tags)} tags; a file may have at most {MAX_TAGS}")
     return tags
 
 
@@ -337,13 +337,13 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-FULL = "it is full: make room there, set checkpoint.keep lower, or let TUNER_STORAGE name another place"
-REFUSED = "it refuses access: the workers must be allowed to list, read, write and delete there; check their credentials"
-NOWHERE = "there is no such place: create the bucket or folder that TUNER_STORAGE names, and mount it on every worker"
-SILENT = (
-    "it does not answer: check that the workers reach it over the network, and the address they have of it"
+FULL = (
+    "the storage is full: free space there, set checkpoint.keep lower, or set TUNER_STORAGE to another place"
 )
-BUSY = "it is overloaded or out of order: resume the job when it works again, or set TUNER_STORAGE to another place"
+REFUSED = "the storage refuses access: the workers must be allowed to list, read, write and delete there; check their credentials"
+NOWHERE = "the path does not exist: create the bucket or folder that TUNER_STORAGE names, and mount a folder on every worker"
+SILENT = "the storage does not answer: check its address, and that the workers can reach it over the network"
+BUSY = "the storage is overloaded or out of order: resume the job when the storage works again, or set TUNER_STORAGE to another place"
 
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_WORDS = ("quota", "insufficientstorage", "insufficientcapacity", "storagefull", "no space left")

@@ -93,7 +93,9 @@ class Calls(ABC):
             if fields.get("kind") == "optuna" and "search_space" not in fields:
                 job["search_space"] = await self._recorded_space(job["trainable"], job["package"])
         elif space is not None or budget is not None or fields:
-            raise TypeError("keyword arguments describe the job of a function; put them into the dictionary")
+            raise TypeError(
+                "keyword arguments are allowed only with a function; put the fields into the job's dictionary"
+            )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return await self._ask_job("POST", "/v1/jobs", body=job, headers=headers, repeat=True)
 

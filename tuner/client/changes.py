@@ -26,10 +26,10 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
     """
     added = {name: value for name, value in more.items() if value is not None}
     if not added:
-        raise ValueError(f"say how much to add: {' or '.join(more)}")
+        raise ValueError(f"give the amount to add: {' or '.join(more)}")
     for name in added:
         if budget[name] is None:
-            raise ValueError(f"the job has no limit on {name} to which something could be added")
+            raise ValueError(f"the job's budget does not limit {name}, so nothing can be added to this limit")
     return {name: round(budget[name] + value, 6) for name, value in added.items()}
 
 

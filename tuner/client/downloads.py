@@ -83,7 +83,9 @@ async def download_file(http: Http, path: str, to: Path) -> Path:
         with partial.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != headers["ETag"].strip('"'):
-            raise _refused(0, "The download is damaged", f"{path} has another SHA-256; download it again")
+            raise _refused(
+                0, "The download is damaged", f"the SHA-256 of {path} does not match; download the file again"
+            )
         if to.is_dir():
             to = to / PurePosixPath(headers["Tuner-File"]).name
         os.replace(partial, to)
@@ -156,7 +158,9 @@ def _check(digests: Mapping[str, str], manifest: Mapping[str, Any]) -> None:
     expected = {file["path"]: file["sha256"] for file in manifest["files"]}
     if digests != expected:
         wrong = sorted(name for name in {*digests, *expected} if digests.get(name) != expected.get(name))
-        raise ValueError(f"{', '.join(wrong)}: damaged in the storage or on the way; download it again")
+        raise ValueError(
+            f"{', '.join(wrong)}: damaged in the storage or during the download; download the checkpoint again"
+        )
 
 
 def write_checked(folder: Path, name: str, content: bytes, sha256: str) -> None:
@@ -167,7 +171,9 @@ def write_checked(folder: Path, name: str, content: bytes, sha256: str) -> None:
             cannot be written.
     """
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise _refused(0, "The download is damaged", f"{name} does not match its digest; download it again")
+        raise _refused(
+            0, "The download is damaged", f"{name} does not match its digest; download the file again"
+        )
     if PurePosixPath(name).name != name or name.startswith("."):
         raise _refused(0, "The download is not valid", f"{name!r} is not the name of a file")
     try:

@@ -88,7 +88,7 @@ class _InPlace(ProgressDisplay):
 
 def silent_since(since: datetime) -> str:
     """Return a message that the service does not answer, with the time of its last answer."""
-    return f"The service has not answered since {since:%H:%M:%S}; trying again. The job runs on without it."
+    return f"The service has not answered since {since:%H:%M:%S}; trying again. The job continues without the service."
 
 
 def line_of(job: Any) -> str:

@@ -52,7 +52,9 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            fix = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+            fix = (
+                f"; did you mean {near[0]!r}?" if near else f"; the known ones are {', '.join(sorted(known))}"
+            )
             raise TypeError(f"unexpected keyword argument {name!r}{fix}")
 
 
@@ -166,7 +168,9 @@ class Http(ABC):
         try:
             return kind.model_validate(response.json())
         except ValueError as error:
-            detail = f"{self.url}{path} is not an answer of this service: {response.text[:200]}"
+            detail = (
+                f"{self.url}{path} returned an answer that is not from this service: {response.text[:200]}"
+            )
             raise ApiError(_invalid_answer(response.status_code, detail), path=path) from error
 
     async def pages(

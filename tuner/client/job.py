@@ -189,7 +189,7 @@ def chosen(kind: Kind | None) -> list[Kind]:
     if kind not in NEEDS:
         near = get_close_matches(str(kind), NEEDS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no plot {kind!r}; the plots are {', '.join(NEEDS)}{hint}")
+        raise ValueError(f"{kind!r} is not a plot; the plots are {', '.join(NEEDS)}{hint}")
     return [kind]
 
 

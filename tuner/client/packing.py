@@ -34,7 +34,9 @@ def packed(path: Path) -> tuple[str, bytes]:
     top = path.parent if path.is_file() or (path / "__init__.py").exists() else path
     files = [path] if path.is_file() else _files(path)
     if not any(file.suffix == ".py" for file in files):
-        raise ValueError(f"{path} has no .py file: name a folder with Python, a .py file, a .zip or a .whl")
+        raise ValueError(
+            f"{path} has no .py file: name a folder with .py files, a .py file, a .zip or a .whl"
+        )
     return _name(path.stem), _zipped({file.relative_to(top).as_posix(): file.read_bytes() for file in files})
 
 
@@ -161,7 +163,7 @@ def _by_value(function: Callable[..., Any]) -> tuple[bytes, Set[str]]:
         Pickler(data).dump(function)
     except Exception as error:  # `__reduce__` of any object may raise anything
         raise ValueError(
-            f"{function.__name__} uses something that cannot be sent: {error}; create it inside the function"
+            f"{function.__name__} uses an object that cannot be pickled: {error}; create the object inside the function"
         ) from error
     finally:
         if is_named:

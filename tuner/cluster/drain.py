@@ -106,7 +106,7 @@ class Gcs:
             Conflict: The node is the head, or Ray refuses.
         """
         if self.node(node_id).is_head:
-            raise Conflict(f"{node_id} is the head, and cannot be drained")
+            raise Conflict(f"{node_id} is the head node, which cannot be drained")
         reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         accepted, refusal = self._call(
             "drain_node", node_id, reason, notice.text, notice.deadline // MS, timeout=ANSWER_S

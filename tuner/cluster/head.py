@@ -211,7 +211,7 @@ class LocalHead:
                     ended = (
                         f"ended with status {process.returncode}"
                         if process.returncode
-                        else "is not ready in time"
+                        else "was not ready in time"
                     )
                     raise RayUnavailable(f"the local Ray head {ended}: {tail(self._log_path)}")
                 time.sleep(0.05)

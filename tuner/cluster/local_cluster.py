@@ -95,7 +95,7 @@ class LocalCluster:
                 self._own_head = STARTING
                 self._write()
             self._join()
-            changes.append("the head ended; all nodes join the new one")
+            changes.append("the head ended; all nodes join the new head")
         if self._joined is not None:
             self._watch.keep(self._joined)
         alive = self._alive()
@@ -199,8 +199,8 @@ class LocalCluster:
         after = RETRY_S if began else self._replace_after_s
         if after is not None:
             self._due[node.spec.name] = now + after
-        comes = "" if after is None else f", and started again in {after:g} s"
-        return f"{node.spec.name} {'did not start' if began else 'is gone'}{comes}"
+        comes = "" if after is None else f", and will be started again in {after:g} s"
+        return f"{node.spec.name} {'did not start' if began else 'has ended'}{comes}"
 
     def _end(self) -> None:
         """End all nodes at the same time, then the head if it was started for this cluster and has not been replaced by another one."""

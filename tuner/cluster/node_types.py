@@ -156,7 +156,7 @@ def read_node_types(text: str, name: str) -> NodeTypes:
     if not clusters:
         raise BadFile(
             f"{name} has neither available_node_types, as Ray's cluster files do, nor an object of kind RayCluster: "
-            "name the file that the cluster's autoscaler is given"
+            "name the configuration file of the cluster's autoscaler"
         )
     types = [node_type for cluster in clusters for node_type in reader.of_kuberay(cluster)]
     return NodeTypes(tuple(types), sum(node_type.at_most for node_type in types))
@@ -180,7 +180,7 @@ class _Reader:
                 continue
             has = self._mapping(node_type.get("resources") or {}, f"{where}.resources")
             if "CPU" not in has:
-                fix = "is not there: write how many CPUs such a machine has for Ray, such as resources: {CPU: 4}"
+                fix = "is missing: write how many CPUs of such a machine Ray may use, such as resources: {CPU: 4}"
                 raise self._bad(f"{where}.resources.CPU", fix)
             size = [
                 self._amount(has.get(name, 0), f"{where}.resources.{name}")
@@ -206,7 +206,9 @@ class _Reader:
         hosts = self._count(group.get("numOfHosts", 1), f"{where}.numOfHosts")
         amounts = self._of_pod(group, where)
         if "CPU" not in amounts:
-            fix = "is not there: write a limit of CPUs for the container of Ray, by which its autoscaler goes"
+            fix = (
+                "is missing: set a CPU limit for the Ray container, because Ray's autoscaler reads the limit"
+            )
             raise self._bad(f"{where}.template.spec.containers[0].resources.limits.cpu", fix)
         labels = self._labels(group.get("labels") or {}, f"{where}.labels")
         # Round up, as Ray's autoscaler does.
@@ -225,7 +227,7 @@ class _Reader:
             pod = group["template"]["spec"]["containers"][0].get("resources") or {}
         except (KeyError, IndexError, TypeError, AttributeError):
             raise self._bad(
-                f"{where}.template.spec.containers", "has no container: add the container of Ray"
+                f"{where}.template.spec.containers", "has no container: add the Ray container"
             ) from None
         start = self._mapping(group.get("rayStartParams") or {}, f"{where}.rayStartParams")
         sources = [(here, pod.get("requests") or {}), (here, pod.get("limits") or {})]
@@ -276,7 +278,8 @@ class _Reader:
         price_text = labels.get(its.PRICE)
         if price_text is not None and its.usd_per_hour(labels) is None:
             raise self._bad(
-                f"{where}.{its.PRICE}", f"must be dollars an hour, such as 0.0948, not {price_text!r}"
+                f"{where}.{its.PRICE}",
+                f"must be a price in dollars per hour, such as 0.0948, not {price_text!r}",
             )
         return dict(labels)
 

@@ -84,7 +84,7 @@ class MachineWatch:
                     self._note(error.detail)
                     is_left = time.monotonic() < answered_at + self._silent_s
                 if self._nodes and not is_left:
-                    log.info("the nodes of this machine are gone")
+                    log.info("all nodes on this machine have ended")
                     self._release()
                     return
                 time.sleep(min(self._look_s, LOOK_NOTICED_S) if self._current else self._look_s)

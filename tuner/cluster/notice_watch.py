@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> 
             if sources.cloud == "detect":
                 sources = replace(sources, cloud=detect(sources))
             if sources.cloud is None:
-                log.info("no cloud gives preemption notices to this machine: there is nothing to watch")
+                log.info("no cloud sends preemption notices to this machine: nothing to watch")
                 return NO_CLOUD
         _watch(args, sources)
     return 0
@@ -48,32 +48,40 @@ def main(argv: list[str] | None = None, *, detect_s: float = USUAL.detect_s) -> 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tuner.cluster.notice_watch",
-        description="Listens for notices for this machine and tells the cluster's nodes on it.",
+        description="Watch for preemption notices for this machine, and notify the cluster's nodes on it.",
     )
-    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="the Ray cluster's head")
     parser.add_argument(
-        "--node-id", default="", help="tell this node alone; else all of the cluster that are on this machine"
+        "--address", required=True, metavar="HOST:PORT", help="address of the Ray cluster's head"
     )
-    parser.add_argument("--cloud", choices=CLOUDS, default="detect", help="whose metadata service to ask")
-    parser.add_argument("--metadata-url", type=_url, help="where it is, if not where clouds have it")
+    parser.add_argument(
+        "--node-id",
+        default="",
+        help="notify only this node; default: all nodes of the cluster on this machine",
+    )
+    parser.add_argument(
+        "--cloud", choices=CLOUDS, default="detect", help="the cloud whose metadata service is read"
+    )
+    parser.add_argument(
+        "--metadata-url", type=_url, help="URL of the metadata service; default: the cloud's own"
+    )
     parser.add_argument(
         "--gcp-lead",
         type=_seconds,
         default=USUAL.gcp_lead_s,
         metavar="SECONDS",
-        help="the preemption notice duration of this machine",
+        help="time between a notice of Google and the preemption",
     )
     parser.add_argument(
         "--grace",
         type=_seconds,
         metavar="SECONDS",
-        help="in a pod: SIGTERM is a notice, and this long after it everything here is killed",
+        help="in a pod: SIGTERM is the notice, and all processes are killed this long after it",
     )
     parser.add_argument(
         "--release",
         action="store_true",
         help="once the nodes have ended, let the cloud (Azure) take the machine at once; "
-        "only where nothing else needs it",
+        "use this only if nothing else needs the machine",
     )
     return parser
 
@@ -120,7 +128,7 @@ def _seconds(text: str) -> float:
 
 def _url(text: str) -> str:
     if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"{text!r} does not begin with http://")
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with http:// or https://")
     return text.rstrip("/")
 
 

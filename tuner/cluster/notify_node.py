@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--deadline", required=True, type=int, help="nanoseconds since 1970")
     args = parser.parse_args()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    text = f"node {args.node_id[:12]} is taken away by its operator"
+    text = f"node {args.node_id[:12]} will be taken away by its operator"
     notice = Notice(f"operator/{args.deadline}", Instant(args.deadline), text)
     try:
         notify(args.node_id, notice)

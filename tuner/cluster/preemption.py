@@ -35,7 +35,7 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     """
     running = head.running()
     if running is None:
-        raise RayUnavailable("the cluster's head is gone")
+        raise RayUnavailable("the head of the local cluster has ended")
     # Ray reads these variables when it connects.
     os.environ.update(
         {
@@ -47,7 +47,7 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     from tuner.cluster.drain import give_notice
 
     deadline = Instant(time.time_ns() + notice_ns)
-    text = f"{node.name} is taken away by its operator"
+    text = f"{node.name} will be taken away by its operator"
     notice = Notice(f"operator/{node.session}", deadline, text)
     give_notice(running.address, node.node_id, notice)
     return deadline

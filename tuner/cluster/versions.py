@@ -27,9 +27,7 @@ def version_mismatch(dashboard: Dashboard) -> str | None:
     """
     theirs, ours = ray_of(dashboard), version("ray")
     if theirs != ours:
-        return (
-            f"{dashboard.url} has Ray {theirs}, but the service has Ray {ours}: install one version in both"
-        )
+        return f"{dashboard.url} has Ray {theirs}, but the service has Ray {ours}: install the same version in both"
     try:
         facts: dict[str, Any] = dashboard.get("/api/v0/cluster_metadata")["data"]
         their_python = facts.get("pythonVersion") or facts.get("python_version")
@@ -38,7 +36,7 @@ def version_mismatch(dashboard: Dashboard) -> str | None:
     our_python = platform.python_version()
     if their_python is not None and str(their_python).split(".")[:2] != our_python.split(".")[:2]:
         return (
-            f"{dashboard.url} has Python {their_python}, but the service has Python {our_python}: install one version in both, "
-            "such as by one image for the service and all nodes"
+            f"{dashboard.url} has Python {their_python}, but the service has Python {our_python}: install the same version in both, "
+            "for example with one image for the service and all nodes"
         )
     return None

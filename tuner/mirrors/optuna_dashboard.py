@@ -98,5 +98,5 @@ def _folder() -> Path:
 def _check(text: str, words: Iterable[str]) -> None:
     if any(word not in text for word in words):
         raise ValueError(
-            f"optuna-dashboard {version('optuna-dashboard')} cannot be mounted; install one from 0.21 on, before 0.22"
+            f"optuna-dashboard {version('optuna-dashboard')} cannot be mounted; install a version from 0.21 up to, but not including, 0.22"
         )

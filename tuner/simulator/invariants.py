@@ -65,7 +65,7 @@ class Invariants:
         for where in changed:
             left = self._open.pop(where, FREE)
             if not left.nothing:
-                _broken("I4", f"the hold of {where} is resolved except for {left}")
+                _broken("I4", f"the hold of {where} was settled, but {left} of it is still open")
         self._check_ended(committed)
         self._check_account(tables, before)
 
@@ -82,9 +82,9 @@ class Invariants:
     def _on_resolved(self, where: Slice, entry: Entry) -> None:
         left = self._open.get(where)
         if left is None:
-            _broken("I4", f"{entry.id} resolves what is not held, or not any more")
+            _broken("I4", f"{entry.id} settles a hold that does not exist or is settled already")
         if not entry.cost.fits(left):
-            _broken("I4", f"{entry.id} is {entry.cost}, of a hold of which {left} is left")
+            _broken("I4", f"{entry.id} settles {entry.cost}, but only {left} of its hold is left")
         self._open[where] = left - entry.cost
         if entry.entry == "post":
             self._posted = self._posted + entry.cost
@@ -94,7 +94,7 @@ class Invariants:
             last = (row.trial, row.attempt, self._slices.get((row.trial, row.attempt), 0))
             # Settling a hold of zero writes no ledger entry, so the hold may still be in `_open`.
             if row.ended_at is not None and not self._open.pop(last, FREE).nothing:
-                _broken("I4", f"attempt {row.attempt} of {row.trial} ended, its hold did not")
+                _broken("I4", f"attempt {row.attempt} of {row.trial} ended, but its hold is still open")
 
     def _check_account(self, tables: Tables, before: Cost) -> None:
         account = tables.account
@@ -104,11 +104,13 @@ class Invariants:
             held,
             held_gpu_ms,
         ):
-            _broken("I1", f"{account} is not what the entries add up to: {self._posted}, {held} µ$ held")
+            _broken(
+                "I1", f"{account} differs from the sum of its entries: {self._posted} posted, {held} µ$ held"
+            )
         if not (account.posted + account.held).fits(account.limit):
-            _broken("I2", f"{account} is over its limit")
+            _broken("I2", f"{account} exceeds its limit")
         if not before.fits(account.posted):
-            _broken("I3", f"posted fell from {before} to {account.posted}")
+            _broken("I3", f"the posted amount fell from {before} to {account.posted}")
         for cost in (account.posted, account.held):
             if min(cost.usd.micro_usd, cost.gpu_ms) < 0 or max(cost.usd.micro_usd, cost.gpu_ms) >= LARGEST:
                 _broken("I11", f"{account} is out of range")
@@ -119,14 +121,14 @@ class Invariants:
         loop = run.loop
         leases = {(lease.trial, lease.attempt, lease.slice) for lease in loop.leases.values()}
         if leases != set(self._open):
-            _broken("I6", f"held are {sorted(self._open)}, attempts there are {sorted(leases)}")
+            _broken("I6", f"the open holds are {sorted(self._open)}, but the leases are {sorted(leases)}")
         for attempt in filter(None, (worker.busy for worker in run.fleet.workers)):
             lease = loop.leases.get(attempt.given.trial)
             mine = lease is not None and lease.attempt == attempt.given.attempt
             if lease is None or not mine or attempt.lease_ns > lease.lease_ns:
                 _broken("I6", f"attempt {attempt.given.attempt} of {attempt.given.trial} runs without a hold")
         if loop.end is not None and self._open:
-            _broken("I9", f"the job ended, and {sorted(self._open)} is held")
+            _broken("I9", f"the job ended, but {sorted(self._open)} are still held")
         self._check_time(run)
 
     def _check_time(self, run: SimulatedRun) -> None:
@@ -140,7 +142,7 @@ class Invariants:
         if self._posted.usd.micro_usd > paid.usd.micro_usd + len(self._slices):
             _broken(
                 "I5",
-                f"{self._posted} was posted in {run.clock.elapsed_ns()} ns of {run.loop_config.concurrency} workers",
+                f"{self._posted} was posted, more than {run.clock.elapsed_ns()} ns of {run.loop_config.concurrency} workers cost",
             )
 
     # At the end
@@ -159,14 +161,17 @@ class Invariants:
                 if not is_open:
                     tx.settle(hold.id, {"lost": hold.cost}, at=hold.ends_at)
                 if not again or tx.account() != before or tx.committed.entries:
-                    _broken("I7", f"the hold {hold.id}, placed again, changes the account")
+                    _broken("I7", f"placing the hold {hold.id} a second time changed the account")
 
     def _check_replay(self, run: SimulatedRun) -> None:
         state = rebuilt(run.loop, run)
         for name in State.__dataclass_fields__:
             there, rebuilt_value = getattr(run.loop.state, name), getattr(state, name)
             if name != "changed" and there != rebuilt_value:
-                _broken("I8", f"state.{name} is {str(there)[:200]}, by its events {str(rebuilt_value)[:200]}")
+                _broken(
+                    "I8",
+                    f"state.{name} is {str(there)[:200]}, but replaying the events gives {str(rebuilt_value)[:200]}",
+                )
 
 
 def watch(run: SimulatedRun) -> Invariants:
@@ -208,14 +213,16 @@ def check_books(tables: Tables) -> None:
             bill = bills.setdefault((entry.trial, entry.attempt), {})
             bill[entry.kind] = bill.get(entry.kind, FREE) + entry.cost
     if (posted, held) != (tables.account.posted, tables.account.held):
-        _broken("I1", f"{tables.account} is not what all entries add up to: {posted}, {held} held")
+        _broken("I1", f"{tables.account} differs from the sum of all entries: {posted} posted, {held} held")
     for where, bill in bills.items():
         wrong = {kind: cost for kind, cost in bill.items() if not FREE.fits(cost)}
         if wrong:
-            _broken("I11", f"the bill of {where} has {wrong}")
+            _broken("I11", f"the bill of {where} has negative amounts: {wrong}")
         ended = tables.attempts.get(where)
         if ended is not None and ended.ended_at is not None and _sum(ended.costs) != _sum(bill):
-            _broken("I1", f"the attempt {where} is down with {ended.costs}, its entries say {bill}")
+            _broken(
+                "I1", f"the attempt {where} is recorded with {ended.costs}, but its entries add up to {bill}"
+            )
 
 
 def _sum(costs: object) -> dict[str, Cost]:

@@ -65,7 +65,7 @@ def _arrays(path: Path) -> Arrays:
                     arrays[name] = np.asarray(archive[name])
                 except Exception as error:  # the npy reader raises many kinds of errors, as above
                     raise ValueError(
-                        f"{name} is cut off, or has pickled objects ({error}): write plain numbers"
+                        f"{name} is incomplete or has pickled objects ({error}): store plain numbers"
                     ) from error
             elif name in NEEDED:
                 raise ValueError(f"has no array {name!r}: add it")
@@ -117,7 +117,9 @@ def _numbers(arrays: Arrays, name: str, *, ndim: int = 2) -> Floats:
 def _finite(name: str, array: Floats) -> Floats:
     if not np.isfinite(array).all():
         at = np.argwhere(~np.isfinite(array))[0].tolist()
-        raise ValueError(f"{name}{at} is {array[tuple(at)]}: every value must be finite; leave such rows out")
+        raise ValueError(
+            f"{name}{at} is {array[tuple(at)]}: every value must be finite; leave out rows with other values"
+        )
     return array
 
 
@@ -179,10 +181,14 @@ def _parameter(row: Row) -> tuple[str, Float | Int]:
     """
     name, low, high, scale, kind = row
     if name.startswith(COMPLEMENT):
-        raise ValueError(f"meta: {name!r}: names do not begin with {COMPLEMENT!r}, which is kept for lin1m")
+        raise ValueError(
+            f"meta: {name!r}: names must not begin with {COMPLEMENT!r}, which is reserved for lin1m"
+        )
     if kind == "int":
         if scale == "lin1m" or low != int(low) or high != int(high):
-            raise ValueError(f"meta: {name!r}: an int needs whole bounds, and the scale lin or log")
+            raise ValueError(
+                f"meta: {name!r}: a parameter of type int needs whole bounds and the scale lin or log"
+            )
         return name, Int(int(low), int(high), log=scale == "log")
     if scale == "lin1m":
         return f"{COMPLEMENT}{name}", Float(1 - high, 1 - low, log=True)

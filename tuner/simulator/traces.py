@@ -115,7 +115,7 @@ def drawn(path: Path | str, *, seed: int) -> tuple[Trace, int]:
     """
     usable = [trace for trace in load_traces(path) if trace.is_usable]
     if not usable:
-        raise TraceError(f"{path}: no node is ever up for longer than the notice: take another trace")
+        raise TraceError(f"{path}: no node is up for longer than the preemption notice: use another trace")
     rng = Random(f"preemptions/{seed}")
     trace = rng.choice(usable)
     return trace, rng.randrange(trace.length_ns)
@@ -131,11 +131,13 @@ def load_traces(path: Path | str) -> list[Trace]:
     if not Path(path).exists():
         if str(path) not in shipped:
             names = ", ".join(sorted(shipped))
-            raise TraceError(f"{path}: there is no such file: name one, or a trace that is shipped: {names}")
+            raise TraceError(
+                f"{path}: the file does not exist: name a file, or a trace that tuner includes: {names}"
+            )
         path = shipped[str(path)]
     try:
         if Path(path).stat().st_size > MAX_BYTES:
-            raise ValueError(f"is larger than {MAX_BYTES} bytes: keep the traces that are needed")
+            raise ValueError(f"is larger than {MAX_BYTES} bytes: keep only the traces that you need")
         return _traces(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise TraceError(f"{path}: {error}") from error
@@ -162,13 +164,15 @@ def _traces(text: str) -> list[Trace]:
         {"start_s", "end_s"} <= columns or "time_s" in columns
     ):
         raise ValueError(
-            "line 1: must name the columns trace_id, start_s, end_s and available, or trace_id, time_s and available"
+            "line 1: the header must name the columns trace_id, start_s, end_s and available, or trace_id, time_s and available"
         )
     groups: dict[str, list[tuple[int, dict[str, str]]]] = {}
     try:
         for row in reader:
             if None in row or None in row.values():
-                raise ValueError(f"line {reader.line_num}: does not have as many fields as the header")
+                raise ValueError(
+                    f"line {reader.line_num}: the row does not have as many fields as the header"
+                )
             groups.setdefault(row["trace_id"], []).append((reader.line_num, row))
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num} or the one after: {error}") from error
@@ -190,7 +194,7 @@ def _intervals(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Segment]:
             raise ValueError(f"line {line}: end_s is not after start_s: give each interval a length")
         if begin - zero < last:
             raise ValueError(
-                f"line {line}: begins before the interval above ends: sort them, and remove overlaps"
+                f"line {line}: the interval begins before the previous one ends: sort the intervals, and remove overlaps"
             )
         if begin - zero > last:
             yield last, begin - zero, 0
@@ -205,7 +209,7 @@ def _counts(rows: list[tuple[int, dict[str, str]]]) -> Iterator[Segment]:
     for (line, _), (change, following) in zip(rows[1:], itertools.pairwise(changes), strict=True):
         begin, end = round(change.time_s * NS) - zero, round(following.time_s * NS) - zero
         if end < begin:
-            raise ValueError(f"line {line}: time_s goes back: sort the changes by time")
+            raise ValueError(f"line {line}: time_s is less than in the row above: sort the changes by time")
         if end > begin:
             yield begin, end, change.available
             length = end

@@ -215,7 +215,9 @@ class SimulatedAttempt:
         if self.lease_ns > self._used_ns():  # the lease was extended after this call was scheduled
             self._later(rest_ns, act)
             return
-        self._end("paused", AttemptFailure("lease", "", "the lease ended before the step did"))
+        self._end(
+            "paused", AttemptFailure("lease", "", "the attempt's lease ended before the step was finished")
+        )
 
     def _restore(self) -> None:
         self._switch("restore")

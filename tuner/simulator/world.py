@@ -159,7 +159,7 @@ class SimulatedRun:
             if self.loop.end is not None:
                 return
             if not self.clock.run_next():
-                raise RuntimeError(f"the job came to a halt: {self.loop.state.active=}")
+                raise RuntimeError(f"the job does not make progress: {self.loop.state.active=}")
         raise RuntimeError(f"the job did not end in {turns_max} turns")
 
     def top_up(self, budget: Budget) -> None:
@@ -302,7 +302,7 @@ class SimulatedRun:
 
     def _notice_death(self, loop: Loop, given: Assignment, *, preempted: bool) -> None:
         if loop is self.loop and loop.end is None:
-            why = "its machine was taken away" if preempted else "the worker died"
+            why = "the machine was preempted" if preempted else "the worker died"
             loop.lost(given.trial, given.attempt, why, preempted=preempted)
             self.on_turn()
 

@@ -145,7 +145,7 @@ def recompute(model: M, every: int = 1) -> M:
     )
     if len(blocks) < 2:
         raise ValueError(
-            "the model has no nn.Sequential or nn.ModuleList of blocks; give the part that has one"
+            "the model has no nn.Sequential or nn.ModuleList of blocks; pass the part of the model that has one"
         )
     for block in [*blocks][::every]:
         # Use a bound method instead of a partial, because a deep copy of the model binds the method to the copied block. So the copy calls

@@ -107,7 +107,7 @@ def stage(staging: Path, step: int, files: Mapping[str, bytes]) -> None:
 
 def _content(name: object, path: str | Path) -> bytes:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ArtifactRefused(f"{name!r:.120} is not a name of an artifact: {NAMED}")
+        raise ArtifactRefused(f"{name!r:.120} is not a valid name for an artifact: {NAMED}")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, TypeError, ValueError) as error:
@@ -121,11 +121,11 @@ def _content(name: object, path: str | Path) -> bytes:
 def read_bounded(handle: int, name: str) -> bytes:
     """Return the content of an open file. Raise ArtifactRefused if it is not a regular file or has more than `MAX_FILE_BYTES`."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-        raise ArtifactRefused(f"artifact {name}: it is not a regular file")
+        raise ArtifactRefused(f"artifact {name} is not a regular file")
     chunks, size = [], 0
     while chunk := os.read(handle, 1 << 20):
         chunks.append(chunk)
         size += len(chunk)
         if size > MAX_FILE_BYTES:
-            raise ArtifactRefused(f"artifact {name}: it has more than {MAX_FILE_BYTES} bytes")
+            raise ArtifactRefused(f"artifact {name} has more than {MAX_FILE_BYTES} bytes")
     return b"".join(chunks)

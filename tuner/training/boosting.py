@@ -59,7 +59,7 @@ def TunerCallback(*metrics: str, every: int = 1, artifacts_dir: str | Path | Non
 class _LightGBMCallback:
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         if every < 1:
-            raise ValueError(f"every is {every}; name at least one boosting round")
+            raise ValueError(f"every is {every}; give at least one boosting round")
         # LightGBM sorts callbacks by `order`. This one comes after those that print and record, and before early stopping, so that the last
         # step is reported. LightGBM reads `order` only from the instance, not from the class.
         self.order = 25
@@ -90,7 +90,9 @@ class _LightGBMCallback:
         """
         for callback in callbacks:
             if not callable(callback):
-                raise TypeError(f"{callback!r} is not a callback of LightGBM; others need no `continuing`")
+                raise TypeError(
+                    f"{callback!r} is not a callback of LightGBM; callbacks of other libraries do not need `continuing`"
+                )
         before = [callback for callback in callbacks if getattr(callback, "before_iteration", False)]
         after = [callback for callback in callbacks if callback not in before]
         # Callbacks without `order` come first, in the order in which they were passed, as in LightGBM.
@@ -149,7 +151,7 @@ class _LightGBMCallback:
         missing = [name for name in self._names if name not in scores]
         if missing:
             raise ValueError(
-                f"{', '.join(missing)}: not evaluated; the evaluated metrics are {', '.join(scores) or 'none'}"
+                f"training did not evaluate {', '.join(missing)}; the evaluated metrics are {', '.join(scores) or 'none'}"
             )
         reported = {name: scores[name] for name in self._names or scores}
         if self._run.report(reported, last=last):

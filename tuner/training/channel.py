@@ -218,7 +218,7 @@ def _encoded(message: Mapping[str, Any]) -> bytes:
     data = json.dumps({**message, "t": time.monotonic_ns()}).encode()
     if len(data) > MAX_MESSAGE_BYTES:
         raise MetricsRefused(
-            f"a report of {len(data)} bytes is too large; report at most {MAX_MESSAGE_BYTES}"
+            f"a report of {len(data)} bytes is too large; report at most {MAX_MESSAGE_BYTES} bytes"
         )
     return data
 

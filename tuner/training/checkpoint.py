@@ -19,9 +19,7 @@ from tuner.training.channel import STATE_FILE
 from tuner.training.seeding import seed_everything
 
 ALL_THREADS_BYTES = 64 << 20
-AS_BEFORE = (
-    "build the same parts from the same config as the run that saved it, or begin a new trial or directory"
-)
+AS_BEFORE = "build the same parts from the same config as the run that saved the checkpoint, or begin a new trial or directory"
 
 
 class Stateful(Protocol):

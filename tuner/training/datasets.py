@@ -52,7 +52,7 @@ WAIT_S = 0.2  # time between two checks whether another process has finished its
 HTTP_SILENCE_S = 60
 CREDENTIALS = (
     "A trial has the credentials of its machine's role, and those that the operator passes with TUNER_PASS_ENV. "
-    "For a public bucket, give dataset(url, anon=True)"
+    "For a public bucket, call dataset(url, anon=True)"
 )
 _locked: dict[str, Path] = {}  # the datasets of this process. It holds their locks until it ends.
 _locks: list[int] = []
@@ -170,7 +170,7 @@ class DatasetCache:
         """
         if size > self._limit_bytes:
             raise DatasetRefused(
-                f"the dataset has {size} bytes or more, and the cache may have {self._limit_bytes}; have the operator raise "
+                f"the dataset has at least {size} bytes, but the cache may have only {self._limit_bytes} bytes; have the operator raise "
                 f"{CACHE_GIB}, or read less data"
             )
         lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -188,7 +188,7 @@ class DatasetCache:
             in_use = sum(sizes.values())
             if in_use + size > self._limit_bytes:
                 raise DatasetRefused(
-                    f"the dataset has {size} bytes or more, and other trials use {in_use} of the {self._limit_bytes} bytes of the cache; "
+                    f"the dataset has at least {size} bytes, and other trials use {in_use} of the {self._limit_bytes} bytes of the cache; "
                     f"have the operator raise {CACHE_GIB}, or run fewer trials with other data at once"
                 )
             (entry / "size").write_text(str(size))
@@ -348,7 +348,7 @@ def _file_system(url: str, options: dict[str, Any], loop: object) -> tuple[Any, 
     try:
         kind = fsspec.get_filesystem_class(scheme)
     except ValueError as error:
-        raise DatasetRefused(f"{scheme}:// is not a kind of URL that fsspec knows: {error}") from error
+        raise DatasetRefused(f"{scheme}:// is not a URL scheme that fsspec supports: {error}") from error
     if kind.async_impl:  # other file systems, such as sftp, pass these options to a client that refuses them
         options |= {"loop": loop, "use_listings_cache": False}
     file_system, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)

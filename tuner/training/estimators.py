@@ -69,7 +69,7 @@ class EstimatorState:
         """
         for what, now in self._origin().items():
             if state[what] != now:
-                raise ValueError(f"it was saved with {what} {state[what]}, but this process has {now}")
+                raise ValueError(f"the state was saved with {what} {state[what]}, but this process has {now}")
         decoder = _Decoder()
         decoder.change(self._estimator, state["attributes"])
         decoder.finish()

@@ -448,7 +448,7 @@ def _quantize_int4(source: Path, path: Path) -> None:
     if all(node.op_type != "MatMulNBits" for node in quantizer.model.model.graph.node):
         raise ExportFailed(
             "nothing_to_quantize",
-            "the module has no product with a constant matrix whose weights could be stored in 4 bits: convolutions keep 32 bits; use int8-dynamic",
+            "int4-weight changes only the weights of matrix products, such as Linear layers, and the module has none; use int8-dynamic",
         )
     quantizer.model.save_model_to_file(str(path))
 

@@ -124,7 +124,7 @@ class TunerCallback(Callback):
         if missing:
             names = ", ".join(sorted(logged)) or "none"
             raise ValueError(
-                f"{', '.join(missing)}: not logged by the end of epoch {trainer.current_epoch}; the logged metrics are {names}"
+                f"the module did not log {', '.join(missing)} by the end of epoch {trainer.current_epoch}; the logged metrics are {names}"
             )
         if self._run.report({name: logged[name] for name in self._names or logged}):
             self._stops = trainer.should_stop

@@ -355,7 +355,7 @@ def efficient_loader(
     """
     if refused := sorted(CHOOSES_EXAMPLES & more.keys()):
         raise TypeError(
-            f"efficient_loader does not take {', '.join(refused)}: it chooses the examples of a batch itself, so that it can continue"
+            f"efficient_loader does not take {', '.join(refused)}: it chooses the examples of a batch itself, so that a trial can resume"
         )
     if "num_workers" in more:
         if workers is not None:

@@ -42,7 +42,7 @@ class Prepared(Generic[P, R]):
             key = json.dumps(bound.arguments, sort_keys=True)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"the arguments of {self._function.__name__} must be plain values, as the job's constants are: {error}"
+                f"the arguments of {self._function.__name__} must be plain values, like the job's constants: {error}"
             ) from error
         if key not in self._results:
             with _repeatable():

@@ -20,8 +20,8 @@ from tuner.training.environments import NO_ARTIFACTS, Artifacts, Home
 REPLY_TIMEOUT = timedelta(days=7)
 BLOCK_BYTES = 64 << 20  # files are sent to another node in blocks of this size
 NOT_JOINED = (
-    "this trial has {count} processes, which have not joined: call torch.distributed.init_process_group() before SpotSafe, or give the "
-    "job processes_per_node: 1"
+    "this trial has {count} processes, which have not joined a process group: call torch.distributed.init_process_group() before "
+    "SpotSafe, or give the job processes_per_node: 1"
 )
 
 

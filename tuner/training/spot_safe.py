@@ -127,7 +127,9 @@ class SpotSafe:
         self._check_open()
         self._total = self._home.max_step if self._home.max_step is not None else total
         if self._total is None and self._is_alone:
-            raise ValueError("say how many steps there are: run.steps(10), or SpotSafe(steps=10, ...)")
+            raise ValueError(
+                "the number of steps is not known: call run.steps(10), or SpotSafe(steps=10, ...)"
+            )
         return self._steps(self._total)
 
     def _steps(self, last: int | None) -> Iterator[int]:
@@ -175,7 +177,7 @@ class SpotSafe:
         if default is None:
             names = ", ".join(proxies) or "none"
             raise KeyError(
-                f"{name!r} is not in the job's fidelity.proxies, which has {names}; name it there, or give a default: "
+                f"{name!r} is not in the job's fidelity.proxies, which has {names}; add it there, or give a default: "
                 f"run.fidelity({name!r}, 1.0)"
             )
         return default
@@ -194,7 +196,7 @@ class SpotSafe:
         price = self._home.usd_per_hour if usd_per_hour is None else usd_per_hour
         if price is None:
             raise ValueError(
-                "only the service knows the price of the machine; in a script, give it: run.usd_per_million(latency, usd_per_hour=0.2)"
+                "only the service knows the price of the machine; in a script, pass the price: run.usd_per_million(latency, usd_per_hour=0.2)"
             )
         return price / MS_PER_HOUR * latency_ms * 1_000_000
 
@@ -216,7 +218,7 @@ class SpotSafe:
         weights would be new.
         """
         if not self._open:
-            raise RuntimeError("use this inside of a with block: with SpotSafe(...) as run:")
+            raise RuntimeError("use the run inside of a with block: with SpotSafe(...) as run:")
 
     def report(self, *, artifacts: Mapping[str, str | Path] | None = None, **metrics: Any) -> None:
         """Report the metrics of a step, once per step, and save a checkpoint if it is requested.

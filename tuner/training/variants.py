@@ -57,7 +57,7 @@ class Variant:
             ValueError: The dictionary is not a variant.
         """
         if not isinstance(plain, Mapping) or plain.get("format") not in FORMATS:
-            raise ValueError("not a variant of an export")
+            raise ValueError("the result is not a variant of an export")
         known: dict[str, Any] = {field.name: plain.get(field.name) for field in fields(cls)}
         for name in ("file", "code", "detail"):
             if not isinstance(known[name], str | None):
@@ -69,7 +69,7 @@ class Variant:
         known["latency"] = tuple(_latency(plain_latency) for plain_latency in known["latency"] or ())
         known["seconds"] = known["seconds"] or 0.0
         if known["file"] is not None and (None in (known["bytes"], known["metric"]) or not known["latency"]):
-            raise ValueError("a delivered variant has figures")
+            raise ValueError("a delivered variant needs its size, metric and latency")
         return cls(**known)
 
 

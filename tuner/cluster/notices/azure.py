@@ -29,7 +29,7 @@ HEADERS = {"Metadata": "true"}
 EVENTS_VERSION = {"api-version": "2020-07-01"}
 NAME_QUERY = {"api-version": "2021-02-01", "format": "text"}
 ACTS = {
-    "Preempt": "takes this spot machine back",
+    "Preempt": "preempts this spot machine",
     "Terminate": "deletes this machine",
     "Reboot": "reboots this machine",
     "Redeploy": "moves this machine to another host",
@@ -94,7 +94,7 @@ def read_document(answer: MetadataAnswer, machine: str) -> AzureDocument:
 def _machines(event: object) -> frozenset[str]:
     names = event.get("Resources") if isinstance(event, dict) else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise MalformedNotice("an event does not say which machines it is about")
+        raise MalformedNotice("an event does not list its machines")
     return frozenset(name.casefold() for name in names)
 
 

@@ -96,7 +96,7 @@ def feeds(http: httpx2.Client, sources: Sources, over: threading.Event | None = 
             azure_times = sources.azure_poll_s, sources.answer_s, sources.azure_first_answer_s
             cloud_feeds = [azure.AzureFeed(http, sources.azure_url, *azure_times)]
         case None:
-            log.info("no cloud gives preemption notices to this machine")
+            log.info("no cloud sends preemption notices to this machine")
             return []
     log.info("watching for notices: %s", ", ".join(feed.name for feed in cloud_feeds))
     return cloud_feeds

@@ -38,7 +38,7 @@ def read_preempted(answer: MetadataAnswer, seen: Instant, *, lead_s: float) -> N
             return None
         case "TRUE":
             deadline = Instant(seen + seconds_ns(lead_s))
-            text = f"Google preempts this machine, in some {lead_s:g} s"
+            text = f"Google will preempt this machine in about {lead_s:g} s"
             return Notice("gcp/preempted", deadline, text)
         case value:
             raise MalformedNotice(f"{shown(value)} is neither TRUE nor FALSE")

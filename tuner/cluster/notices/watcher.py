@@ -167,7 +167,7 @@ class Watcher:
             try:
                 listener(notice)
             except Exception:
-                log.exception("notice %s could not be passed on; it will be tried again", notice.id)
+                log.exception("notice %s could not be passed on; retrying", notice.id)
                 return False
             return True
 
@@ -195,7 +195,7 @@ def sigterm_announced(announce: Callable[[Notice], None], *, grace_s: float) -> 
 
     def on_sigterm(signum: int, frame: FrameType | None) -> None:
         deadline = Instant(wall_clock() + seconds_ns(grace_s))
-        text = f"this process is asked to end, and killed in some {grace_s:g} s"
+        text = f"this process received SIGTERM and will be killed in about {grace_s:g} s"
         announce(Notice("signal/SIGTERM", deadline, text))
 
     before = signal.signal(signal.SIGTERM, on_sigterm)
