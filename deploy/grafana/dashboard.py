@@ -84,7 +84,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Jobs and idle machines, dollars per hour",
-            "Dollars posted by jobs, and on top the cost of worker nodes while no trial ran on them, which is in no bill.",
+            "Dollars posted by jobs, plus the cost of worker nodes while no trial ran on them, which bills do not include.",
             "currencyUSD",
             (
                 (f'sum(tuner:spend_usd:rate1h{{market=~"$market"}}) {PER_HOUR}', "jobs"),

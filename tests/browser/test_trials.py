@@ -210,7 +210,7 @@ def test_page_shows_what_is_loading_and_why_loading_failed(page: Page, finished:
     page.route("**/v1/trainables/*", lambda route: route.fulfill(json={**computed, "search_space": space}))
     page.reload()
     source = page.get_by_label("The whole job")
-    expect(page.get_by_text("There are more files than were read")).to_be_visible()
+    expect(page.get_by_text("Not all files were read")).to_be_visible()
     page.get_by_label("Trainable").select_option("Other…")
     page.get_by_label("As module:function").fill("mine:train")
     expect(source).to_have_value(re.compile("trainable: mine:train"))

@@ -130,7 +130,7 @@ def test_missing_option_is_wrong_usage(tuner: Tuner, words: list[str], text: str
         (
             {"objectives": [{"metric": "acc"}]},
             ["--mode", "min"],
-            "the job has objectives; change them in the",
+            "the job has several objectives; change them in",
         ),
     ],
 )

@@ -138,8 +138,8 @@ def test_yaml_syntax_error_is_reported_with_line_and_column(
 def test_missing_items_are_reported_with_the_nearest_match(tuner: Tuner, rest: TestClient, done: str) -> None:
     assert f"the nearest: {done}" in tuner("job", done[:-1]).stderr
     newest = rest.get("/v1/jobs").json()["items"][0]["id"]
-    assert f"the newest that is named 'digits': {newest}" in tuner("watch", "digit").stderr
-    assert f"the newest is {newest}" in tuner("bill", "x").stderr
+    assert f"the newest job with the name 'digits' is {newest}" in tuner("watch", "digit").stderr
+    assert f"the newest job is {newest}" in tuner("bill", "x").stderr
     assert "the nearest: trial_" in tuner("trial", done, "trial_0000").stderr
     assert f"tuner trials {done}" in tuner("trial", done, "x").stderr
     tuner("budgets", "set", "vision", "--usd", "1")
@@ -150,8 +150,8 @@ def test_missing_items_are_reported_with_the_nearest_match(tuner: Tuner, rest: T
     ("given", "kept", "says"),
     [
         ("wrong", None, "TUNER_API_KEY is not the key of the service at http://tuner"),
-        (None, "wrong", "api_key is not that of the service at http://tuner"),
-        (None, None, "there is no key in"),
+        (None, "wrong", "api_key is not the key of the service at http://tuner"),
+        (None, None, "does not exist, so it has no key for"),
     ],
 )
 def test_missing_or_wrong_key_is_reported_with_its_location(

@@ -410,4 +410,4 @@ def test_spend_has_the_storage_of_each_group_outside_the_budgets(
     made = Client("http://tuner", fakes.KEY, transport=priced._transport)
     monkeypatch.setattr("tuner.cli.money.connect", lambda: made)
     shown = CliRunner().invoke(app, ["spend"]).output
-    assert "storage: 6 GB-months for $0.138, in no bill and no budget" in shown
+    assert "storage: 6 GB-months for $0.138, not counted in bills and budgets" in shown

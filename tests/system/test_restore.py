@@ -54,7 +54,7 @@ def test_job_resumes_after_each_restore_within_its_budget(
         service = elsewhere.start()
         shown = paused(service, job)
         left = micro(shown.budget["usd"]) - micro(shown.spend.usd)
-        assert 0 < left <= micro(USD) - paid, "unrecorded spend is taken off its budget"
+        assert 0 < left <= micro(USD) - paid, "unrecorded spend is deducted from its budget"
     (tmp_path / "speed_up").touch()
     service.client.resume(job)
     ended = service.finished(job)

@@ -102,7 +102,7 @@ def _shown(answer: Advice) -> RenderableType:
     for finding in answer.findings:
         parts += [Text(""), _finding(finding)]
     if answer.not_measured:
-        table = tables.plain("not measured", "why", "to have it measured")
+        table = tables.plain("not measured", "why", "how to measure it")
         for gap in answer.not_measured:
             table.add_row(Text(gap.what), Text(gap.why), Text(gap.how))
         parts += [Text(""), table]
@@ -294,5 +294,5 @@ def _bytes(text: str) -> int:
     """Return the number of bytes of a size such as 64KiB, 64k or 65536."""
     match = re.fullmatch(r"(\d{1,9})\s*(?:([km])(?:i?b)?|b)?", text.strip().lower())
     if match is None:
-        raise typer.BadParameter(f"write it as 64KiB or 65536, not {text!r}", param_hint="--tail")
+        raise typer.BadParameter(f"write the size as 64KiB or 65536, not {text!r}", param_hint="--tail")
     return int(match[1]) * UNITS[match[2] or ""]

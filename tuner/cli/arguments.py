@@ -75,7 +75,7 @@ def parsed_config(config: str | None) -> dict[str, Any]:
     try:
         values = json.loads(config or "{}")
     except ValueError as error:
-        raise typer.BadParameter(f"is not JSON: {error}", param_hint="--config") from error
+        raise typer.BadParameter(f"the configuration is not JSON: {error}", param_hint="--config") from error
     if not isinstance(values, dict):
         raise typer.BadParameter(
             "must be an object, such as '{\"learning_rate\": 0.01}'", param_hint="--config"

@@ -31,7 +31,7 @@ def run(usd: float, trainable: str) -> None:
         described = next((item for item in client.trainables().items if item.trainable == trainable), None)
         if described is None or described.search_space is None:
             raise Unavailable(
-                f"{trainable} suggests no search space; use a trainable that `tuner trainables` lists with parameters"
+                f"{trainable} does not suggest a search space; use a trainable that `tuner trainables` lists with parameters"
             )
         job = client.submit(
             {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tuner.schemas import estimate_answers as show
 
 Words = list[str] | None
-PARTS = "estimate: a mapping with run, choices, scaling, compute_optimal, recurring, ownership or serving"
+PARTS = "an estimate: a mapping with run, choices, scaling, compute_optimal, recurring, ownership or serving"
 
 
 @with_problems
@@ -112,7 +112,8 @@ def estimate(
     has_run, has_serving = (any(value is not None for value in given.values()) for given in (run, serving))
     if has_run and has_serving:
         raise typer.BadParameter(
-            "give options of a run, or of serving; a file may have both", param_hint="--latency-ms"
+            "give options of a run or of serving, not of both; a file may describe both",
+            param_hint="--latency-ms",
         )
     # Options such as --region, which select machines, are added to the part that the other options are about: the run or serving. If only
     # machines are selected, they are added to serving if the file has serving and no run, and otherwise to the run.
@@ -196,7 +197,7 @@ def _run(answer: show.RunEstimate) -> Iterator[RenderableType]:
             table.add_row(name, where, f"{number(candidate.hours)} h", usd(candidate.usd))
     yield table
     yield Text(
-        "dollars are of whole machines; a job of the service pays its trials' share of a machine (tuner plan)"
+        "prices are for whole machines; a job of the service pays only its trials' share of a machine (see tuner plan)"
     )
     if answer.memory_gib is not None:
         yield Text(f"GPU memory as described: {answer.memory_gib.total:.1f} GiB")

@@ -77,7 +77,7 @@ def markdown(report: MonthlyReport) -> str:
     parts = [
         f"# {report.project} in {report.month}{state}",
         f"From {report.since[:19]}Z to {report.until[:19]}Z, the month in {report.timezone}. "
-        "Storage, transfer and idle machines are in no bill and no budget.",
+        "The cost of storage, transfer and idle machines does not count in bills and budgets.",
         _table(("figure", "value"), _figures(report)),
         "## Spend by kind",
         _table(
@@ -97,7 +97,7 @@ def markdown(report: MonthlyReport) -> str:
             ],
         ),
         "## Maturity",
-        "Against the levels of the FinOps Foundation's maturity model. docs/finops.md says what raises each.",
+        "Against the levels of the FinOps Foundation's maturity model. docs/finops.md says how to reach the next level.",
         _table(("capability", "measure", "value", "level", "walk", "run", "thresholds"), _maturity(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -46,7 +46,9 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
     if options.kind not in (None, "optuna"):
         raise typer.BadParameter("must be optuna", param_hint="--kind")
     if options.kind and options.space:
-        raise typer.BadParameter("an objective has its own search space", param_hint="--space")
+        raise typer.BadParameter(
+            "an Optuna objective defines its own search space; leave --space out", param_hint="--space"
+        )
     is_code = re.fullmatch(r"[\w.]+:\w+", what) is not None and not Path(what).exists()
     job = _job_of_function(what, options) if is_code else read_job(Path(what))
     if options.space is not None:
@@ -60,7 +62,7 @@ def job_of(what: str, options: Overrides) -> dict[str, Any]:
         job["kind"] = options.kind
     if job.get("objectives") and (options.metric or options.mode):
         raise typer.BadParameter(
-            "the job has objectives; change them in the job file", param_hint="--metric, --mode"
+            "the job has several objectives; change them in the job file", param_hint="--metric, --mode"
         )
     _put(job, "objective", metric=options.metric, mode=options.mode)
     limits = {"usd": options.usd, "gpu_hours": options.gpu_hours}

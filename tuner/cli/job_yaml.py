@@ -39,7 +39,7 @@ class JobYaml(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise ComposerError(None, None, f"it is nested deeper than {MAX_DEPTH} levels", mark)
+            raise ComposerError(None, None, f"the file is nested deeper than {MAX_DEPTH} levels", mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if not is_alias:
@@ -48,9 +48,9 @@ class JobYaml(yaml.SafeLoader):
         elif id(node) in self._sizes:
             self._values += self._sizes[id(node)]
         else:
-            raise ComposerError(None, None, "an alias is inside the node that it names", mark)
+            raise ComposerError(None, None, "an alias refers to a node that contains the alias", mark)
         if self._values > MAX_VALUES:
-            raise ComposerError(None, None, f"it has more than {MAX_VALUES} values", mark)
+            raise ComposerError(None, None, f"the file has more than {MAX_VALUES} values", mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
@@ -78,7 +78,7 @@ def read_job(file: Path) -> dict[str, Any]:
     Raises:
         typer.BadParameter: The file is not a job, or its search space uses calls of Ray Tune.
     """
-    job = read_mapping(file, "job: a mapping with name, trainable, objective, search_space, budget")
+    job = read_mapping(file, "a job: a mapping with name, trainable, objective, search_space, budget")
     _refuse_python(file, job.get("search_space"))
     return job
 
@@ -128,7 +128,7 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"{file}: {error}; put dates and similar values in quotes") from error
     if not isinstance(mapping, dict):
-        raise typer.BadParameter(f"{file} does not contain a {what}")
+        raise typer.BadParameter(f"{file} does not contain {what}")
     return mapping
 
 
@@ -150,7 +150,7 @@ def _text(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{file} cannot be read: {error}") from error
     if len(text) > MAX_BYTES:
-        raise typer.BadParameter(f"{file} is larger than a MiB")
+        raise typer.BadParameter(f"{file} is larger than 1 MiB")
     return text
 
 

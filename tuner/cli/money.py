@@ -264,20 +264,20 @@ def _downloaded(total: SpendFigures) -> str:
 
 
 def _transfer(cost: float | None) -> str:
-    return "" if cost is None else f", {escape.usd(cost)} of it for moving them between regions"
+    return "" if cost is None else f", {escape.usd(cost)} for transfer between regions"
 
 
 def _stored(total: SpendFigures) -> str:
     cost = "at an unknown price" if total.storage_usd is None else f"for {escape.usd(total.storage_usd)}"
-    return f"storage: {total.storage_gb_months:g} GB-months {cost}, in no bill and no budget"
+    return f"storage: {total.storage_gb_months:g} GB-months {cost}, not counted in bills and budgets"
 
 
 def _idle(answer: SpendAnswer, cluster: ClusterCost) -> str:
     if answer.cluster_idle_usd is None:
-        text = "idle machines: it is not known what they cost"
+        text = "idle machines: their cost is not known"
     else:
         idle, whole = escape.usd(answer.cluster_idle_usd), escape.usd(cluster.usd)
-        text = f"idle machines: {idle} of the {whole} that workers cost, in no bill"
+        text = f"idle machines: {idle} of the {whole} that workers cost, not counted in bills"
     if cluster.unpriced_node_hours:
         text += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
     if cluster.unseen_hours:
@@ -350,7 +350,7 @@ def _storage(answer: StoredFiles) -> RenderableType:
         },
     )
     table.add_row("total", "", "", str(answer.bytes), escape.usd(answer.usd_per_month), style="bold")
-    note = "what the storage costs is not known: set TUNER_STORAGE_USD_PER_GB_MONTH"
+    note = "the cost of the storage is not known: set TUNER_STORAGE_USD_PER_GB_MONTH"
     return Group(table, Text(note)) if answer.usd_per_gb_month is None else table
 
 

@@ -100,7 +100,7 @@ def _paused(paused_job: PausedJob) -> str:
     since = (
         "was spent after the backup and counts as lost"
         if paused_job.exact
-        else "may have been spent after the backup and is taken off its budget"
+        else "may have been spent after the backup and is deducted from its budget"
     )
     held = f"held ${paused_job.settled_usd:.6f}"
     return f"  {paused_job.id}  {paused_job.name}  was {paused_job.state_before}, {held}; ${paused_job.since_usd:.6f} {since}"

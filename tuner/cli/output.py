@@ -178,10 +178,12 @@ def _about_the_key(settings: Settings) -> str:
             f"TUNER_API_KEY is not the key of {service}, which is kept in the file api_key of its TUNER_HOME"
         )
     path = settings.api_key_path
-    wrong = f"the key in {path} is not that of" if path.exists() else f"there is no key in {path} for"
-    return (
-        f"{wrong} {service}: set TUNER_HOME to the home that it was started with, or TUNER_API_KEY to its key"
+    wrong = (
+        f"the key in {path} is not the key of"
+        if path.exists()
+        else f"the file {path} does not exist, so it has no key for"
     )
+    return f"{wrong} {service}: set TUNER_HOME to the home that the service was started with, or TUNER_API_KEY to its key"
 
 
 def _nearest_name(path: str) -> list[str]:
@@ -195,7 +197,7 @@ def _nearest_name(path: str) -> list[str]:
     match names:
         case ["budgets", name]:
             known = [budget.name for budget in client.budgets().items]
-            return [_nearest(name, known, "`tuner budgets list` lists them")]
+            return [_nearest(name, known, "`tuner budgets list` lists all budgets")]
         case ["jobs", job, *rest]:
             try:
                 client.job(job)
@@ -204,7 +206,7 @@ def _nearest_name(path: str) -> list[str]:
             if rest[:1] == ["trials"]:
                 known = [trial.id for trial in client.trials(job, limit=MANY)]
                 if rest[1] not in known:
-                    return [_nearest(rest[1], known, f"`tuner trials {job}` lists them")]
+                    return [_nearest(rest[1], known, f"`tuner trials {job}` lists all trials")]
         case _:
             pass
     return []
@@ -212,11 +214,11 @@ def _nearest_name(path: str) -> list[str]:
 
 def _nearest_job(name: str, jobs: Sequence[Job]) -> str:
     if not jobs:
-        return "there are no jobs yet: submit one with `tuner submit JOB.yaml`"
+        return "no job has been submitted yet: submit one with `tuner submit JOB.yaml`"
     if similar := get_close_matches(name, [job.name for job in jobs], n=1):
         job = next(job for job in jobs if job.name == similar[0])
-        return f"the newest that is named {job.name!r}: {job.id}; `tuner jobs` lists all"
-    newest = f"the newest is {jobs[0].id}, {jobs[0].name!r}; `tuner jobs` lists all"
+        return f"the newest job with the name {job.name!r} is {job.id}; `tuner jobs` lists all jobs"
+    newest = f"the newest job is {jobs[0].id}, {jobs[0].name!r}; `tuner jobs` lists all jobs"
     return _nearest(name, [job.id for job in jobs], newest)
 
 

@@ -92,9 +92,9 @@ def run_pilot(client: Client, job: dict[str, Any], usd: float | None, *, quiet: 
     if not pilot_job.progress.steps:
         why = (
             pilot_job.detail
-            or f"{pilot_job.stop_reason} before the first step; give it more than {escape.usd(pilot_job.spend.usd)}"
+            or f"the pilot ended before its first step ({pilot_job.stop_reason}); give it more than {escape.usd(pilot_job.spend.usd)}"
         )
-        typer.echo(f"The pilot {pilot_job.id} measured no step\n{why}", err=True)
+        typer.echo(f"The pilot {pilot_job.id} did not measure a step\n{why}", err=True)
         raise typer.Exit(1)
     return pilot_job
 

@@ -86,7 +86,7 @@ def _prices(answer: Prices) -> RenderableType:
             "dates": _dates,
         },
     )
-    lines: list[RenderableType] = [table if answer.items else Text("no machine matches all of this")]
+    lines: list[RenderableType] = [table if answer.items else Text("no machine matches all filters")]
     if answer.total > len(answer.items):
         lines.append(Text(f"{len(answer.items)} of {answer.total}: more with --limit"))
     lines.append(_catalogue(answer.catalogue))

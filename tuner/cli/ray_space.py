@@ -23,7 +23,9 @@ def job_of_space(space: object) -> dict[str, Any]:
         SpaceRefused: A part of the space cannot be expressed in a job. The error's `code` says why.
     """
     if not isinstance(space, Mapping):
-        raise SpaceRefused("not_a_dictionary", f"the space is a {type(space).__name__}; name a dictionary")
+        raise SpaceRefused(
+            "not_a_dictionary", f"the search space is a {type(space).__name__}; name a dictionary"
+        )
     parameters: dict[str, Any] = {}
     constants: dict[str, Any] = {}
     nested = any(
@@ -102,8 +104,8 @@ def _parameter(name: str, domain: Any) -> dict[str, Any]:
     if "Function" in kinds:
         raise SpaceRefused(
             "sample_from",
-            f"{name!r} is tune.sample_from, whose values only your code knows; make what it depends on parameters, and compute "
-            f"{name!r} from them in the trainable",
+            f"{name!r} is tune.sample_from, whose values only your code knows; make the values that it depends on parameters, and "
+            f"compute {name!r} from these parameters in the trainable",
         )
     if "Categorical" in kinds:
         return _choices(name, domain.categories)
@@ -112,11 +114,12 @@ def _parameter(name: str, domain: Any) -> dict[str, Any]:
         sampler, step = sampler.get_sampler(), sampler.q
     if "Normal" in _kinds(sampler):
         raise SpaceRefused(
-            "normal", f"{name!r} is normally distributed; give it bounds, with tune.uniform or tune.quniform"
+            "normal",
+            f"{name!r} is normally distributed, so it has no bounds; use tune.uniform or tune.quniform",
         )
     is_log, is_int = "LogUniform" in _kinds(sampler), "Integer" in kinds
     if not (math.isfinite(domain.lower) and math.isfinite(domain.upper)):
-        raise SpaceRefused("bounds", f"{name!r} has no bounds; give both")
+        raise SpaceRefused("bounds", f"{name!r} does not have two finite bounds; give both")
     if is_log and step is not None and not (is_int and step == 1):
         instead = "tune.lograndint" if is_int else "tune.loguniform"
         raise SpaceRefused(
@@ -153,7 +156,7 @@ def _multiples(domain: Any, step: float | None) -> tuple[Decimal, Decimal]:
 
 def _between(name: str, parameter: dict[str, Any]) -> dict[str, Any]:
     if parameter["low"] > parameter["high"]:
-        raise SpaceRefused("bounds", f"{name!r} has no value between its bounds; widen them")
+        raise SpaceRefused("bounds", f"{name!r} has no value between its bounds; widen the bounds")
     return {"constant": parameter["low"]} if parameter["low"] == parameter["high"] else parameter
 
 

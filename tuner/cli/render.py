@@ -231,10 +231,10 @@ def ledger(page: show.LedgerPage) -> RenderableType:
 def trainables(answer: show.Trainables) -> RenderableType:
     if not answer.items:
         return Text(
-            "No module defines a trainable. Start the service in their folder, and set TUNER_ALLOWED_MODULES."
+            "No module defines a trainable. Start the service in the folder of your modules, and set TUNER_ALLOWED_MODULES."
         )
     table = _trainables(answer.items)
-    more = Text("There are more files than were read; some are missing.")
+    more = Text("Not all files were read, so some trainables may be missing from this list.")
     return Group(table, more) if answer.truncated else table
 
 
@@ -244,7 +244,7 @@ def trainable(answer: show.Trainable) -> RenderableType:
 
 
 def _trainables(items: Sequence[show.Trainable]) -> Table:
-    table = tables.plain("trainable", "parameters", "what it is")
+    table = tables.plain("trainable", "parameters", "description")
     for item in items:
         table.add_row(item.trainable, ", ".join(item.search_space or {}), Text(item.doc))
     return table
@@ -295,7 +295,11 @@ def _choice(answer: choices.BestAnswer | choices.BestOfAll, metric: str) -> list
     if answer.checkpoint:
         lines.append(Text(f"checkpoint: {answer.checkpoint}", no_wrap=True))
     if answer.pricing is not None and answer.cost_low_usd != answer.cost_high_usd:
-        lines.append(Text(f"between {usd(answer.cost_low_usd)} and {usd(answer.cost_high_usd)} there"))
+        lines.append(
+            Text(
+                f"cost to train at this price: between {usd(answer.cost_low_usd)} and {usd(answer.cost_high_usd)}"
+            )
+        )
     return [*lines, *_pricing(answer.pricing)]
 
 
@@ -317,7 +321,7 @@ def _pricing(answer: choices.Pricing | None) -> list[RenderableType]:
         return []
     place = f" in {answer.region}" if answer.region else ""
     price = f"{answer.instance_type}{place}, {answer.market}: {usd(answer.usd_per_hour)}/h ({answer.price_source})"
-    speed = f"{number(answer.relative_time)} times as long as where it ran ({answer.speed_source})"
+    speed = f"{number(answer.relative_time)} times as long as on the machine where the trial ran ({answer.speed_source})"
     return [Text(f"priced on {price}, {speed}"), *(Text(f"  {note}") for note in answer.notes)]
 
 

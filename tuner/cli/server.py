@@ -78,7 +78,7 @@ def _serve(settings: Settings, home: "HomeLock") -> None:
     key = "TUNER_API_KEY" if settings.given_api_key else settings.api_key_path
     typer.echo(f"tuner serves {url}, with the key in {key}")
     if sys.stdout.isatty():  # Otherwise the output may go to a log, which must not contain the key.
-        typer.echo(f"its page: {web.address(url, service.settings.api_key())}")
+        typer.echo(f"web page: {web.address(url, service.settings.api_key())}")
     sys.stdout.flush()
     try:
         server.run(sockets=[listening])

@@ -76,7 +76,7 @@ def simulate(
     from tuner.service import simulation
 
     if preemptions is None and market is not None:
-        raise typer.BadParameter("needs --preemptions, too", param_hint="--market")
+        raise typer.BadParameter("needs the option --preemptions", param_hint="--market")
     spot = None
     if preemptions is not None:
         spot = simulation.recorded_spot(preemptions, seed=seed, market=market or "spot")
@@ -142,7 +142,11 @@ def _add_spot(lines: Table, spot: "SpotResult", preemptions: int) -> None:
         for name, use in spot.markets.items()
     )
     lines.add_row("market", f"{spot.market}: {', '.join(used)}")
-    times = "" if spot.times_uninterrupted is None else f" ({spot.times_uninterrupted:.3f} × that was spent)"
+    times = (
+        ""
+        if spot.times_uninterrupted is None
+        else f" ({spot.times_uninterrupted:.3f} × this amount was spent)"
+    )
     lines.add_row(
         "against",
         f"{escape.usd(spot.uninterrupted_usd)} on spot without an interruption{times}, "

@@ -169,7 +169,7 @@ def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
     known = [(sign * point.metric, point.step) for point in trial.curve if point.metric is not None]
     if not known:
         raise typer.BadParameter(
-            f"{trial.id} has reported nothing yet: set the number of steps", param_hint="--steps"
+            f"{trial.id} has not reported a metric yet: give the number of steps", param_hint="--steps"
         )
     return min(known)[1]
 

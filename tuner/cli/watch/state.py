@@ -163,7 +163,7 @@ class JobState:
             highlights.append(Highlight("preempted", f"{data['id']} preempted {at}{often}"))
         if data["state"] == "failed" and known.get("state") != "failed":
             highlights.append(
-                Highlight("failed", f"{data['id']} failed: {data['reason'] or 'for no known reason'}")
+                Highlight("failed", f"{data['id']} failed: {data['reason'] or 'the reason is not known'}")
             )
         return highlights
 

@@ -86,7 +86,7 @@ class Form {
     try {
       const { items, truncated } = await call("/trainables");
       this.known = items;
-      fill(this.trainablesStatus, truncated ? h("p", { class: "soft" }, "There are more files than were read. A trainable that is missing can be named with Other….") : null);
+      fill(this.trainablesStatus, truncated ? h("p", { class: "soft" }, "Not all files were read. Use Other… to name a trainable that is missing from this list.") : null);
     } catch (error) {
       this.known = [];
       fill(this.trainablesStatus, problem(error), h("button", { type: "button", class: "quiet small", onclick: () => this.loadTrainables() }, "Try again"));

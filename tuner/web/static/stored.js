@@ -46,7 +46,7 @@ export class Stored {
       ["Cost so far", usd(files.storage_usd)], ["After its end it keeps", retention(files)], ["Next deletion", files.next_deletion === null ? "none" : when(files.next_deletion)], ["Measured", when(files.measured_at)]];
     fill(this.shown, h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
       files.needed_by === null ? null : h("p", {}, `Nothing can be deleted now: ${files.needed_by}.`),
-      h("p", { class: "soft small" }, "The cost of storage is in no bill and no budget."));
+      h("p", { class: "soft small" }, "The cost of storage does not count in bills and budgets."));
   }
 
   askDelete() {
@@ -79,6 +79,6 @@ export async function storedFiles() {
   const stored = await call("/storage");
   const rows = stored.items.map((files) => [h("a", { href: `#/jobs/${files.job}` }, files.name), size(files.bytes), usd(files.usd_per_month), figure(files.storage_gb_months), usd(files.storage_usd), retention(files), files.next_deletion === null ? "none" : when(files.next_deletion)]);
   return h("section", { "aria-label": "Stored files" }, h("h2", {}, `Stored files: ${size(stored.bytes)}, ${usd(stored.usd_per_month)} a month`),
-    h("p", { class: "soft" }, "Checkpoints, artifacts and exports as last measured. Their cost is in no bill and no budget."),
+    h("p", { class: "soft" }, "Checkpoints, artifacts and exports as last measured. Their cost does not count in bills and budgets."),
     rows.length === 0 ? null : table("Stored files by job", ["Job", "Size", "A month", "GB-months so far", "Cost so far", "After its end it keeps", "Next deletion"], rows, { numeric: [1, 2, 3, 4] }));
 }
