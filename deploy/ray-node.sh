@@ -70,7 +70,7 @@ wait)
   exit 1
   ;;
 *)
-  echo "ray-node.sh install EXTRAS, head, wait, or worker CLOUD" >&2
+  echo "usage: ray-node.sh install EXTRAS, head, wait, or worker CLOUD" >&2
   exit 2
   ;;
 esac

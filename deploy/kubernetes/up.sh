@@ -8,16 +8,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 operator="github.com/ray-project/kuberay/ray-operator/config/default?ref=v1.6.1"
 
 test -d "$here/overlays/$overlay" || {
-  echo "there is no overlay $overlay: trial, aws or gcp" >&2
+  echo "unknown overlay $overlay: use trial, aws or gcp" >&2
   exit 2
 }
 if grep -rqE 'example-(bucket|project)|123456789012' "$here/overlays/$overlay"; then
-  echo "put your own bucket and account into $here/overlays/$overlay first: it has those of an example" >&2
+  echo "put your own bucket and account into $here/overlays/$overlay first: the files there have those of an example" >&2
   exit 2
 fi
 there=$(kubectl -n tuner get secret tuner --ignore-not-found -o name)
 if test -z "$there" && test "$overlay" != trial && test -z "${DATABASE_URL:-}"; then
-  echo "the overlay $overlay has no database of its own: DATABASE_URL=postgresql://user:password@host:5432/name up.sh …" >&2
+  echo "the overlay $overlay does not include a database: give one with DATABASE_URL=postgresql://user:password@host:5432/name up.sh …" >&2
   exit 2
 fi
 

@@ -178,7 +178,7 @@ def _running(args: argparse.Namespace) -> Folder:
         )
     if args.part not in parts:
         near = difflib.get_close_matches(args.part, parts, n=3, cutoff=0.3) or list(parts)
-        raise CommandError(f"there is no part {args.part}; did you mean {', '.join(near)}?")
+        raise CommandError(f"{args.part} is not a part of the deployment; did you mean {', '.join(near)}?")
     return folder
 
 
@@ -193,7 +193,7 @@ def run_down(args: argparse.Namespace) -> None:
     if faults := folder.faults():
         raise Refused(*faults)
     if not folder.path.exists():
-        _say(f"there is nothing in {folder.path}")
+        _say(f"{folder.path} does not exist, so no deployment is left")
         return
     with folder.locked():
         _say(f"ended {folder.clear()} processes that were left")

@@ -17,7 +17,7 @@ MODULES = {"moto": "dev", "s3fs": "s3", "psycopg": "postgresql"}
 
 def faults_of_machine() -> Iterator[str]:
     if sys.platform != "linux":
-        yield "only Linux has a whole network of loopback addresses: use deploy/compose elsewhere"
+        yield "this deployment needs Linux, where all of 127.0.0.0/8 is loopback: use deploy/compose on this machine"
         return
     for name, extra in MODULES.items():
         if importlib.util.find_spec(name) is None:
@@ -30,7 +30,7 @@ def faults_of_machine() -> Iterator[str]:
     if shutil.which("prometheus") is None:
         yield "Prometheus is missing: install it (Debian: apt install prometheus)"
     if NOBODY not in {user.pw_name for user in pwd.getpwall()}:
-        yield f"there is no user {NOBODY}, as which PostgreSQL runs if the caller is root: run this as another user"
+        yield f"the user {NOBODY}, as which PostgreSQL runs if the caller is root, does not exist: run this as another user"
 
 
 def faults_of_network(network: str) -> Iterator[str]:
@@ -45,7 +45,8 @@ def faults_of_places(parts: Iterable[Part], ray_port: int) -> Iterator[str]:
         for port in part.listens:
             if why := _taken(part.address, port):
                 yield (
-                    f"{part.name} cannot listen on {part.address}:{port} ({why}): end the process that uses it, or give other addresses with --network"
+                    f"{part.name} cannot listen on {part.address}:{port} ({why}): end the process that uses the port, "
+                    "or give other addresses with --network"
                 )
     if why := _taken("0.0.0.0", ray_port):
         other = f"another port with --ray-port (default: {RAY_PORT})"

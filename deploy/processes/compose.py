@@ -131,7 +131,7 @@ def _value(values: Mapping[str, str], name: str, kind: str | None, rest: str | N
 def _count(service: str, service_config: dict[str, Any]) -> int:
     text = str(service_config.get("deploy", {}).get("replicas", 1))
     if not text.isdecimal() or int(text) > REPLICAS_MAX:
-        raise Refused(f"{text!r} of {service}: give a whole number from 0 to {REPLICAS_MAX}")
+        raise Refused(f"replicas is {text!r} for {service}: give a whole number from 0 to {REPLICAS_MAX}")
     return int(text)
 
 

@@ -22,9 +22,7 @@ RAY_PORT = 6379
 OBJECT_STORE_BYTES = 100_000_000
 DATABASE_PORT, STORAGE_PORT, PROMETHEUS_PORT = 5432, 9000, 9090
 # Images that are not replaced.
-NOT_RUN = {
-    "grafana/grafana": "Grafana: it is not started; its dashboard is deploy/grafana/dashboards/tuner.json"
-}
+NOT_RUN = {"grafana/grafana": "Grafana: not started; the dashboard is deploy/grafana/dashboards/tuner.json"}
 INSTEAD = {"minio/minio": "MinIO: replaced by moto's server, which keeps objects in memory"}
 # Run as another user, because the server refuses to run as root. The data is deleted with the deployment, so fsync is off.
 _POSTGRES = """set -eu

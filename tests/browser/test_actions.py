@@ -95,7 +95,7 @@ def test_stale_tab_shows_the_budget_that_another_tab_set(page: Page, site: Site)
     expect(dialog.get_by_role("alert")).to_contain_text("It is $5.00 now")
     assert violations(page) == []
     assert site.get(f"/jobs/{job}")["budget"]["usd"] == 5
-    dialog.get_by_role("button", name="Set the budget all the same").click()
+    dialog.get_by_role("button", name="Set the budget anyway").click()
     expect(dialog).not_to_be_visible()
     assert site.get(f"/jobs/{job}")["budget"]["usd"] == 2
     dialog = top_up(page, "3")

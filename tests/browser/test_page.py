@@ -76,7 +76,7 @@ def test_form_shows_each_error_at_its_field_or_line(page: Page, site: Site) -> N
     source = page.get_by_label("The whole job")
     plan = section(page, "Plan")
     source.fill("name: [x")
-    expect(plan).to_contain_text("This cannot be read")
+    expect(plan).to_contain_text("The job cannot be read")
     source.fill("name: x\ntrainable: trainables.digits_mlp:train")
     expect(plan).to_contain_text("/objective")
     page.get_by_role("button", name="Submit").click()

@@ -96,7 +96,7 @@ def test_trials_are_sorted_and_filtered_while_reports_arrive(page: Page, site: S
     expect(field).to_have_value("width>=20 optimizer:adam")
     assert listed(page) == expected(width, falls=True)
     field.fill("widht>20")
-    expect(page.get_by_text("there is no column widht")).to_be_visible()
+    expect(page.get_by_text("widht is not a column")).to_be_visible()
     expect(field).to_have_attribute("aria-invalid", "true")
     assert listed(page) == expected(width, falls=True), "a filter that cannot be read changes nothing"
     assert violations(page) == []
@@ -267,7 +267,7 @@ def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, 
         ("#12", [12]),
         ("nowhere", []),
         ("STATE:completed", [0]),
-        ("lrr>1", "there is no column lrr; the columns are trial, state, best, newest, steps, paid, lr, width, optimizer, "
+        ("lrr>1", "lrr is not a column; the columns are trial, state, best, newest, steps, paid, lr, width, optimizer, "
          "momentum, steps, data set, batch, attempts, preempted"),
         ("lr>", "write a number after lr>"),
         ("lr>many", "many is not a number; write lr>0.01, for example"),

@@ -147,7 +147,7 @@ def test_number_of_worker_parts_follows_the_settings(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"WORKERS": "many"}, "'many' of worker: give a whole number"),
+        ({"WORKERS": "many"}, "replicas is 'many' for worker: give a whole number"),
         ({"STORAGE_PASSWORD": ""}, "secrets.sh"),
     ],
 )

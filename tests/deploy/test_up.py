@@ -176,7 +176,7 @@ def test_settings_with_the_example_bucket_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlay", "says"), [("gcp", "DATABASE_URL=postgresql://"), ("azure", "there is no overlay azure")]
+    ("overlay", "says"), [("gcp", "DATABASE_URL=postgresql://"), ("azure", "unknown overlay azure")]
 )
 def test_missing_input_is_reported_before_anything_is_created(
     overlay: str, says: str, tmp_path: Path

@@ -78,7 +78,7 @@ export class Actions {
       } catch (error) {
         if (!(error instanceof JobChanged)) throw error;
         fill(errorPlace, problem({ title: "The job was changed meanwhile", detail: `${describeDifference(loaded, error.job)} Your change was not made. To make it anyway, press the button again.` }));
-        button.textContent = `${words} all the same`;
+        button.textContent = `${words} anyway`;
         loaded = error.job;
         return false;
       }

@@ -66,7 +66,7 @@ function matchesWord(text, columns) {
 
 function parseComparison(name, sign, value, columns, metric) {
   const column = findColumn(name, columns, metric);
-  if (column === undefined) return { error: `there is no column ${name}; the columns are ${columns.map((known) => known.name).join(", ")}` };
+  if (column === undefined) return { error: `${name} is not a column; the columns are ${columns.map((known) => known.name).join(", ")}` };
   if (value === "") return { error: `write a ${column.isNumber ? "number" : "text"} after ${name}${sign}` };
   if (!column.isNumber) {
     const wanted = value.toLowerCase();

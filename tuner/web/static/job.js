@@ -24,7 +24,7 @@ const BEST_MS = 5000, COMPUTED_MS = 15_000, FORECAST_MS = 30_000;
 const LIVE = {
   connecting: "Connecting…",
   live: "● Live",
-  lost: "◌ The connection is lost; trying again. Nothing will be missing.",
+  lost: "◌ The connection is lost; trying again. No update will be missed.",
   ended: "○ The job has ended",
   refused: "The service refuses further requests; load the page again",
 };

@@ -50,7 +50,7 @@ export class Logs {
     } catch (error) {
       if (turn !== this.turn) return;
       isLive = !this.hasEnded;
-      if (error.status === PRINTED_NOTHING) text(this.status, `${error.detail || "It printed nothing yet"}.`.replace(/\.\.$/, "."));
+      if (error.status === PRINTED_NOTHING) text(this.status, `${error.detail || "The trial has printed nothing yet"}.`.replace(/\.\.$/, "."));
       else fill(this.failed, problem(error));
     }
     if (isLive) this.timer = setTimeout(() => this.load(turn), EVERY_MS);
@@ -70,7 +70,7 @@ export class Logs {
     this.after = output.bytes_until;
     this.textPlace.hidden = this.tools.hidden = false;
     const omitted = this.omittedBytes > 0 ? ` The first ${this.omittedBytes} bytes are left out; tuner logs --tail shows more.` : "";
-    text(this.status, `${output.complete ? "Complete." : output.ended ? "Its worker was lost, and so was the output of its last seconds." : "● Live: stored every few seconds."}${omitted}`);
+    text(this.status, `${output.complete ? "Complete." : output.ended ? "The worker was lost, and with it the output of its last seconds." : "● Live: stored every few seconds."}${omitted}`);
     if (isAtEnd) this.textPlace.scrollTop = this.textPlace.scrollHeight;
   }
 

@@ -37,7 +37,7 @@ async function route() {
     if (ownTurn !== turn) leavePage();
     else { leave = leavePage; main.querySelector("h1")?.focus({ preventScroll: true }); }
   } catch (error) {
-    if (ownTurn === turn && error.status !== 401) fill(place, h("h1", {}, "This cannot be shown"), problem(error), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+    if (ownTurn === turn && error.status !== 401) fill(place, h("h1", {}, "This page cannot be shown"), problem(error), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   }
 }
 

@@ -128,7 +128,7 @@ class Form {
       if (job === null || typeof job !== "object" || Array.isArray(job)) throw new Error("write a job, such as the example: name, trainable, objective, …");
       return { job };
     } catch (error) {
-      return { error: { title: "This cannot be read", detail: error.reason ? `${error.reason}, in line ${(error.mark?.line ?? 0) + 1}` : error.message } };
+      return { error: { title: "The job cannot be read", detail: error.reason ? `${error.reason}, in line ${(error.mark?.line ?? 0) + 1}` : error.message } };
     }
   }
 

@@ -78,7 +78,7 @@ function spendTable(answer) {
   const { total } = answer;
   return [
     h("dl", { class: "facts" }, [["Spent", usd(total.usd)], ["Jobs", total.jobs], ["Trials", total.trials], ["Lost to preemptions and crashes", usd(total.lost_usd)],
-      ["Storage, in no budget", `${figure(total.storage_gb_months)} GB-months, ${usd(total.storage_usd)}`]]
+      ["Storage, not counted in budgets", `${figure(total.storage_gb_months)} GB-months, ${usd(total.storage_usd)}`]]
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     h("div", { class: "ground" }, table(`Spend by ${names.join(" and ")}`, [...names, "Share", "Spent", "GPU-hours", "Jobs", "Trials", "A completed trial", "Lost", "Preemptions"],
       [...rows, row(["Total", ...names.slice(1).map(() => "")], total, "")], { numeric: [1, 2, 3, 4, 5, 6, 7].map((index) => index + count) })),
