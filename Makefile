@@ -83,7 +83,7 @@ CORE_TESTS := tests/domain tests/contracts \
 	$(addprefix tests/driver/test_,clocks.py messages.py outcomes.py spot_eligibility.py fallback.py going_back.py learning.py outages.py pace.py placement.py attempt_leases.py trial_snapshot.py turns.py) \
 	tests/worker/test_saves.py \
 	tests/simulation/test_simulated_jobs.py::test_slow_sampler_suggests_the_same_outside_of_a_transaction
-# They take a minute, and no branch that the others do not.
+# They take a minute, and cover no branch that the other tests do not cover.
 CORE_LEAVES := tests/store/test_shared_budgets.py::TestSharedBudgetMachine \
 	$(addprefix tests/store/test_leadership.py::test_,postgresql_leader_suspended_during_a_write_is_succeeded suspended_processes_write_in_the_order_of_their_terms)
 
@@ -121,7 +121,7 @@ chaos: install-dev
 soak: install-dev
 	$(BIN)/python -m tests.chaos --minutes 60 $(CHAOS)
 
-# Apart from what they look at, of which they shall be no part.
+# In an environment of their own, so that the audit and the list of packages do not include them.
 $(VENV)/audit/.installed: constraints.txt pyproject.toml
 	@test -x $(VENV)/audit/bin/python || $(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit cyclonedx-bom

@@ -27,9 +27,7 @@ from tuner.training import SpotSafe, accumulate, autocast, grad_scaler, measured
 from tuner.training.checkpoint import Copies
 from tuner.worker.metering import Gpus
 
-NO_GPU = (
-    "there is no GPU that PyTorch can use here: run this on a machine with one, with a PyTorch built for CUDA"
-)
+NO_GPU = "PyTorch cannot use a GPU on this machine: run this on a machine with a GPU, and with a PyTorch built for CUDA"
 MIB = 1 << 20
 
 
@@ -291,7 +289,7 @@ def worker(device: str, size: Size) -> None:
     gpus = Gpus()
     before = gpus.sample()
     if before is None:
-        sys.exit("NVML says nothing: pip install tuner[gpu]")
+        sys.exit("NVML did not answer: pip install tuner[gpu]")
     print(f"idle, by NVML: {before}")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         driver = Driver(folder, "benchmarks.gpu:train")
@@ -380,7 +378,7 @@ def main() -> None:
     parser.add_argument("table", nargs="*", help=", ".join(TABLES))
     asked = parser.parse_args().table or list(TABLES)
     if unknown := sorted(set(asked) - set(TABLES)):
-        parser.error(f"there is no table {', '.join(unknown)}; there are {', '.join(TABLES)}")
+        parser.error(f"unknown table {', '.join(unknown)}; the tables are {', '.join(TABLES)}")
     if not torch.cuda.is_available():
         sys.exit(NO_GPU)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {os.cpu_count()} processors")

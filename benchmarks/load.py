@@ -82,7 +82,12 @@ def main() -> None:
     parser.add_argument(
         "--databases", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"]
     )
-    parser.add_argument("--services", type=int, default=1, help="that share the database, each asked in turn")
+    parser.add_argument(
+        "--services",
+        type=int,
+        default=1,
+        help="number of services that share the database; requests go to each in turn",
+    )
     given = parser.parse_args()
     for name in given.databases:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:

@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument(
         "--tables", type=Path, help="a folder of recorded tables, in addition to the shipped one"
     )
-    parser.add_argument("--real", action="store_true", help="the real jobs, too")
+    parser.add_argument("--real", action="store_true", help="also run the real jobs")
     parser.add_argument("--only-real", action="store_true")
     args = parser.parse_args()
     tables = [SHIPPED, *(sorted(args.tables.glob("*.npz")) if args.tables else [])]

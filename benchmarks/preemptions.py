@@ -45,10 +45,12 @@ class Series:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=20, help="preemptions of each kind with a notice")
-    parser.add_argument("--kills", type=int, default=20, help="of a raylet")
-    parser.add_argument("--megabytes", type=float, default=10, help="what a checkpoint has")
-    parser.add_argument("--step", type=float, default=0.5, help="seconds")
+    parser.add_argument(
+        "--count", type=int, default=20, help="number of preemptions with a notice, for each kind"
+    )
+    parser.add_argument("--kills", type=int, default=20, help="number of preemptions that kill a raylet")
+    parser.add_argument("--megabytes", type=float, default=10, help="size of a checkpoint, in MB")
+    parser.add_argument("--step", type=float, default=0.5, help="duration of a step, in seconds")
     args = parser.parse_args()
     with service() as served:
         pass_self_test(served)
@@ -62,7 +64,7 @@ def main() -> None:
             for _ in range(count):
                 preempt(served, job, series, take, others)
             served.client.cancel(job)
-            until("it is cancelled", lambda job=job: served.client.job(job).state == "cancelled")
+            until("the job is cancelled", lambda job=job: served.client.job(job).state == "cancelled")
             print(series.line(), flush=True)
 
 
@@ -114,7 +116,7 @@ def preempt(
 
     If `others`, also wait until another trial has run on another node.
     """
-    until("two nodes are there that nobody takes away", lambda: len(staying(served, series)) > 1)
+    until("two nodes are alive that are not being preempted", lambda: len(staying(served, series)) > 1)
     before = until("the long trial trains", lambda: running(served, job))
     if others:
         until(
@@ -123,7 +125,7 @@ def preempt(
     series.taken.add(str(before.node))
     node = served.cluster.names[str(before.node)]
     at = take(served, node)
-    after = until("it trains elsewhere", lambda: continued_attempt(served, job, before.attempt))
+    after = until("the trial trains on another node", lambda: continued_attempt(served, job, before.attempt))
     trial = long_trial(served, job)
     assert trial is not None
     ended = next(attempt for attempt in trial.attempt_list if attempt.attempt == before.attempt)

@@ -42,11 +42,14 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
     parser.add_argument(
-        "--peer-trials", type=int, default=1000, help="of plain Ray Tune, for comparison; 0: none"
+        "--peer-trials",
+        type=int,
+        default=1000,
+        help="number of trials of plain Ray Tune, for comparison; 0 for none",
     )
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end the job after so long")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end the job after this time")
     parser.add_argument("--simulated", action="store_true")
-    parser.add_argument("--jobs", type=int, default=10_000, help="of the simulated cluster")
+    parser.add_argument("--jobs", type=int, default=10_000, help="number of jobs in the simulated cluster")
     args = parser.parse_args()
     if args.simulated:
         sizing_simulated.main(args.jobs)

@@ -160,8 +160,8 @@ def in_time(cases: Sequence[Case], spare: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", type=Path, required=True)
-    parser.add_argument("--starts", type=int, default=3, help="of each track")
-    parser.add_argument("--hours", type=float, default=10, help="of training")
+    parser.add_argument("--starts", type=int, default=3, help="number of starts in each track")
+    parser.add_argument("--hours", type=float, default=10, help="hours of training")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     all_cases = list(cases(load(args.traces), args.hours, args.starts, args.seed))

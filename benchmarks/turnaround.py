@@ -71,7 +71,7 @@ def cancel(served: Served) -> float:
     time.sleep(8)
     began = time.monotonic()
     served.client.cancel(job)
-    until("it is cancelled", lambda: served.client.job(job).state == "cancelled")
+    until("the job is cancelled", lambda: served.client.job(job).state == "cancelled")
     return time.monotonic() - began
 
 

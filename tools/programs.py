@@ -127,7 +127,9 @@ def main() -> None:
     names = ", ".join(program.name for program in absent)
     prefix = root_prefix()
     if prefix is None:
-        print(f"missing, and this user cannot install it: {names}. The tests that need it are skipped.")
+        print(
+            f"missing programs, which this user cannot install: {names}. The tests that need them are skipped."
+        )
         return
     print(f"installing {names} from Debian, without starting any service")
     if not install(absent, prefix):

@@ -26,7 +26,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--workers", type=int, nargs="+", default=[4, 16])
     add("--budgets", type=float, nargs="+", default=[5, 10, 20, 50, 100], help="budgets in mean trainings")
     add("--startup", type=float, default=1.0, help="mean steps that starting or resuming a trial takes")
-    add("--methods", nargs="+", choices=METHODS, metavar="METHOD", help=f"of {', '.join(METHODS)}")
+    add(
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        metavar="METHOD",
+        help=f"methods to compare: {', '.join(METHODS)}",
+    )
     add("--peers-python", help="interpreter with requirements-peers.txt; without it Syne Tune is left out")
     add("--jobs", type=int, default=2)
     add("--out", type=Path, default=Path("search-results"))

@@ -86,21 +86,25 @@ def test_invalid_blocks_are_refused(text: str, message: str, tmp_path: Path) -> 
 
 # A block, its wrong line, and the message.
 EXAMPLES = [
-    ("<!-- test: elsewhere tests/gone.py -->\n```toml\n```", 2, "there is no test tests/gone.py"),
+    ("<!-- test: elsewhere tests/gone.py -->\n```toml\n```", 2, "the test tests/gone.py does not exist"),
     ("```toml\na = 1\n```", 1, "`toml` does not fit the mark"),
     ("<!-- test: run -->\n```yaml\npriority: 1\n```", 2, "`yaml` does not fit the mark"),
     ("<!-- test: file -->\n```text\n```", 2, "name the file after `file`"),
     ("```console\n# nothing\n```", 1, "the block has no command"),
-    ("```console\ntuner bills JOB\n```", 1, "`tuner bills JOB`: there is no command `tuner bills`"),
+    ("```console\ntuner bills JOB\n```", 1, "`tuner bills JOB`: the command `tuner bills` does not exist"),
     ("```console\ntuner bill JOB --euro\n```", 1, "`tuner bill JOB --euro`: No such option: --euro"),
     ("```console\ntuner topup JOB --usd much\n```", 1, "`tuner topup JOB --usd much`: Invalid value"),
     ("```console\nmake all X=1\n```", 1, "`make all X=1`: the Makefile has no target all"),
     ("```console\nray start --heads\n```", 1, "`ray start --heads`: No such option"),
-    ("```console\npython -m tuner.gone\n```", 1, "`python -m tuner.gone`: there is no module tuner.gone"),
+    (
+        "```console\npython -m tuner.gone\n```",
+        1,
+        "`python -m tuner.gone`: the module tuner.gone does not exist",
+    ),
     (
         "```console\npython -m pytest tests/gone.py\n```",
         1,
-        "`python -m pytest tests/gone.py`: there is no test",
+        "`python -m pytest tests/gone.py`: the test tests/gone.py does not exist",
     ),
     ("```console\nhelm install\n```", 1, "`helm install` is a command of another program: mark the block"),
     ("```python\nx = 1\nif x\n```", 3, "not Python: expected ':'"),
@@ -110,8 +114,8 @@ EXAMPLES = [
     ("```yaml\nbudget: {euro: 1}\n```", 1, "not a job file: /budget/euro: Extra inputs"),
     ("```yaml\npriority: high\n```", 1, "not a job file: /priority: Input should be a valid"),
     ("```json\n{\n  a: 1}\n```", 3, "not JSON: Expecting property name"),
-    ("Then type `tuner bills JOB`.", 1, "`tuner bills JOB`: there is no command `tuner bills`"),
-    ("Use\n`tuner bill --euro`.", 2, "`tuner bill --euro`: there is no option --euro"),
+    ("Then type `tuner bills JOB`.", 1, "`tuner bills JOB`: the command `tuner bills` does not exist"),
+    ("Use\n`tuner bill --euro`.", 2, "`tuner bill --euro`: the command has no option --euro"),
 ]
 
 
@@ -162,7 +166,7 @@ def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
     read = 'get("TUNER_HOME")\nget("TUNER_NEW")\n'
     write(tmp_path, {"docs/settings.md": listed, "tuner/settings.py": read})
     assert lines_of(docs.settings(tmp_path), tmp_path) == [
-        "docs/settings.md:3: no setting is called TUNER_OLD",
+        "docs/settings.md:3: the settings do not read a variable TUNER_OLD",
         "tuner/settings.py:2: TUNER_NEW is not listed in docs/settings.md",
     ]
     lines = (ROOT / "docs/metrics.md").read_text().splitlines()
@@ -221,9 +225,9 @@ def broken_core(root: Path) -> None:
 CORE = [
     "tuner/money.py:2: the core must be covered without `pragma: no`",
     "pyproject.toml:4: no file matches tuner/gone.py",
-    "Makefile:2: there is no test tests/test_gone.py",
-    "Makefile:3: there is no test tests/test_money.py::test_b",
-    "Makefile:4: there is no test tests/test_money.py::test_c",
+    "Makefile:2: the test tests/test_gone.py does not exist",
+    "Makefile:3: the test tests/test_money.py::test_b does not exist",
+    "Makefile:4: the test tests/test_money.py::test_c does not exist",
 ]
 
 
@@ -265,12 +269,12 @@ def test_mutants_that_cannot_be_planted_are_reported(tmp_path: Path) -> None:
     )
     assert lines_of(problems, tmp_path) == [
         "tools/planted.py:1: twice: 'b = 2' occurs 2 times in f.py, not once",
-        "tools/planted.py:2: same: it does not change what f.py does",
+        "tools/planted.py:2: same: the mutant does not change what f.py does",
         "tools/planted.py:3: broken: f.py does not compile with the mutant: invalid syntax",
-        "tools/planted.py:3: broken: there is no test t.py::test_b",
-        "tools/planted.py:4: untested: it names no test",
-        "tools/planted.py:5: gone: there is no file g.py",
-        "tools/planted.py:5: there are two mutants gone",
+        "tools/planted.py:3: broken: the test t.py::test_b does not exist",
+        "tools/planted.py:4: untested: the mutant does not name a test",
+        "tools/planted.py:5: gone: the file g.py does not exist",
+        "tools/planted.py:5: two mutants have the name gone",
     ]
 
 
@@ -292,13 +296,13 @@ def test_monitoring_that_names_missing_things_is_reported(tmp_path: Path) -> Non
     write(tmp_path, {name: (ROOT / name).read_text().replace(*change, 1) for name, change in changes.items()})
     reported = [line.partition(": ") for line in lines_of(monitoring.check(tmp_path), tmp_path)]
     assert [(place.partition(":")[0], message) for place, _, message in reported] == [
-        ("deploy/prometheus/rules/alerts.yml", "there is no metric tuner_database_on"),
-        ("docs/runbook.md", "there is no section on the alert TunerDown"),
-        ("docs/runbook.md", "no alert is called TunerUp"),
-        ("docs/runbook.md", "there is no metric tuner_up"),
+        ("deploy/prometheus/rules/alerts.yml", "the metric tuner_database_on does not exist"),
+        ("docs/runbook.md", "the section on the alert TunerDown is missing"),
+        ("docs/runbook.md", "the rules have no alert TunerUp"),
+        ("docs/runbook.md", "the metric tuner_up does not exist"),
         (
             "deploy/grafana/dashboards/tuner.json",
-            "the dashboard differs from what deploy/grafana/dashboard.py writes",
+            "the dashboard differs from what deploy/grafana/dashboard.py writes: run it and commit the result",
         ),
         ("deploy/grafana/dashboards/tuner.json", "Spent: Grafana has no such unit"),
     ]

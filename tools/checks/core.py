@@ -37,10 +37,10 @@ def _tests(root: Path) -> Iterator[Problem]:
         if start or inside:
             for name in _expanded(line.removeprefix(start[0] if start else "")):
                 if not _is_test(root, name):
-                    yield Problem(makefile, number, f"there is no test {name}")
+                    yield Problem(makefile, number, f"the test {name} does not exist")
         inside = (inside or start is not None) and line.endswith("\\")
     if not lists:
-        yield Problem(makefile, 1, "there is no variable CORE_* with the tests of the core")
+        yield Problem(makefile, 1, "no variable CORE_* lists the tests of the core")
 
 
 def _expanded(line: str) -> list[str]:

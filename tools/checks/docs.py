@@ -58,7 +58,7 @@ def settings(root: Path) -> Iterator[Problem]:
     listed = set(re.findall(r"^\| `(TUNER_\w+)`", text, re.MULTILINE))
     read = set(re.findall(r'"(TUNER_[A-Z_]+)"', source)) - {"TUNER_"}
     for name in sorted(listed - read):
-        yield Problem(page, line_of(text, f"| `{name}`"), f"no setting is called {name}")
+        yield Problem(page, line_of(text, f"| `{name}`"), f"the settings do not read a variable {name}")
     for name in sorted(read - listed):
         yield Problem(code, line_of(source, f'"{name}"'), f"{name} is not listed in docs/settings.md")
 

@@ -82,7 +82,7 @@ def _in_deploy(block: Block, root: Path) -> bool:
 def _marks(block: Block, root: Path) -> Iterator[str]:
     fitting = MARKS[block.mark] if block.mark else LANGUAGES
     if block.mark == "elsewhere" and not (root / block.detail).is_file():
-        yield f"there is no test {block.detail}"
+        yield f"the test {block.detail} does not exist"
     if block.mark in ("file", "program") and not block.detail:
         yield f"name the file after `{block.mark}`"
     if fitting is not None and block.language not in fitting and (block.mark or not _in_deploy(block, root)):
@@ -154,9 +154,9 @@ def _module(name: str, words: list[str], root: Path) -> None:
         if path.parts[-1] == name and find_spec(name):
             pass  # an installed one, such as pytest
         else:
-            raise Wrong(f"there is no module {name}")
+            raise Wrong(f"the module {name} does not exist")
     if missing := [word for word in words if word.startswith("tests/") and not (root / word).exists()]:
-        raise Wrong(f"there is no test {missing[0]}")
+        raise Wrong(f"the test {missing[0]} does not exist")
     if name == WATCHER:
         from tuner.cluster.notice_watch import parser, sources_of
 
@@ -181,7 +181,7 @@ def _subcommand(words: list[str]) -> tuple[Any, list[str], list[str]]:
     subcommand, path = _command(), ["tuner"]
     while hasattr(subcommand, "commands") and words and not words[0].startswith("-"):
         if words[0] not in subcommand.commands:
-            raise Wrong(f"there is no command `{' '.join([*path, words[0]])}`")
+            raise Wrong(f"the command `{' '.join([*path, words[0]])}` does not exist")
         subcommand, path, words = subcommand.commands[words[0]], [*path, words[0]], words[1:]
     return subcommand, path, words
 
@@ -224,7 +224,7 @@ def _named(words: list[str]) -> None:
         option for parameter in subcommand.params for option in (*parameter.opts, *parameter.secondary_opts)
     } | {"--help"}
     if unknown := {word.split("=")[0] for word in words if word.startswith("--")} - options:
-        raise Wrong(f"there is no option {', '.join(sorted(unknown))}")
+        raise Wrong(f"the command has no option {', '.join(sorted(unknown))}")
 
 
 def _is_program(block: Block) -> bool:
@@ -271,7 +271,7 @@ def job_file(text: str) -> None:
     """
     document = yaml.load(text, JobYaml)  # noqa: S506  a SafeLoader
     if not isinstance(document, dict):
-        raise Wrong("it is not a mapping")
+        raise Wrong("the document is not a mapping")
     estimated = set(document) <= set(EstimateRequest.model_fields)
     model = EstimateRequest if estimated else PlanRequest if "planning" in document else JobRequest
     rest = {**JOB, "objective": None} if "objectives" in document else JOB

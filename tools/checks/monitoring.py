@@ -32,7 +32,7 @@ def check(root: Path) -> Iterator[Problem]:
     for file, rule in rules:
         line = line_of(file.read_text(), f": {rule.get('alert') or rule['record']}")
         for name in sorted(metrics_in(rule["expr"]) - known):
-            yield Problem(file, line, f"there is no metric {name}")
+            yield Problem(file, line, f"the metric {name} does not exist")
         if "alert" in rule:
             alerts.append(rule["alert"])
             for message in _alert(rule):
@@ -72,9 +72,9 @@ def _alert(rule: dict[str, Any]) -> Iterator[str]:
     if rule["labels"]["severity"] not in ("critical", "warning", "info"):
         yield "the severity must be critical, warning or info"
     if not texts.get("summary"):
-        yield "there is no summary"
+        yield "the alert has no summary"
     if texts.get("runbook_url") != f"docs/runbook.md#{rule['alert'].lower()}":
-        yield "runbook_url must lead to its section of docs/runbook.md"
+        yield "runbook_url must lead to the alert's section of docs/runbook.md"
     # An alert on missing data, or on one of several conditions, has no single value to show.
     no_value = any(word in rule["expr"] for word in ("absent", " or ", "database"))
     if not no_value and "$value" not in texts.get("description", ""):
@@ -85,11 +85,11 @@ def _runbook(page: Path, alerts: list[str]) -> Iterator[Problem]:
     text = page.read_text()
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     for name in sorted(set(alerts) - set(sections)):
-        yield Problem(page, 1, f"there is no section on the alert {name}")
+        yield Problem(page, 1, f"the section on the alert {name} is missing")
     for name, section in sections.items():
         line = line_of(text, f"## {name}\n")
         if name not in alerts:
-            yield Problem(page, line, f"no alert is called {name}")
+            yield Problem(page, line, f"the rules have no alert {name}")
         if re.findall(r"^\*\*(\w+)\*\*: \S", section, re.MULTILINE) != PARTS:
             yield Problem(page, line, f"the section must have the paragraphs {', '.join(PARTS)}")
         look = re.search(r"\*\*Look\*\*.*?(?=^\*\*|\Z)", section, re.MULTILINE | re.DOTALL)
@@ -102,14 +102,18 @@ def _quoted(page: Path, known: set[str]) -> Iterator[Problem]:
     for number, row in enumerate(page.read_text().splitlines(), 1):
         for quoted in re.findall(r"`([^`\n]+)`", row):
             for name in sorted(metrics_in(quoted) - known):
-                yield Problem(page, number, f"there is no metric {name}")
+                yield Problem(page, number, f"the metric {name} does not exist")
 
 
 def _dashboard(folder: Path, known: set[str]) -> Iterator[Problem]:
     page = folder / "dashboards/tuner.json"
     text = page.read_text()
     if text != runpy.run_path(str(folder / "dashboard.py"))["text"]():
-        yield Problem(page, 1, "the dashboard differs from what deploy/grafana/dashboard.py writes")
+        yield Problem(
+            page,
+            1,
+            "the dashboard differs from what deploy/grafana/dashboard.py writes: run it and commit the result",
+        )
     shipped = json.loads(text)
     for panel in (shipped_panel for shipped_panel in shipped["panels"] if shipped_panel["type"] != "row"):
         line = line_of(text, f'"title": {json.dumps(panel["title"], ensure_ascii=False)}')
@@ -120,7 +124,7 @@ def _dashboard(folder: Path, known: set[str]) -> Iterator[Problem]:
         variable["definition"] for variable in shipped["templating"]["list"] if variable["type"] == "query"
     ]
     for name in sorted({name for query in others for name in metrics_in(query)} - known):
-        yield Problem(page, line_of(text, name), f"there is no metric {name}")
+        yield Problem(page, line_of(text, name), f"the metric {name} does not exist")
 
 
 def _panel(panel: dict[str, Any], known: set[str]) -> Iterator[str]:
@@ -137,4 +141,4 @@ def _panel(panel: dict[str, Any], known: set[str]) -> Iterator[str]:
     if len({target["refId"] for target in panel["targets"]}) < len(panel["targets"]):
         yield "two queries have the same refId"
     for name in sorted({name for target in panel["targets"] for name in metrics_in(target["expr"])} - known):
-        yield f"there is no metric {name}"
+        yield f"the metric {name} does not exist"

@@ -16,7 +16,7 @@ def check(root: Path, mutants: Sequence[Mutant] = MUTANTS) -> Iterator[Problem]:
     for mutant in mutants:
         line = line_of(text, f'"{mutant.name}"')
         if mutant.name in names:
-            yield Problem(listing, line, f"there are two mutants {mutant.name}")
+            yield Problem(listing, line, f"two mutants have the name {mutant.name}")
         names.add(mutant.name)
         for message in (*_planting(root, mutant), *_tests(root, mutant)):
             yield Problem(listing, line, f"{mutant.name}: {message}")
@@ -25,7 +25,7 @@ def check(root: Path, mutants: Sequence[Mutant] = MUTANTS) -> Iterator[Problem]:
 def _planting(root: Path, mutant: Mutant) -> Iterator[str]:
     path = root / mutant.file
     if not path.is_file():
-        yield f"there is no file {mutant.file}"
+        yield f"the file {mutant.file} does not exist"
         return
     before = path.read_text()
     after = planted(mutant, before)
@@ -38,13 +38,13 @@ def _planting(root: Path, mutant: Mutant) -> Iterator[str]:
         yield f"{mutant.file} does not compile with the mutant: {error.msg}"
         return
     if not changed:
-        yield f"it does not change what {mutant.file} does"
+        yield f"the mutant does not change what {mutant.file} does"
 
 
 def _tests(root: Path, mutant: Mutant) -> Iterator[str]:
     if not mutant.tests:
-        yield "it names no test"
+        yield "the mutant does not name a test"
     for name in mutant.tests:
         path, _, function = name.partition("::")
         if not (root / path).is_file() or f"def {function}(" not in (root / path).read_text():
-            yield f"there is no test {name}"
+            yield f"the test {name} does not exist"
