@@ -48,7 +48,7 @@ def run(usd: float, trainable: str) -> None:
         console.print(f"Tuning {trainable} for {escape.usd(usd)}: {job.concurrency} trials at once, each")
         console.print(f"{escape.usd(price.trial_usd_per_hour)} an hour ({price.source}).\n")
         page = web.address(client.url, (home / "api_key").read_text().strip(), job.id)
-        console.print(f"Watch it in a browser: {page}\n", soft_wrap=True)
+        console.print(f"Watch the job in a browser: {page}\n", soft_wrap=True)
         watch.watch(client, job.id)
         ended = client.wait(job.id, progress=False)
         console.print("\n[bold]The job[/bold]", render.job(ended))
@@ -56,7 +56,7 @@ def run(usd: float, trainable: str) -> None:
         console.print("\n[bold]The bill[/bold]")
         tables.show(render.bill(client.bill(job.id), most_expensive=5))
         console.print(
-            f"\nIts data is kept in {home}. To look at it again:\n"
+            f"\nThe data of this demo is kept in {home}. To look at the job again:\n"
             f"  export TUNER_HOME={home} PATH={Path(sys.executable).parent}:$PATH\n"
             f"  tuner serve &\n"
             f"  tuner trials {job.id}",

@@ -123,7 +123,7 @@ def _budget(budget: SharedBudgetAnswer) -> RenderableType:
         lines.append(Text("jobs with " + ", ".join(f"{key}:{value}" for key, value in budget.match.items())))
     if budget.parent:
         lines.append(Text(f"under {budget.parent}"))
-    lines.extend(Text(f"{job} waits for it") for job in budget.waiting_jobs)
+    lines.extend(Text(f"{job} waits for this budget") for job in budget.waiting_jobs)
     lines.extend(Text(f"at {alert.at:.0%} to {alert.url}") for alert in budget.alerts)
     lines.extend(
         Text(

@@ -174,7 +174,7 @@ class HomeLock:
                 file.seek(0)
                 holder = file.read().strip() or "another service, which is starting,"
             raise HomeInUse(
-                f"{holder} already uses TUNER_HOME {settings.home}: stop it first, or set TUNER_HOME and TUNER_PORT for this one"
+                f"{holder} already uses TUNER_HOME {settings.home}: stop that service first, or set another TUNER_HOME and TUNER_PORT"
             ) from error
         self._file = file
         self.describe("the service")

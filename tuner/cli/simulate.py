@@ -108,11 +108,9 @@ def shown(result: "SimulationResult") -> RenderableType:
     lines = Table.grid(padding=(0, 2))
     lines.add_row("table", result.table)
     if result.best is not None and result.best_config is not None:
-        whole = "its last" if result.finished else "not its last"
+        whole = "trained to its last step" if result.finished else "not trained to its last step"
         regret = escape.number(result.normalised_regret)
-        lines.add_row(
-            "best", f"{escape.number(result.best)} at step {result.best_step}, trained to {whole} step"
-        )
+        lines.add_row("best", f"{escape.number(result.best)} at step {result.best_step}, {whole}")
         lines.add_row("", escape.config(result.best_config))
         lines.add_row("regret", f"{regret} (0: the best of the table, 1: a random configuration in full)")
     lines.add_row(

@@ -99,7 +99,9 @@ def train(
         if job.command is not None:
             typer.echo(f"the job's command: {harmless(job.command)}", err=True)
             if not yes:
-                typer.confirm("Run it on this machine, with your environment?", abort=True, err=True)
+                typer.confirm(
+                    "Run this command on this machine, with your environment?", abort=True, err=True
+                )
         entry, values, steps, recorded = _of_job(client, job, trial, steps)
         teaching = _teacher_of(client, job)
         if recorded is None:

@@ -360,7 +360,7 @@ def _invalid_answer(status: int, detail: str) -> Problem:
 
 def unreachable(url: str, error: Exception, *, in_doubt: bool = False) -> ApiError:
     """Return an error which says that the service at `url` does not answer. Its cause is `error`."""
-    detail = f"{url}: {error or type(error).__name__}; start it with `tuner serve`, or set TUNER_URL"
+    detail = f"{url}: {error or type(error).__name__}; start the service with `tuner serve`, or set TUNER_URL"
     problem = Problem(title="The service does not answer", status=0, detail=detail)
     api_error = ApiError(problem, in_doubt=in_doubt)
     api_error.__cause__ = error

@@ -98,7 +98,7 @@ def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -
         case "processes", words:
             return failure("processes", f"the trial {words}", error="ProcessLimit")
         case "memory", words:
-            message = f"the trial {words}; use a smaller batch or model, or give each trial more CPUs, which raises its share"
+            message = f"the trial {words}; use a smaller batch or model, or give each trial more CPUs, which raises its share of the memory"
             return failure("memory", message, error="MemoryLimit")
         case _:
             return None
