@@ -15,9 +15,9 @@ from tuner.tuning.stopping import points_per_usd
 TRIALS = 200  # number of best trials that the forecast learns from
 ASKED = 20  # of the `TRIALS` best trials, the number of best unfinished ones that are forecast
 SHOWN = 3
-TOO_FEW = "too early to forecast: fewer than three trials have trained past the rung at which the best unfinished trials wait"
+TOO_FEW_TRIALS = "too early to forecast: fewer than three trials have trained past the rung at which the best unfinished trials wait"
 NONE_BETTER = "no trial is expected to beat the best if it is trained to its last step"
-NO_END = (
+NO_LAST_STEP = (
     "fidelity.max is not set, so the last step is not known, and the metric at that step cannot be forecast"
 )
 
