@@ -217,9 +217,9 @@ class Http(ABC):
     ) -> httpx2.Response:
         """Send a request, and return the successful response.
 
-        Connection errors and the statuses 429 and 503 are retried if the request is safe to repeat. The waits are 0.25 s, 0.5 s and so
-        on, or the response's `Retry-After` if that is longer. While the service starts its Ray cluster, such a request is repeated for
-        STARTING_S.
+        A request that is safe to repeat is sent up to TRIES times: it is sent again after a connection error and after the statuses 429
+        and 503. The waits are 0.25 s, 0.5 s and so on, or the response's `Retry-After` if that is longer. While the service starts its
+        Ray cluster, the request is repeated for STARTING_S instead.
 
         Args:
             method: The HTTP method.

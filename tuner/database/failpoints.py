@@ -107,7 +107,7 @@ class Failpoint:
         return cls(name, side, int(number or 1))
 
     def reached(self, name: str, side: str) -> None:
-        """Note that the process reached a point. If it is the chosen point for the chosen time, exit without flushing or cleaning up."""
+        """Record that the process reached a point. If it is the chosen point for the chosen time, exit without flushing or cleaning up."""
         if (name, side) != self._where:
             return
         with self._lock:

@@ -58,7 +58,7 @@ BUDGET = "_quota"
 class Quota:
     """Limits on a project's jobs and trials that run at once. None means no limit.
 
-    Each running job adds the number of trials that it may run at once to `concurrent_trials`, even while fewer of its trials run.
+    A running job counts towards `concurrent_trials` with the number of trials that it may run at once, even while fewer of them run.
     """
 
     concurrent_jobs: int | None = None

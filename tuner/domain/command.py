@@ -61,7 +61,7 @@ def arguments(words: Iterable[str], values: Mapping[str, object]) -> Iterator[st
     option directly before it is omitted too. Example: both words of `--momentum {momentum}`.
     """
     kept: list[str] = []
-    # The last word that was kept. Its placeholders are not replaced, because a value such as -1 looks like an option.
+    # `before` is the last kept word with its placeholders instead of their values. A value such as -1 would look like an option.
     before = ""
     for word in words:
         if all(name in values for name in placeholders(word)):

@@ -135,7 +135,7 @@ class Loop:
                 self._reconsider(turn, lease)
 
     def node_assigned(self, trial: str, attempt: int, machine: WorkerMachine | None = None) -> int:
-        """Note that an attempt was given a machine, and return the length of its lease at that machine's price.
+        """Record that an attempt was given a machine, and return the length of its lease at that machine's price.
 
         If the attempt waited for a machine, its start is recorded, because it costs money from now on. If this driver dies, the next
         driver bills the attempt from this time. A machine with another price than expected is recorded at once. A machine with the

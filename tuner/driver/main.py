@@ -183,7 +183,7 @@ class Heartbeat(threading.Thread):
             log.warning("a heartbeat could not be recorded: %s", error.detail)
 
     def turns(self) -> None:
-        """Note that the loop makes progress."""
+        """Record that the loop makes progress."""
         self.turned_at = time.monotonic()
 
     def stop(self) -> None:
@@ -211,7 +211,7 @@ class ControlPoller:
         self._next = 0.0
 
     def turn(self) -> None:
-        """Note that the loop makes progress. Call this on every turn of Tune's loop.
+        """Record that the loop makes progress. Call this on every turn of Tune's loop.
 
         Every `LOOK_S`, also update the dashboard, pass new requests to the loop, and call the loop's `tick`.
         """

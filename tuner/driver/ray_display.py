@@ -87,7 +87,7 @@ class RayDisplay:
         self._thread = threading.Thread(target=self._run, name="ray-display", daemon=True)
 
     def assign(self, actor: bytes, trial: str, attempt: int) -> None:
-        """Note that an actor runs this attempt from now on."""
+        """Record that an actor runs this attempt from now on."""
         self._runs[actor] = (trial, attempt)
 
     def turn(self, now: float) -> None:

@@ -80,7 +80,7 @@ class WorkerPool:
         return None
 
     def requested(self, worker: Trial) -> None:
-        """Note that this worker was requested: Tune now looks for a machine for it."""
+        """Record that this worker was requested: Tune now looks for a machine for it."""
         self._requested[worker.trial_id] = worker
 
     def started(self, worker: Trial) -> None:

@@ -26,7 +26,8 @@ log = logging.getLogger("tuner.leading")
 ROLE = "controller"
 LEASE_NS = 3 * NS
 RENEW_NS = NS
-# A leader whose passes have failed for this long gives up its term, because other services may be able to reach Ray.
+# A leader gives up its term if all passes of its controller have failed for this long, for example because it cannot reach Ray.
+# Another service may be able to do the work.
 UNFIT_NS = 60 * NS
 REST_NS = 2 * LEASE_NS  # How long a service that gave up its term waits before it tries to lead again.
 

@@ -138,7 +138,9 @@ def recompute(model: M, every: int = 1) -> M:
         ValueError: The model has no such list of at least two blocks, or `every` is less than 1.
     """
     if every < 1:
-        raise ValueError(f"every is {every}; give 1 for all blocks, 2 for every second block, and so on")
+        raise ValueError(
+            f"`every` must be at least 1, not {every}; 1 recomputes all blocks, 2 every second block, and so on"
+        )
     lists = [part for part in model.modules() if isinstance(part, nn.Sequential | nn.ModuleList)]
     blocks = max(
         lists, key=lambda part: (len({*map(type, part)}) == 1 < len(part), len(part)), default=nn.ModuleList()

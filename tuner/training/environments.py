@@ -40,7 +40,7 @@ class Home(ABC):
         self.serving_metrics = source.serving_metrics
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
-        """Note that the time from now on belongs to this cost kind, such as training or checkpoint."""
+        """Record that the time from now on belongs to this cost kind, such as training or checkpoint."""
 
     @abstractmethod
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:

@@ -253,7 +253,7 @@ class Exporter:
         """The outputs of the module for the example inputs.
 
         Raises:
-            ExportFailed: They are not tensors (`invalid_export`).
+            ExportFailed: The outputs are not tensors (`invalid_export`).
         """
         with torch.inference_mode():
             outputs = self._module(*self._example)
@@ -262,8 +262,8 @@ class Exporter:
         ):
             raise ExportFailed(
                 "invalid_export",
-                f"the module returns {_shape_of(outputs)}; export a module that returns a tensor or a tuple of tensors, such as one that "
-                "calls yours and takes the tensors out",
+                f"the module returns {_shape_of(outputs)}; export a module that returns a tensor or a tuple of tensors, such as a "
+                "wrapper that calls your module and returns only its tensors",
             )
         return _flat(outputs)
 
@@ -436,7 +436,7 @@ def _quantize_static(source: Path, path: Path, calibration: Sequence[tuple[torch
 
 
 def _quantize_int4(source: Path, path: Path) -> None:
-    """Store the weights of matrix products in 4 bits, with one scale for each block of them."""
+    """Store the weights of matrix products in 4 bits, with one scale for each block of weights."""
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from onnxruntime.quantization.onnx_model import ONNXModel

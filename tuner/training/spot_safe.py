@@ -289,10 +289,11 @@ class SpotSafe:
 
         The service requests a save if the machine is about to be taken away, if the trial is to pause, if its lease ends, and from time to
         time in a step that takes longer than the interval between checkpoints. The next attempt continues in the middle of that step:
-        `steps` yields this step again. So that no batch is repeated, give `SpotSafe` a part that saves the position in the epoch: a
+        `steps` yields this step again. To avoid repeating its first batches, give `SpotSafe` a part that saves the position in the epoch: a
         `Batches`, or the loader of `efficient_loader`.
 
-        The service is asked at most ten times a second. In a script and under plain Ray Tune nothing is saved.
+        Frequent calls cost little: at most ten calls per second ask the service whether to save. The other calls return at once. In a
+        script and under plain Ray Tune, nothing is saved.
 
         Raises:
             StopTraining: The attempt is over.

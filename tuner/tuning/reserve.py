@@ -34,7 +34,7 @@ class Reserve:
 
     @classmethod
     def of(cls, state: State) -> Self | None:
-        """Return the reserve of the job, or None if the job keeps none."""
+        """Return the finish reserve of the job, or None if the job does not keep a reserve now."""
         if state.confirming:  # the search is over, so its trials need no reserve
             return None
         automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
@@ -133,7 +133,7 @@ class Reserve:
     def _needs(self, but: TrialRecord | None, *, to_end: bool = False) -> Iterator[tuple[int, TrialRecord]]:
         """Yield (nanoseconds needed, trial) for each active trial except `but` and the leader.
 
-        The needed time is that until the trial's `target_step`, or until its last step if `to_end` is set.
+        The needed time is the time until the trial reaches its `target_step`, or its last step if `to_end` is set.
         """
         state = self.state
         for trial in (state.trials[number] for number in state.active):

@@ -133,9 +133,9 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
 
 
 def _feasible_first(state: State) -> tuple[bool, ...]:
-    """Return the passes in which trials are searched: True for the feasible trials, then False for the infeasible ones.
+    """Return the order in which a search for a trial looks at feasible (True) and infeasible (False) trials: feasible trials first.
 
-    Without constraints, all trials are feasible, so one pass is enough.
+    The caller goes through all trials once per item. Without constraints, all trials are feasible, so the only item is True.
     """
     return (True, False) if state.spec.constraints else (True,)
 

@@ -133,7 +133,7 @@ class RunningAttempt:
     rank_ends: list[RankEnd] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order."""
+        """Read the best checkpoint of earlier attempts, the job's best score and the save interval from the order that begins the attempt."""
         best = self.order.get("best")
         self.best = (self._staged(best[1], best[0]), best[1]) if best else None
         self.learn_job_best(self.order.get("job_best"))
@@ -187,7 +187,7 @@ class RunningAttempt:
         )
 
     def forked(self) -> None:
-        """Note that the attempt has a child now. The setup time until now counts as the time for warming up the worker."""
+        """Record that the attempt has a child now. The setup time until now counts as the time for warming up the worker."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
     def add_outage(self, ns: int) -> None:
@@ -196,7 +196,7 @@ class RunningAttempt:
             self.outage_ns += ns
 
     def waited_for_data(self, waits: bool) -> None:
-        """Note whether the child waits for a dataset, according to the newest line of the `ReadLog`.
+        """Record whether the child waits for a dataset, according to the newest line of the `ReadLog`.
 
         Before the first report, the waiting time counts as setup, and the child is not considered hanging meanwhile. The time between two
         lines counts once the later line arrives, because some file systems report bytes only every few seconds. A stalled download
@@ -379,7 +379,7 @@ class RunningAttempt:
         return self.closing and position >= self.closes_with
 
     def saved(self, message: SavedMessage) -> None:
-        """Note that the child wrote a checkpoint, which the publisher will store.
+        """Record that the child wrote a checkpoint, which the publisher will store.
 
         Raises:
             InvalidMessage: The child cannot have a checkpoint of that step, or it announces checkpoints
@@ -504,7 +504,7 @@ class RunningAttempt:
         return step, len(self.parts)
 
     def made_durable(self, published: Published) -> None:
-        """Note that a checkpoint is stored."""
+        """Record that a checkpoint is stored."""
         step, size, seconds = published.step, published.size_bytes, published.seconds
         if (step, published.part) >= self.ordered:
             self.saves.made_durable(time.monotonic_ns())

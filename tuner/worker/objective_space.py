@@ -118,7 +118,7 @@ def space_fields(space: Space) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Run:
-    """The parameters that one run suggested, in order, and their values."""
+    """The parameters that the objective suggested in one run, in order, and the values that it got."""
 
     parameters: Mapping[str, Parameter]
     values: Config
@@ -243,7 +243,7 @@ def _compare(space: Space, run: _Run) -> None:
         if space.active(name, run.values) != (name in run.parameters):
             raise SpaceRefused(
                 "condition",
-                f"the objective suggests {name!r} only for some values of other parameters, and trying their choices did not show for which; "
+                f"the objective suggests {name!r} only for some values of other parameters, and the test runs did not show for which values; "
                 f"{INSTEAD}, with `when`",
             )
 

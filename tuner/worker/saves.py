@@ -42,7 +42,7 @@ class Saves:
         return (self.saving or GUESS).durable_ns
 
     def phase(self, kind: str, at: int) -> None:
-        """Note that the child's time belongs to this cost kind from `at` on.
+        """Record that the child's time belongs to this cost kind from `at` on.
 
         Training is stalled while the cost kind is `checkpoint`.
         """
@@ -52,7 +52,7 @@ class Saves:
         self._stalls_since = at if kind == "checkpoint" else None
 
     def stepped(self, ns: int) -> int:
-        """Note that a step took `ns` nanoseconds. Return the duration of the step without the stalls for saves."""
+        """Record that a step took `ns` nanoseconds. Return the duration of the step without the stalls for saves."""
         trained = max(0, ns - self._stalled_ns)
         self._trained_ns += trained
         return trained
@@ -81,7 +81,7 @@ class Saves:
         return trained_ns >= max(STALL_PART * stall_ns, pieces * PIECE_NS)
 
     def ordered_within(self, step_ns: int, now: int) -> None:
-        """Note that a save was ordered in the middle of a step, of which `step_ns` nanoseconds have passed."""
+        """Record that a save was ordered in the middle of a step, of which `step_ns` nanoseconds have passed."""
         self.ordered_at, self._ordered = now, True
         self._trained_ns = (
             self._stalled_ns - step_ns
@@ -96,7 +96,7 @@ class Saves:
         return max(STALL_PART * max(LEAST_NS, (self.saving or GUESS).stall_ns), self.durable_ns) <= step_ns
 
     def answered(self, at: int, *, save: bool) -> None:
-        """Note that the reply to a report was sent at `at` and the next step begins.
+        """Record that the reply to a report was sent at `at` and the next step begins.
 
         `save` is whether the reply orders a save.
         """

@@ -164,7 +164,7 @@ class Supervisor:
             self._changed.notify_all()
 
     def receive_from_first_node(self, message: Mapping[str, Any]) -> None:
-        """Carry out an order of node 0 about an attempt that runs on this node: extend its lease, or end it."""
+        """Carry out an order of node 0 about the attempt that runs on this node: extend the attempt's lease, or end the attempt."""
         with self._changed:
             attempt = self._attempt
             if attempt is None:
