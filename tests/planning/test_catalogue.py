@@ -193,7 +193,7 @@ def test_first_ten_faults_are_listed_and_the_rest_counted() -> None:
     [
         ("", "line 1, cloud: the column is missing"),
         ("cloud,region,instance_type,vcpus,on_demand_usd_h,on_demand_date\n", "the file lists no machine"),
-        ("cloud,on_demand_eur_h\n", "US dollars); the nearest: on_demand_usd_h"),
+        ("cloud,on_demand_eur_h\n", r"US dollars\); the nearest: on_demand_usd_h"),
         ("cloud,cloud\n", "appears twice"),
     ],
 )

@@ -89,9 +89,9 @@ def test_finished_trial_gets_no_machine(market: Market, at: Offer | None) -> Non
 
 
 def test_a_market_without_an_offer_is_refused() -> None:
-    with pytest.raises(ValueError, match="no on_demand offer"):
+    with pytest.raises(ValueError, match="on_demand needs at least one offer"):
         placement_request(offers=(SPOT,))
-    with pytest.raises(ValueError, match="no spot offer"):
+    with pytest.raises(ValueError, match="spot needs at least one offer"):
         placement_request("spot", offers=(DEMAND,))
     placement_request("on_demand", offers=(DEMAND,))
 
