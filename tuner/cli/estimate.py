@@ -33,7 +33,7 @@ def estimate(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Hours of the whole run on --gpus GPUs. Needs exactly one machine, given by --accelerator or --instance-type."
+            help="Duration of the whole run in hours on --gpus GPUs. Name one GPU with --accelerator or one machine type with --instance-type."
         ),
     ] = None,
     samples: Annotated[float | None, typer.Option(help="Samples in one epoch.")] = None,
@@ -64,13 +64,16 @@ def estimate(
         Words, typer.Option(help="Only this market: on_demand or spot. Can be repeated.")
     ] = None,
     latency_ms: Annotated[
-        float | None, typer.Option(help="Estimate serving instead of a run: milliseconds per prediction.")
+        float | None,
+        typer.Option(
+            help="Estimate the cost of serving a model that takes this many milliseconds per prediction, instead of a training run."
+        ),
     ] = None,
     measured: Annotated[
         str | None,
         typer.Option(
             metavar="JOB/EXPORT/VARIANT",
-            help="Estimate serving instead of a run, from the measurements of an exported model.",
+            help="Estimate the cost of serving this exported model, from its measurements, instead of a training run.",
         ),
     ] = None,
     requests_per_second: Annotated[

@@ -52,7 +52,9 @@ def tuner(
     ] = False,
     project: Annotated[
         str | None,
-        typer.Option(help="Project to work in. Only for the service's own key. Default: TUNER_PROJECT."),
+        typer.Option(
+            help="Project to work in. Only for the operator, who uses the service's own key. Default: TUNER_PROJECT."
+        ),
     ] = None,
 ) -> None:
     PROJECT.set(project)

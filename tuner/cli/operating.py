@@ -216,13 +216,13 @@ def replay(
         typer.Option(
             "--with",
             metavar="NAME=VALUE",
-            help="Compare with another policy instead of the record: scheduler=NAME or sampler=NAME, as in a job file. Can be repeated.",
+            help="Compare the job's policy with this one, not with the record: scheduler=NAME or sampler=NAME, as in a job file. Can be repeated.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Replay a job's recorded events and show the first decision that differs from its record. The exit status is 1 if a decision differs."""
+    """Replay a job's recorded events and show the first decision that differs from its record. The exit status is then 1."""
     answer = connect().replay(job, **_policies(instead or []))
     Output(as_json).show(answer, _replayed)
     if answer.difference is not None and answer.instead is None:

@@ -28,7 +28,7 @@ def simulate(
         typer.Option(
             min=0,
             max=1_000_000,
-            help="Budget, as a multiple of the mean cost of training one row of the table to its last step.",
+            help="Budget, as a multiple of the mean cost of training one configuration of the table to its last step.",
             show_default=False,
         ),
     ],
@@ -55,7 +55,7 @@ def simulate(
     training_time: Annotated[
         str | None,
         typer.Option(
-            help="Mean time to train one row of the table to its last step, such as 2h. Default: as recorded.",
+            help="Mean time to train one configuration of the table to its last step, such as 2h. Default: as recorded.",
             show_default=False,
         ),
     ] = None,

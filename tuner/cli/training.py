@@ -68,7 +68,11 @@ def train(
         typer.Option(metavar="DIRECTORY", help="Save the checkpoint of the last step in this directory."),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Run the command of a job without asking for confirmation.")
+        bool,
+        typer.Option(
+            "--yes",
+            help="If the job's trainable is a command, run the command without asking for confirmation.",
+        ),
     ] = False,
     as_json: Annotated[
         bool,
