@@ -182,7 +182,7 @@ def _parameter(row: Row) -> tuple[str, Float | Int]:
     name, low, high, scale, kind = row
     if name.startswith(COMPLEMENT):
         raise ValueError(
-            f"meta: {name!r}: names must not begin with {COMPLEMENT!r}, which is reserved for lin1m"
+            f"meta: {name!r}: names must not begin with {COMPLEMENT!r}, because tuner gives this prefix to parameters with the scale lin1m"
         )
     if kind == "int":
         if scale == "lin1m" or low != int(low) or high != int(high):

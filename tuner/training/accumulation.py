@@ -249,7 +249,7 @@ def distillation_loss(
     """
     if not 0 <= weight <= 1 or temperature <= 0:
         raise ValueError(
-            f"weight is {weight} and temperature {temperature}; weight is between 0 and 1, temperature above 0"
+            f"`weight` is {weight} and `temperature` is {temperature}; give a weight from 0 to 1 and a temperature above 0"
         )
     soft = nn.functional.kl_div(
         (student / temperature).log_softmax(-1),

@@ -59,7 +59,7 @@ def TunerCallback(*metrics: str, every: int = 1, artifacts_dir: str | Path | Non
 class _LightGBMCallback:
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         if every < 1:
-            raise ValueError(f"every is {every}; give at least one boosting round")
+            raise ValueError(f"`every` is {every}; give at least one boosting round")
         # LightGBM sorts callbacks by `order`. This one comes after those that print and record, and before early stopping, so that the last
         # step is reported. LightGBM reads `order` only from the instance, not from the class.
         self.order = 25

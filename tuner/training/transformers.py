@@ -40,7 +40,7 @@ class TunerCallback(TrainerCallback):
     def __init__(self, every: int | None = None, *, artifacts_dir: str | Path | None = None) -> None:
         if every is not None and every < 1:
             raise ValueError(
-                f"every is {every}; give at least one optimizer step, or leave `every` out to report after each epoch"
+                f"`every` is {every}; give at least one optimizer step, or leave `every` out to report after each epoch"
             )
         self._every = every
         self._run = FrameworkRun(artifacts_dir)
