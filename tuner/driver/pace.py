@@ -47,12 +47,12 @@ class JobPace:
         self.wanted_ns.pop(trial, None)
 
     def ended(self, trial: str, meter: Meter, *, warming_ns: int, outage_ns: int, starved: bool) -> None:
-        """Learn from the end of an attempt.
+        """Update the overheads with the billed times of an attempt that has ended.
 
         Args:
             trial: The trial.
             meter: The last reading of the worker's meter.
-            warming_ns: The time in which a new worker prepared itself. It does not count towards the least overhead, because the
+            warming_ns: The time in which a new worker prepared itself. It does not count towards `least_overhead_ns`, because the
                 worker's next attempt needs only a hundredth of this time.
             outage_ns: The time spent waiting for a storage that failed. It does not count as overhead.
             starved: Whether the lease ended before the attempt finished its first step. The trial's next attempt then needs a longer lease.

@@ -174,10 +174,10 @@ class RowsSampler:
 
 
 class BestCurve:
-    """The best reported value of a run as a function of the money that the whole job had spent by then.
+    """The best value that a simulated job has reported, as a function of the money that the job had spent by then.
 
-    The money includes amounts that are spent but not posted yet. It does not include the cost of idle time. Create the object before the
-    run continues, because it sees only later records.
+    The money includes amounts that are spent but not posted yet. It does not include the cost of idle time. Create the curve before the
+    simulation continues, because records that were written earlier are missing in the curve.
     """
 
     def __init__(self, run: SimulatedRun) -> None:

@@ -150,7 +150,7 @@ def get(db: Connection, job: str) -> Launch | None:
 
 
 def live(db: Connection) -> list[Launch]:
-    """Return every launch that has not ended, the earliest ordered launch first."""
+    """Return every launch that has not ended, sorted by the time at which it was ordered, earliest first."""
     return [Launch(*row) for row in db.execute(_LIVE)]
 
 

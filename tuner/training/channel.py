@@ -23,7 +23,9 @@ FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
-ASK_S = 0.1  # the least time between two questions: a question took 0.36 ms on a busy machine, and a batch may take less time than that
+# The least time between two questions that the child asks the supervisor in the middle of a step. A question took 0.36 ms on a busy
+# machine. A batch may take less time than a question, so a question at each batch would slow training down.
+ASK_S = 0.1
 
 
 class StopTraining(SystemExit):

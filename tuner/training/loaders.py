@@ -17,7 +17,7 @@ from tuner.training.measured import note
 
 
 class Batches:
-    """Index batches over `size` examples, by default shuffled in a new order each epoch.
+    """Batches of the indices of `size` examples. By default the examples are shuffled in a new order each epoch.
 
     The position is part of a checkpoint. Each epoch has its own random generator, so an interrupted epoch resumes with the same batches.
     By default all ranks get the same batches. If each rank passes `rank` and `ranks`, the ranks take the batches of an epoch in turns.

@@ -84,7 +84,7 @@ class PlacementMemory:
     left_at_start_ns: int = 0  #: The remaining work when the training moved to this offer.
 
     def looked(self, now: Instant, *, at: Offer | None, left_ns: int) -> Self:
-        """Return the memory after an observation of the training: its offer `at` and its remaining work `left_ns`."""
+        """Return the memory updated with the offer `at` that the training now runs on, if any, and its remaining work `left_ns`."""
         memory = self
         if left_ns < self.least_ns:
             memory = replace(memory, progressed=now, least_ns=left_ns)
@@ -94,11 +94,11 @@ class PlacementMemory:
         return memory
 
     def waits(self, now: Instant) -> Self:
-        """Return the memory after the machine was lost. A new wait for spot begins now, which `PlacementRequest.spot_wait_ns` limits."""
+        """Return the memory updated after the machine was lost. A wait for spot begins now. `PlacementRequest.spot_wait_ns` limits the wait."""
         return replace(self, progressed=now)
 
     def after(self, offer: Offer, *, now: Instant, paid_ns: int, gained_ns: int) -> Self:
-        """Return the memory after `paid_ns` more of paid time on an offer, in which progress of `gained_ns` was made.
+        """Return the memory updated with `paid_ns` of paid time on an offer, and with the progress `gained_ns` that was made in this time.
 
         Call this at each durable checkpoint, and when the training leaves or loses its machine.
         """
@@ -280,9 +280,10 @@ def _without_deadline(
 
 
 def _retried(observation: Observation, within_ns: int) -> Instant:
-    """Return when to choose again: after `within_ns`, or earlier if a spot offer is available but was not chosen.
+    """Return when to choose again: after `within_ns`, or after `RETRY_NS` if a spot offer is available and `RETRY_NS` is shorter.
 
-    A spot offer that was too expensive for its progress may become worthwhile, because past observations lose weight with time.
+    Call this if no available spot offer was worth its price. An offer that was not worth its price may become worthwhile, because past
+    observations lose weight with time.
     """
     return Instant(observation.now + (min(within_ns, RETRY_NS) if observation.there else within_ns))
 

@@ -73,7 +73,8 @@ class Watchdog:
             if attempt.state is not None or attempt.left_ns() > 0:
                 return
             self._supervisor.kill_all()
-            if not self._supervisor.server.ready:  # the server may be running user code that it imports
+            # A fork server that is not ready may be importing user code. Kill the server too, because nothing may run unpaid.
+            if not self._supervisor.server.ready:
                 self._supervisor.server.kill()
             if locked:
                 self._end(attempt, "paused", endings.lease_ended())

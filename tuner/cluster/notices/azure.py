@@ -153,7 +153,8 @@ class AzureFeed(Feed):
         before, self._incarnation = self._incarnation, document.incarnation
         doubt = document.unread
         if document.incarnation < before:
-            # An event that an older document lacks was not withdrawn. The next document counts even if it is not newer than this one.
+            # This document is older than the one before it. An event that is missing here was not withdrawn, and the doubt keeps its notice.
+            # The next document is compared with this one. If its number is the same or higher, it is accepted without doubt.
             doubt = f"document {document.incarnation} came after {before}"
         return CurrentNotices(tuple(event.notice(wall_clock()) for event in document.events), doubt)
 

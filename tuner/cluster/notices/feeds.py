@@ -27,7 +27,7 @@ class Feed(ABC):
 
     name: str
     pause_s: float
-    """Seconds between two calls of `look`."""
+    """Seconds between two calls of `poll`."""
 
     @abstractmethod
     def poll(self, *, wait: bool) -> CurrentNotices:
