@@ -156,7 +156,7 @@ def test_empty_forecast_states_the_reason(finished: Finished) -> None:
     assert forecast["reason"]
     none_better = ask(finished, f"jobs/{finished.plain}/best")["next_dollar"]["forecast"]
     assert none_better["items"] == []
-    assert "no unfinished trial is expected to beat the best" in none_better["reason"]
+    assert "no trial is expected to beat the best" in none_better["reason"]
     too_few = ask(finished, f"jobs/{finished.troubled}/best")["next_dollar"]["forecast"]
     assert "fewer than three" in too_few["reason"]
 

@@ -120,9 +120,9 @@ def test_long_command_is_compared_by_its_digest(on: TestClient) -> None:
             "/objectives/0/metric",
             ("letters, digits and underscores",),
         ),
-        ({"command": "pyhton train.py"}, "/command", ("no program pyhton",)),
-        ({"command": "python tain.py"}, "/command", ("no file tain.py in",)),
-        ({"command": "./tain"}, "/command", ("no file ./tain in",)),
+        ({"command": "pyhton train.py"}, "/command", ("the program pyhton was not found",)),
+        ({"command": "python tain.py"}, "/command", ("the file tain.py was not found in",)),
+        ({"command": "./tain"}, "/command", ("the file ./tain was not found in",)),
         ({"command": COMMAND, "trainable": fakes.ENTRY}, "/command", ("either trainable or command",)),
         ({"command": None}, "/trainable", ("is required",)),
         (
@@ -201,7 +201,7 @@ def test_script_is_looked_for_in_the_package(on: TestClient) -> None:
     made = on.post("/v1/jobs", json=body("bash scripts/train.sh {lr}", package=package["id"]))
     assert made.status_code == 201, made.text
     missing = on.post("/v1/jobs", json=body("python train.py {lr}", package=package["id"]))
-    refused(missing, "/command", "no file train.py in the package")
+    refused(missing, "/command", "the file train.py was not found in the package")
 
 
 def test_digest_of_a_command_changes_with_its_script(

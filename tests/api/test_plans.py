@@ -148,7 +148,7 @@ BAD = [
     ({"deadline": "soon"}, "/planning/deadline", "duration"),
     ({"step_seconds": -1}, "/planning/step_seconds", ""),
     ({"step_seconds": 0}, "/planning/step_seconds", "more than 0"),
-    ({"steps_from": ["job_0"]}, "/planning/steps_from/0", "no job"),
+    ({"steps_from": ["job_0"]}, "/planning/steps_from/0", "the job 'job_0' does not exist"),
     ({"candidates": [{"instance_type": "g5.xlage"}]}, "/planning/candidates/0/instance_type", "g5.xlarge"),
     ({"candidates": [{"instance_type": "a", "usd_per_hour": 0}]}, "/planning/candidates/0/usd_per_hour", "0"),
     ({"catalogue": {"region": "us-est-1"}}, "/planning/catalogue/region", "us-east-1"),

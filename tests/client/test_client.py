@@ -335,7 +335,7 @@ def test_readiness_check_raises_no_error(answer: int | None, ready: bool) -> Non
     ("method", "words", "fix"),
     [
         ("best", {"max_cost": 5}, "did you mean 'max_cost_usd'"),
-        ("pareto", {"max_cost_usd": 5}, "known are instance_type, market, region"),
+        ("pareto", {"max_cost_usd": 5}, "the known ones are instance_type, market, region"),
         ("patch", {"tag": {}}, "did you mean 'tags'"),
     ],
 )

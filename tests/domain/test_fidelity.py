@@ -38,7 +38,7 @@ def test_proxies_need_one_value_per_rung() -> None:
     assert fidelity.faults() == []
     assert [fidelity.stage(step) for step in (1, 2, 3, 4, 9, 10, 27)] == [0, 1, 1, 2, 2, 2, 2]
     (fault,) = Fidelity(max=27, proxies={"resolution": (16, 32)}).faults()
-    assert "the rungs 1, 3, 9; give 3" in fault.detail
+    assert "the rungs 1, 3, 9; the number of values must be 3" in fault.detail
 
 
 def test_higher_score_is_better_in_either_mode() -> None:

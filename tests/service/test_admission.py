@@ -44,7 +44,8 @@ def test_import_time_of_the_trainable_counts_as_setup(service: FakeService, path
     client = fakes.client_of(replace(service, prober=MeasuringProber()))
     why = refusal(client, path, round(2 * SECOND_USD, 6))
     assert (
-        "a trial takes 4.000 s for setup before its first report (importing it alone); give at least $" in why
+        "a trial takes 4.000 s for setup before its first report (the time of importing the trainable alone); give at least $"
+        in why
     )
     enough = client.post(path, json=fakes.body(budget={"usd": round(5 * SECOND_USD, 6)}))
     assert enough.status_code in (200, 201), enough.text

@@ -133,7 +133,7 @@ def test_failed_download_is_not_kept(server: DataServer, tmp_path: Path) -> None
     server.content = bytes(2 * MIB)
     server.sends_size = False
     cache = DatasetCache(tmp_path / "cache", MIB)
-    with pytest.raises(DatasetRefused, match="the cache may have 1048576"):
+    with pytest.raises(DatasetRefused, match="the cache may have only 1048576"):
         cache.get(server.url(), {})
     assert not [entry for entry in (tmp_path / "cache").glob("*/*") if entry.is_dir()]
     server.content = b"small"

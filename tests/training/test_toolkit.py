@@ -159,7 +159,7 @@ def test_distillation_mixes_labels_and_teacher() -> None:
         distillation_loss(student, teacher, target, weight=1.0, temperature=3.0), expected
     )
     for bad in ({"weight": 1.1}, {"temperature": 0.0}):
-        with pytest.raises(ValueError, match="between 0 and 1"):
+        with pytest.raises(ValueError, match="from 0 to 1"):
             distillation_loss(student, teacher, target, **bad)
 
 

@@ -54,7 +54,12 @@ def test_download_shortens_the_lease_of_an_export(
     ("failing", "error", "code", "text"),
     [
         ("fetch", CheckpointDamaged("state.pt is damaged"), "checkpoint_unreadable", "state.pt is damaged"),
-        ("fetch", TimeoutError("no answer"), "storage_failed", "no answer (it does not answer: check"),
+        (
+            "fetch",
+            TimeoutError("no answer"),
+            "storage_failed",
+            "no answer (the storage does not answer: check",
+        ),
         ("files", TimeoutError("no answer"), "not_stored", "failed after the export: TimeoutError"),
         ("order", RuntimeError("no process"), "worker_failed", "the worker failed: RuntimeError: no process"),
     ],

@@ -216,7 +216,7 @@ def test_checkpoints_have_the_class_and_the_tags_of_the_settings(
         ("gs://bucket", "TUNER_STORAGE_CLASS", "Cool", "is not one of STANDARD, NEARLINE"),
         ("/folder", "TUNER_STORAGE_TAGS", "a=b", "works with s3://, gs:// and abfs:// only"),
         ("s3://bucket", "TUNER_STORAGE_TAGS", "team", "is not a tag"),
-        ("s3://bucket", "TUNER_STORAGE_TAGS", ",".join(f"{n}=" for n in range(11)), "has 11 tags"),
+        ("s3://bucket", "TUNER_STORAGE_TAGS", ",".join(f"{n}=" for n in range(11)), "lists 11 tags"),
     ],
 )
 def test_class_or_tag_that_the_storage_lacks_is_refused(

@@ -153,7 +153,7 @@ def slow(trial: Any) -> float:
         (with_a_changing_range, "changing_range", "'b'"),
         (with_tuples, "choice", "(1, 2)"),
         (with_very_many_conditions, "too_many_conditions", "200 runs"),
-        (slow, "too_slow", "0 times"),
+        (slow, "too_slow", "0 runs"),
         (lambda trial: 0.0, "no_parameters", "suggests no parameters"),
     ],
 )

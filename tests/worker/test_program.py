@@ -87,7 +87,10 @@ def test_program_stores_artifacts_with_its_steps_and_names_one_that_is_refused(
     program.until_state("waiting")
     program.order("go", target_step=2, lease_ns=600 * SECOND)
     failed = program.until_state("failed")
-    assert "a file in TUNER_ARTIFACTS_DIR cannot be stored: 'a b' is not a name" in failed["error"]["message"]
+    assert (
+        "a file in TUNER_ARTIFACTS_DIR cannot be stored: 'a b' is not a valid name"
+        in failed["error"]["message"]
+    )
     stored = TrialArtifacts(str(program.storage), "default", "job_1", "trial_00000").list()
     assert {name: artifact.step for name, artifact in stored.items()} == {"table.csv": 1}
 

@@ -368,7 +368,7 @@ def test_spot_safe_in_a_command_on_several_nodes_is_refused(
     monkeypatch.setattr("tuner.training.spot_safe.rank_count", lambda: 2)
     monkeypatch.setenv("TUNER_CHECKPOINT_DIR", str(tmp_path))
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="works only with nodes: 1"), SpotSafe():
+    with pytest.raises(RuntimeError, match="needs nodes: 1"), SpotSafe():
         pass
 
 

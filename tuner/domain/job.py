@@ -390,7 +390,9 @@ class JobSpec:
             if (
                 self.trainable == PROGRAM_ENTRY
             ):  # without this check, a service that allows all modules (`*`) would allow all programs too
-                return [Fault("/trainable", "runs the program of a command; give the job a command instead")]
+                return [
+                    Fault("/trainable", "runs the program of a command; give command instead of trainable")
+                ]
             return [*entry_faults(self.trainable), *([only] if self.metrics_pattern is not None else [])]
         names = [*self.space.parameters, *self.constants]
         faults = command_faults(self.command, names, has_steps=self.fidelity.max is not None)

@@ -138,7 +138,7 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
     alike = as_fast_by_assumption(candidates, evidence, facts.machines)
     if alike:
         note = (
-            f"{', '.join(alike)} are taken to be equally fast, because the machine on which a step takes "
+            f"{', '.join(alike)} are assumed to be equally fast, because the machine on which a step takes "
             f"{evidence.step_ns / NS:g} s is not known: give planning.speeds of one of them, or step_seconds of each candidate"
         )
         evidence = replace(evidence, notes=(*evidence.notes, note))

@@ -104,8 +104,8 @@ def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]
     """
     j, launch, export = jobs.c, launches.c, exports_table.c
     queries = {  # from the weakest reason to the strongest; for each job the last matching reason is returned
-        "{} learns from a trial of it": _users(teachers, which),
-        "{} continues its trials": _users(warm_starts, which),
+        "{} learns from a trial of this job": _users(teachers, which),
+        "{} continues trials of this job": _users(warm_starts, which),
         "{} of the job is {}": select(export.job, export.export, export.state).where(
             export.job.in_(which), export.state.in_(exports.LIVE)
         ),

@@ -206,7 +206,7 @@ def _fix(error: BaseException, begin: words.BeginMessage) -> str:
     key = error.args[0] if type(error) is KeyError and error.args else None
     if isinstance(key, str) and key not in begin.config:
         # Do not list the parameters, which may differ between trials: a job ends early if its trials fail with the same message.
-        return "If this was looked up in the config: the job has no parameter or constant of this name"
+        return "If the trainable looks this key up in its config: the job has no parameter or constant of this name"
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
         if os.path.isabs(error.filename):
             return "The path must exist on each machine that runs workers"

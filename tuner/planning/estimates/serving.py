@@ -97,7 +97,7 @@ def _unfit(asked: ServingQuestion, listing: Listing) -> str | None:
         return f"it has fewer than the {asked.cpus:g} CPUs that a replica needs, or their number is not known"
     memory = listing.gpu_memory_gib if asked.gpus else listing.memory_gib
     if memory is not None and asked.model.size_bytes > memory * max(1, asked.gpus) * GIB:
-        return "the model's file is larger than its memory"
+        return "the model's file is larger than the memory of the machine"
     return None
 
 
