@@ -102,7 +102,7 @@ def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
         with service.database.read() as db:
             row = jobs.get(db, job, service.project)
     except NotFound as error:
-        raise ValueError(f"{error.detail}; name one of your jobs, or leave it out") from error
+        raise ValueError(f"{error.detail}; name one of the project's jobs, or leave out the job") from error
     machine = row.offer.instance_type
     listings = catalogue(service.settings).find(instance_type=machine)
     kind = accelerator(listings[0].accelerator, listings[0].gpu_memory_gib) if listings else None

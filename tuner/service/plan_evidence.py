@@ -294,7 +294,7 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
             with service.database.read() as db:
                 row = jobs.get(db, name, service.project)
         except NotFound as error:
-            detail = f"{error.detail}; name one of your jobs, or leave it out"
+            detail = f"{error.detail}; name one of the project's jobs, or leave out the job"
             raise Invalid.at(f"{POINTER}/{i}", detail) from error
         if row.spec.trainable != spec.trainable:
             detail = (

@@ -318,7 +318,7 @@ def _why_not(service: Service, spec: JobSpec, name: str) -> str | None:
         with service.database.read() as db:
             source = jobs.get(db, name, service.project).spec
     except NotFound as error:
-        return f"{error.detail}; name one of your jobs, or leave it out"
+        return f"{error.detail}; name one of the project's jobs, or leave out the job"
     if source.trainable == spec.trainable and not packages.same(service, source, spec):
         return f"{name} tuned {source.trainable} of another package; name a job of the same package, or of an earlier upload with the same name"
     return _mismatch(name, source, spec) or (

@@ -274,7 +274,7 @@ def timed_run(
     names = (*where.accelerators, *where.instance_types)
     if len(names) != 1:
         fix = "name one machine in accelerators or in instance_types"
-        raise Invalid.at("/run/hours", f"hours apply to one kind of machine; {fix}")
+        raise Invalid.at("/run/hours", f"hours are the run's duration on one machine type; {fix}")
     if gpus is None:
         raise Invalid.at("/run/gpus", "give the number of GPUs with which the run takes these hours")
     measured = Measurement(
