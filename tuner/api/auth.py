@@ -79,8 +79,8 @@ REMEMBERED = 10_000  # maximum number of keys that `Callers` remembers
 class Callers:
     """The most recent user keys that were valid when they were last checked.
 
-    `RateLimit` counts the requests with a key in this set per key, and all other requests per address. Being in the set grants no access, because
-    the key of each request is checked again. Use the set from one event loop only.
+    `RateLimit` counts the requests of each key in this set separately. It counts all other requests by address. Being in the set grants no
+    access, because the key of each request is checked again. Use the set from one event loop only.
     """
 
     def __init__(self) -> None:

@@ -79,7 +79,10 @@ async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
 
 
 class _Dashboard(ABC):
-    """Base of the two dashboards: an ASGI application. It answers with the result of `refusal`, or by `_serve` if that result is None."""
+    """Base of the two dashboards, which are ASGI applications.
+
+    If `refusal` refuses a request, that refusal is the answer. All other requests are answered by `_serve`.
+    """
 
     not_reading: str  #: The detail of the answer to methods other than GET and HEAD.
 

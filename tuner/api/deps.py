@@ -16,9 +16,10 @@ from tuner.service.bootstrap import Service
 
 
 async def service_of(request: Request) -> Service:
-    """Return the service that acts for the authenticated caller in the caller's project. Without a caller, return the plain service.
+    """Return the service that acts for the authenticated caller in the caller's project.
 
-    The function is async because FastAPI would run a plain function in a thread, and this one never waits.
+    On a route that needs no key, return the service with its default actor and project. The function is async because FastAPI would run a
+    function that is not async in a thread, and this one never waits.
     """
     service: Service = request.app.state.service
     actor: Actor | None = getattr(request.state, "actor", None)

@@ -1,7 +1,7 @@
 """The OpenAPI document.
 
-It adds to FastAPI's document the model of errors, the key and the lowest role that each operation needs, and links from answers to the
-requests that follow them.
+FastAPI generates the document. This module adds the model of errors, the key and the lowest role that each operation requires, and links
+from answers to the requests that can follow them.
 """
 
 from collections.abc import Mapping
@@ -99,7 +99,7 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _links(given: Mapping[str, str], calls: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Any]:
-    """Return links to all operations whose path parameters are exactly the keys of `given`."""
+    """Return links to all operations in `calls` whose path parameters are exactly the keys of `given`."""
     links = {}
     for _verb, _path, call in calls:
         names = {parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "path"}

@@ -56,8 +56,8 @@ class EventBatch:
 class JobReading:
     """The result of reading a job's record once.
 
-    `state` maps each kind of state message, such as `spend`, to a value to compare and the message. A feed sends the message if the value differs
-    from that of the previous reading. `final` is true if the job has ended.
+    `state` maps each kind of state message, such as `spend`, to a pair of a value and the message. A feed sends the message only if the value
+    has changed since the previous reading. `final` is true if the job has ended.
     """
 
     batch: EventBatch
@@ -326,9 +326,10 @@ def _messages(state: dict[str, tuple[object, str]]) -> str:
 
 
 def _state(view: JobView) -> dict[str, tuple[object, str]]:
-    """Return the `spend` and `job` messages of the present state, each with the value to compare that `JobReading.state` describes.
+    """Return the `spend` and `job` messages of the present state, in the form of `JobReading.state`.
 
-    The value leaves out the running time. Otherwise the `job` message of a running job would be sent after every reading.
+    A message is sent only if the value next to it has changed. The value of the `job` message therefore leaves out the running time, which
+    would otherwise cause a message after every reading.
     """
     shown = serialize_jobs.job_of(view)
     spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}

@@ -133,7 +133,7 @@ def _in_gpu_time(budget: BudgetUse) -> bool:
 def _budgets(
     is_limited: Callable[[BudgetUse], bool], value: Callable[[BudgetUse], float]
 ) -> Callable[[MetricsSnapshot], Values]:
-    """Return a function that returns `value(budget)` by name, for each budget for which `is_limited(budget)` is true."""
+    """Return a function that returns `value(budget)` by the name of the budget, for all budgets that `is_limited` accepts."""
     return lambda f: {(budget.name,): value(budget) for budget in f.budgets if is_limited(budget)}
 
 

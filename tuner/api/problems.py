@@ -126,7 +126,10 @@ def _on_unexpected_error(_request: Request, _error: Exception) -> JSONResponse:
 def answer(
     status: int, title: str, detail: str, *, kind: str | None = None, fields: Sequence[FieldProblem] = ()
 ) -> JSONResponse:
-    """Return a problem document. `kind` is the end of its `type`, by which programs identify the error. If it is None, `KINDS` is used."""
+    """Return a problem document.
+
+    Programs identify the error by the document's `type`, which ends with `kind`. If `kind` is None, the kind of the status in `KINDS` is used.
+    """
     problem = Problem(
         type=f"urn:tuner:problem:{kind or KINDS.get(status, f'http-{status}')}",
         title=title,

@@ -1,4 +1,4 @@
-"""Estimate requests converted to domain values. Numbers are exact; durations and deadlines are in nanoseconds."""
+"""Convert requests for estimates to domain values. Numbers are exact; durations and deadlines are in nanoseconds."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -25,7 +25,16 @@ MeasuredByJob = Callable[[str], described.MeasuredScaling]
 def questions_of(
     request: wire.EstimateRequest, now: Instant, measured: MeasuredModel, scaling: MeasuredByJob
 ) -> estimates.EstimateQuestions:
-    """Convert an estimate request. Deadlines that are times are counted from `now`. Raise Invalid if a value cannot be read."""
+    """Convert a request for estimates.
+
+    Args:
+        now: The present time. A deadline in the request may be a point in time; it is converted to the nanoseconds from `now`.
+        measured: Returns the measured figures of an exported variant that the request names.
+        scaling: Returns the measured scaling efficiency of jobs like the one that the request names.
+
+    Raises:
+        Invalid: A value cannot be read.
+    """
     read = RequestReader()
     questions = estimates.EstimateQuestions(
         run=None if request.run is None else _run(read, request.run, now, scaling),

@@ -255,9 +255,9 @@ def get_log(
 ) -> Response | TrialLog:
     """Return the output of the trial's own code in an attempt.
 
-    Without `attempt`, the newest attempt that has a log is used. The answer has the last `tail` bytes of the output that follows its
-    first `after` bytes. `node` is one of the nodes of a trial on several nodes, counted from 0. Output is stored every few seconds and when
-    the attempt ends. `Accept: text/plain` returns the text alone.
+    Without `attempt`, the newest attempt that has a log is used. The first `after` bytes of the output are skipped, and the answer has
+    the last `tail` bytes of the rest. `node` is one of the nodes of a trial on several nodes, counted from 0. Output is stored every
+    few seconds and when the attempt ends. `Accept: text/plain` returns the text alone.
     """
     view = log(service, job, trial, attempt, tail=tail, after=after, node=node)
     return PlainTextResponse(view.text) if "text/plain" in accept else TrialLog.model_validate(view)

@@ -83,7 +83,7 @@ USD_PARTS = 500  # the rounding step of dollars is at most 1/500 of the largest 
 
 
 class RoundedNumbers(dict[int, str]):
-    """Rounds numbers to multiples of a step and returns them as text. As a dictionary, it caches the text of each multiple."""
+    """Rounds numbers to multiples of a step and returns them as text. It is a dictionary so that each text is made only once."""
 
     def __init__(self, spread: float, parts: int) -> None:
         """Choose the largest step that is at most `spread / parts` and is 1, 2 or 5 times a power of ten."""

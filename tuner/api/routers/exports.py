@@ -23,7 +23,10 @@ def _serving(
     start: str = "10s",
     instance_type: Annotated[str | None, Query(max_length=100)] = None,
 ) -> ServingQuery:
-    """Read how predictions will be served. `start` is how long a machine and a process take to start, for scaling to zero."""
+    """Read how predictions will be served.
+
+    `start` is how long a machine and a process take to start. It is needed for the cost of serving that scales to zero.
+    """
     return ServingQuery(requests_per_second, duration_ns_of("start", start) / NS, instance_type)
 
 

@@ -61,9 +61,10 @@ def get_job(job: str, request: Request, service: Svc) -> Response:
 
 
 def _text(request: Request, service: Service, view: JobView) -> bytes:
-    """Return a job as JSON text. The text is cached if the job's view has a version.
+    """Return a job as JSON text.
 
-    The view of a job has no version while the job runs. Most jobs in lists are not running.
+    The text is cached unless the job runs, because the view of a running job has no version. Lists benefit from the cache, because most
+    jobs in them are not running.
     """
 
     def make() -> bytes:
