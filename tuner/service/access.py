@@ -62,9 +62,9 @@ def keys(service: Service, *, before: tuple[int, str] | None, limit: int) -> Seq
 
 
 def own(service: Service) -> KeyRow | None:
-    """Return the user's key that authenticated this request, or None if no user's key did.
+    """Return the user's key that authenticated this request.
 
-    The service's own key belongs to no user.
+    Return None for a request with the service's own key, because that key belongs to no user.
     """
     if not service.actor.key:
         return None

@@ -78,8 +78,8 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
     """Return the records of a job that the advice rules use.
 
     With SQLite's rollback journal a read blocks every commit. The attempts and reports are therefore read in short
-    transactions, one per page of trials. The spend of a running job grows meanwhile. It is read last, so that it is never
-    less than the sum of the attempts' bills.
+    transactions, one per page of trials. The spend of a running job grows between them. The spend is read last, so that it
+    is never less than the sum of the attempts' bills.
     """
     now = service.now()
     with service.database.read() as db:
@@ -175,8 +175,8 @@ def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price |
 def _is_priced(settings: Settings, kind: str) -> bool:
     """Return whether the settings have a spot price for this instance type, or the catalogue lists the type.
 
-    The price of any other type is computed from its CPUs and GPUs. Such a price does not show that the type has a
-    spot market.
+    A spot price of any other type could only be computed from its CPUs and GPUs. Advice must not use that price, because the
+    type may not be available on spot.
     """
     return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 

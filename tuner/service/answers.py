@@ -52,7 +52,7 @@ class CurvesView:
         return sum(len(course.steps) for course in self.series.values())
 
     def promotions(self, trial: str) -> list[int]:
-        """Return the rungs at which the trial reported the objective's metric and after which it continued."""
+        """Return the rungs that the trial passed: it reported the objective's metric at the rung, and later trained further."""
         course = self.series.get(trial, EMPTY)
         if not course.steps:
             return []
@@ -177,9 +177,9 @@ def page_of_trials(
 
 
 def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
-    """Return the trial with a reason added if it was pending or paused when its job ended. Return any other trial unchanged.
+    """If the trial was pending or paused when its job ended, add that as its reason. Return any other trial unchanged.
 
-    The reason is not recorded, because the end of a job does not change the rows of its pending and paused trials.
+    The reason is not in the database, because the end of a job does not change the rows of its pending and paused trials.
     """
     if row.reason or row.state not in ("pending", "paused") or job.state not in FINAL:
         return row

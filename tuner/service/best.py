@@ -251,7 +251,7 @@ class _PointsOnOtherMachine:
         return self._priced([(cost, point)])[0], point.loss
 
     def cheapest(self, *, better_than: float = math.inf) -> PricedPoint | None:
-        """Return the cheapest point whose loss is less than `better_than`."""
+        """Return the cheapest point whose loss, as defined in `best`, is less than `better_than`."""
         cheapest_pair = next((pair for pair in self._points if pair[1].loss < better_than), None)
         return None if cheapest_pair is None else self._priced([cheapest_pair])[0]
 

@@ -199,7 +199,7 @@ WATCHED_NS = 10 * NS
 
 
 class SilenceWatch:
-    """The silent processes. For each, the time since which this service has observed its silence is stored."""
+    """A record of the silent processes, with the time when this service first observed the silence of each."""
 
     def __init__(self) -> None:
         self._silent: dict[str, tuple[object, Instant]] = {}

@@ -63,7 +63,7 @@ def resume(service: Service, job: str) -> JobView:
     Raises:
         NotFound: The project has no such job.
         Conflict: The job was cancelled, is being cancelled, or failed; one of its exports has not ended; its teacher's
-            checkpoint was deleted; or a job that has not ended learns from it.
+            checkpoint was deleted; or another job, which has not ended, learns from a trial of this job.
         BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
     """
     with service.database.write("job.resume") as db:
@@ -87,9 +87,10 @@ def resume(service: Service, job: str) -> JobView:
 
 
 def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
-    """Raise Conflict if the checkpoint of the job's teacher is gone, or if a job that has not ended learns from this one.
+    """Raise Conflict if the checkpoint of the job's teacher was deleted, or if another job still learns from this job.
 
-    If this job were resumed, its trials would replace the checkpoint from which the other job learns.
+    A job's teacher is a trial of an earlier job. If that earlier job were resumed before the job that learns from it has ended,
+    its trials would replace the checkpoint of the teacher.
     """
     stored_files.lock_job(db, row.id)
     if (student := stored_files.student_of(db, row.id)) is not None:

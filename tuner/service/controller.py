@@ -89,7 +89,7 @@ class Controller(PeriodicService):
         A job that lost its driver keeps its place on the cluster, and is launched even if its time window is closed. The
         new driver closes the attempts and holds that the last one left open, and then pauses a job whose window is closed.
 
-        Other jobs are launched in the order of the queue. If the cluster has no room for a job, a later job waits too if it
+        Other jobs are launched in the order of the queue. A job for which the cluster has no room blocks all later jobs that
         may use the same nodes. The rows of jobs are read one by one when needed, because thousands of jobs may wait.
 
         Args:
@@ -132,7 +132,7 @@ class Controller(PeriodicService):
             under_way.append(row)
 
     def _queue(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
-        """Return the waiting jobs that may be launched now, in the order of the queue.
+        """Return the waiting jobs in `due` that may be launched now, in the order of the queue.
 
         The launch of a job whose window is closed is postponed until the window opens.
         """
@@ -226,10 +226,10 @@ class Controller(PeriodicService):
         return self._watch.stays_silent(launch.submission_id, launch, self._service.now())
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
-        """Return whether the launch is unchanged in the database, so that its driver has sent no heartbeat meanwhile.
+        """Return whether the launch is unchanged in the database. If so, its driver has sent no heartbeat since the first read.
 
-        The launch is read again because this service may itself have been suspended since the first read. A healthy driver
-        would then seem silent.
+        The launch is read again because this service may itself have been suspended meanwhile. A healthy driver would then seem
+        silent.
 
         Raises:
             Fenced: Another service has become the leader.
@@ -316,11 +316,11 @@ def _of_export(row: JobRow) -> JobRow:
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
     """Return whether the trials of one more job fit on the nodes, in addition to the trials of the jobs under way.
 
-    Only jobs under way that may use the same nodes count. A job that may use both markets is assumed to use a market only
-    for the trials that do not fit in the other one.
+    Only jobs under way that may use the same nodes count. Without such a job, return True. A job that may use both markets
+    is assumed to use a market only for the trials that do not fit in the other one.
 
-    Return True if no job under way may use the same nodes. If the job may run on none of the present nodes, return whether
-    no job under way may use the job's market.
+    If the job may run on none of the present nodes, only the market counts: return False if a job under way may use the
+    same market as the job.
 
     Args:
         row: The job that is to be launched.

@@ -79,9 +79,9 @@ def refuse_unfit(settings: Settings) -> None:
 
 
 def refuse_without_key(settings: Settings) -> None:
-    """Raise Unavailable if the service's own key has a fault (see `of_key`).
+    """Raise Unavailable if the service's own key is missing but must be given, is too short, or is readable by other users.
 
-    The service calls this before it generates a key. A service that must be given a key then stops without generating one.
+    Call this before `build`, which generates a missing key. A later check would not notice that the key was not given.
     """
     _refuse(settings, of_key)
 
@@ -129,8 +129,8 @@ def fault_of_cluster(cluster: Cluster) -> str | None:
 def of_key(settings: Settings) -> Iterator[PartCheck]:
     """Check that the service's own key is given or may be generated, is long enough, and is not readable by other users.
 
-    Only a service that listens on loopback may generate its key, because services that share a database would each
-    generate a different key.
+    Only a service that listens on loopback may generate its key. Any other service may share its database with further
+    services, and each of them would generate a different key.
     """
     key, path, local = settings.given_api_key, settings.api_key_path, is_loopback(settings.host)
     if key and (local or len(key) >= SHORTEST_KEY):

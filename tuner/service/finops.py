@@ -51,7 +51,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class RightSizing:
-    """All findings of one rule of the advice on the examined jobs."""
+    """The findings of one advice rule, summed over the examined jobs."""
 
     kind: str  #: Name of the rule.
     title: str  #: Title of the finding that would have saved most.

@@ -68,9 +68,13 @@ class PricedMachine:
 def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachine:
     """Return the requested machine with its price.
 
-    The first of these sources that has a price is used: the job's offer of this machine, TUNER_NODE_PRICES, and the cheapest listing in the
-    catalogue. The first two are used only if the job has an offer of this instance type, and the request names no region or the job's. If
-    the job has such an offer but the catalogue lacks the type, a request without a region is answered with a price for its CPUs and GPUs.
+    The price comes from the first of these sources that has one:
+
+    - The job's offer of this machine, then TUNER_NODE_PRICES. Both are used only if the job has an offer of this instance type, and the
+      request names either no region or the region of the job.
+    - The cheapest listing in the catalogue.
+    - The CPUs and GPUs of the machine, from which a price is computed. This requires that the catalogue lacks the instance type, that the job
+      has an offer of it, and that the request names no region.
 
     Raises:
         Invalid: The machine, the market or the region is not known or has no price. The error gives the nearest names.
@@ -205,8 +209,7 @@ class MachinePricing:
 def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> MachinePricing | None:
     """Return how to compute what the job's trials would cost on the requested machine.
 
-    Return None if the recorded costs apply, because no machine was requested, or because the job was offered only this machine at this
-    price.
+    Return None if the recorded costs apply: no machine was requested, or the job was offered only this machine at this price.
 
     Raises:
         Invalid: The requested machine is not known, or a trial does not fit on it.

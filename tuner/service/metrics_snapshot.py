@@ -70,8 +70,9 @@ class JobShape:
 class TrialCounter:
     """Count the trials, steps and ended attempts of all jobs, and the promotions since the first call of `read`.
 
-    Each call of `read` recounts the jobs that run or are paused, and those that have ended since the last call. If a job is
-    resumed that had already ended when all jobs were last counted, all jobs are counted again.
+    The first call of `read` counts all jobs. Each later call counts only the jobs that may have changed: those that are running or
+    paused, and those that have ended since the last call. For the jobs that had ended at the first call, only a sum is kept. If one of
+    them is resumed, all jobs are counted again, as in the first call.
     """
 
     def __init__(self) -> None:
@@ -156,7 +157,10 @@ class BudgetUse:
 
     @property
     def used(self) -> Fraction:
-        """Return the larger of the spent fractions of the limits in dollars and in GPU time, or 0 without a limit."""
+        """Return the spent fraction of the budget's limit, or 0 without a limit.
+
+        If both dollars and GPU time are limited, return the larger of the two fractions.
+        """
         budget, posted = self.budget, self.account.posted
         parts = [Fraction(0)]
         if budget.usd is not None:
@@ -274,7 +278,7 @@ def _budgets(db: Connection, now: Instant) -> tuple[BudgetUse, ...]:
 def spent(posted: Posted) -> dict[str, Cost]:
     """Return the spend by market.
 
-    Corrections are left out, because they only move cost between cost kinds. A counter of the spend therefore never falls.
+    Corrections are left out. They only move cost between cost kinds, and their negative entries could make a counter fall.
     """
     spend_by_market: dict[str, Cost] = {}
     for (entry, _, market), cost in posted.items():

@@ -13,7 +13,7 @@ from tuner.tuning.rungs import Outlook, ladder, outlooks
 from tuner.tuning.stopping import points_per_usd
 
 TRIALS = 200  # number of best trials that the forecast learns from
-ASKED = 20  # of the `TRIALS` best trials, the number of best unfinished ones that are forecast
+ASKED = 20  # number of these trials that are forecast: the best unfinished ones
 SHOWN = 3
 TOO_FEW_TRIALS = "too early to forecast: fewer than three trials have trained past the rung at which the best unfinished trials wait"
 NONE_BETTER = "no trial is expected to beat the best if it is trained to its last step"

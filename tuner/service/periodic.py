@@ -73,7 +73,7 @@ class PeriodicService(threading.Thread, ABC):
             every_s: Seconds from the end of a pass to the beginning of the next one.
             first_s: Seconds until the first pass.
             health: Where failed passes are counted. If `health` or `failures` is None, they are not counted.
-            failures: The counter of `health` for failed passes.
+            failures: The name of the counter in `health` that counts failed passes.
         """
         super().__init__(name=name, daemon=True)
         self.ready = threading.Event()  #: Set after the first successful pass.

@@ -333,8 +333,8 @@ def as_fast_by_assumption(
 def suitable_types(service: Service, spec: JobSpec, machines: RequestedMachines) -> list[str]:
     """Return up to three other instance types of the catalogue that are large enough for a trial of the job.
 
-    Types with the accelerator of a machine in the request come first. Among types that are equal in this, those of the cloud
-    of such a machine come first, and then the cheaper ones.
+    The types are sorted by accelerator, then by cloud, then by price. The accelerators and the clouds of the machines in the
+    request come before all others.
     """
     prices, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
     listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"

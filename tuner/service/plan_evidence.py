@@ -143,7 +143,7 @@ class StepFactor(NamedTuple):
 
 
 def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> dict[str, StepFactor]:
-    """Return, by job, the time of a step of `spec` divided by the time of a step of the job.
+    """Return, by job, the factor by which a step takes longer with the resources of `spec` than with those of the job.
 
     Only jobs whose trials had another number of GPUs or processes are included. The efficiency of several GPUs or processes is
     assumed if none was measured.
@@ -244,9 +244,11 @@ def _import_ns(service: Service, spec: JobSpec) -> int:
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
-    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. Jobs with other constants are
-    included only if no job has the constants of this job. Jobs with another number of GPUs or processes per trial are included only if
-    no remaining job has the number of this job. Jobs that also differ in another resource are included only if all remaining jobs do.
+    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. They are restricted in this order;
+    a restriction that no job meets is skipped:
+
+    - Jobs with the same constants.
+    - Jobs with the same number of GPUs or processes per trial. If no job has it, jobs that differ only in this number.
     """
     with service.database.read() as db:
         rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)

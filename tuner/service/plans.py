@@ -167,8 +167,8 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
 def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
     """Raise Invalid if one training has too many parts to simulate.
 
-    The simulator joins the steps between two rungs into one part, but never joins steps across a rung. With the scheduler `asha`, the
-    first rung is at `fidelity.min`, so a training of a million times as many steps would be simulated in a million parts.
+    The simulator divides a training into equally long parts. With the scheduler `asha`, the first rung is at step `fidelity.min`, so a
+    part has at most that many steps. A training of a million times `fidelity.min` steps would therefore have a million parts.
     """
     last = spec.fidelity.max or evidence.steps or 1
     planned = replace(spec, fidelity=replace(spec.fidelity, max=last))

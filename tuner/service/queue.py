@@ -110,7 +110,7 @@ def waits_of(
     """Return what each of these jobs waits for.
 
     Args:
-        launched: The launches of these jobs, by the id of the job. Jobs without a launch are left out.
+        launched: The launches of these jobs, by the id of the job. A job without a launch is not among them.
     """
     waiting = [
         row
@@ -138,7 +138,7 @@ def waits_of(
 
 
 def _full(db: Connection, waiting: Sequence[JobRow]) -> dict[str, str]:
-    """Return, by job, which limit of its project's quota is used up, in words, or an empty text if none is.
+    """Return, by job, a text that names the used-up limit of its project's quota. The text is empty if no limit is used up.
 
     Jobs whose project has no quota are left out.
     """

@@ -50,8 +50,8 @@ def replay(
 ) -> ReplayView:
     """Replay a job's events through `decide` and the job's sampler.
 
-    If neither `scheduler` nor `sampler` is given, compare the decisions with the record. Otherwise compare them with the decisions that the
-    given scheduler or sampler would make in the same job, up to the first difference.
+    If neither `scheduler` nor `sampler` is given, compare the replayed decisions with the recorded ones. Otherwise compare the job's decisions
+    with those that the given scheduler or sampler would make in the same job, up to the first difference.
 
     Raises:
         NotFound: The job does not exist.

@@ -179,7 +179,7 @@ def _views(
 def _forecast(
     period: BudgetPeriod, slots: Mapping[str, Mapping[int, tuple[int, int]]], now: Instant
 ) -> RunOutForecast:
-    """Forecast when the first of the limits in dollars and GPU-hours runs out at the spending rate of the last day.
+    """Forecast when the budget runs out of dollars or GPU-hours, the earlier of the two, at the spending rate of the last day.
 
     Args:
         slots: The spend in each time slot of the last day, as (micro-dollars, GPU-milliseconds), by job and number of the slot.

@@ -79,7 +79,7 @@ class SimulationResult:
 def recorded_spot(path: Path, *, seed: int, market: Market = "spot") -> SpotConditions:
     """Draw a random trace of spot machines from a file, and a random time in it at which the job starts.
 
-    Preemptions are announced as early as the cloud of the trace promises.
+    The time from a preemption notice to the preemption is the one that the cloud of the trace promises.
 
     Raises:
         BadFile: The file cannot be read, or has no usable trace.

@@ -220,7 +220,7 @@ def _value(row: JobRow, key: spend.Key, day: str) -> str | None:
 
 
 def _days(begin: int, end: int, timezone: str) -> Iterator[tuple[str, int]]:
-    """Split the time between two instants into days of a time zone. Yield each day as an ISO date, with its part in nanoseconds."""
+    """Split the time between two instants into days of a time zone. Yield the ISO date and the nanoseconds of each part."""
     where = calendar.zone(timezone)
     while begin < end:
         starts, ends = calendar.period_of(Instant(begin), "day", where)

@@ -44,7 +44,7 @@ JUMP_NS = 60 * NS
 
 
 class SteadyClock:
-    """Check whether the wall clock has run as evenly as the monotonic clock for `STEADY_NS`."""
+    """Check whether the wall clock has kept pace with the monotonic clock, without a jump, for the last `STEADY_NS` nanoseconds."""
 
     def __init__(
         self, now: Callable[[], Instant], monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -105,7 +105,10 @@ class StorageLifecycle(PeriodicService):
                 self._next[key] = known[key]
 
     def _order(self, term: Term, ended: EndedJob, now: Instant) -> Instant | None:
-        """Order the removal of the files that the job does not keep now. Return when to check the job again, or None if never."""
+        """Order the removal of the files that the retention policy does not keep any more.
+
+        Return when to check the job again, or None if never.
+        """
         service = self._service.of(ended.project)
         with service.database.read() as db:
             policy = policy_of(service, jobs.get(db, ended.id))

@@ -279,7 +279,9 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher:
-    """Return the teacher with the name of its trial instead of `best`, and with the step and the attempt of its checkpoint.
+    """Return the teacher with the step and the attempt of its checkpoint filled in.
+
+    If the requested trial is `best`, it is replaced by the name of the job's best trial.
 
     Raises:
         Invalid: The project has no such job, the job has not ended, or the trial has no checkpoint.
