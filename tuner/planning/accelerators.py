@@ -2,8 +2,8 @@
 
 Peaks are for dense operations. If a data sheet gives tensor figures "with sparsity", the table has half of them. The sources are:
 
-- P100, V100, T4, A10, A10G, A100, L4, L40S, RTX A6000, H100, H200, GH200, B200, B300 and RTX PRO: NVIDIA's data sheet of that name. For the
-  A10G, it is the sheet that AWS publishes. For B200 and B300, it is an eighth of the HGX system.
+- P100, V100, T4, A10, A10G, A100, L4, L40S, RTX A6000, H100, H200, GH200, B200, B300 and RTX PRO: NVIDIA's data sheet of that name. The
+  A10G's data sheet is published by AWS. The figures of the B200 and B300 are an eighth of those of the HGX system, which has eight of them.
 - T4g: NVIDIA publishes no data sheet. AWS describes it as a T4 with Arm cores.
 - H100-MEGA: an H100 SXM on a Google machine with a faster network.
 """

@@ -64,10 +64,10 @@ def compared(
     limit_ns: int | None,
     simulate: Simulate,
 ) -> list[Compared]:
-    """Simulate the first MOST suitable candidates. Return all candidates in the given order, including those that were not simulated.
+    """Simulate the job on the suitable candidates, at most the first `MOST` of them. Return all candidates in the given order.
 
     A candidate is suitable if the job can run on it and its speed is known. The runs of a candidate depend only on the candidate and the
-    job. A deadline or the choice among the candidates therefore does not change their cost.
+    job. Their cost is therefore the same with any deadline, and whether or not the candidate is chosen.
 
     Args:
         base: The job to simulate. Its machine is replaced by that of each candidate.
@@ -118,7 +118,7 @@ def _measured(shown: Alternative, runs: Sequence[SimulatedOutcome], limit_ns: in
 def in_time(runs: Sequence[SimulatedOutcome], limit_ns: int | None) -> Chance | None:
     """Return how many runs ended before the limit. Return None without a limit.
 
-    A run that its wall-clock budget stopped is not in time.
+    A run that was stopped by its wall-clock budget is not in time.
     """
     if limit_ns is None:
         return None
@@ -178,7 +178,7 @@ def comparisons(
 ) -> tuple[SimulatedComparison, ...]:
     """Simulate the job with grid search, with random search, and on every other market.
 
-    Grid search and random search get the mean number of trials of `runs`, which are the runs of the plan.
+    Grid search and random search get as many trials as the plan's own runs (`runs`) have on average.
     """
     trials = max(1, mean([run.trials for run in runs]))
     simulated_comparisons = [

@@ -163,7 +163,7 @@ def _concurrency(
     room: int | None,
     simulate: Simulate,
 ) -> SettingChoice:
-    """Choose the smallest concurrency that finishes in time, among half, once and twice the concurrency of `setting`.
+    """Choose the smallest concurrency with which the job finishes in time: that of `setting`, half of it, or twice as much.
 
     Without a time limit, keep the concurrency of `setting`. If none of the three finishes in time, choose the largest. `room` is an
     upper bound for the doubled concurrency.

@@ -167,9 +167,9 @@ def fitted(trials: Sequence[SeenTrial], space: Space) -> tuple[float, float] | N
     fitted by a ridge regression on the unit cube. The penalty is chosen by leave-one-out cross-validation.
 
     Returns:
-        The standard deviation of the error of predicting the logarithm of a trial's step time from the other trials, and the effective
-        number of parameters. None if the parameters hardly predict step times, if there are too few trials, or if a trial's configuration
-        does not fit the space.
+        Two figures of the regression. The first is the standard deviation of its errors if it predicts the logarithm of each trial's step
+        time from the other trials. The second is its effective number of parameters. None if the parameters hardly predict step times, if
+        there are too few trials, or if a trial's configuration does not fit the space.
     """
     points, logs = (
         points_of(space, [trial.config for trial in trials]),

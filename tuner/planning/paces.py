@@ -3,7 +3,7 @@
 A new configuration gets the pace (its step time) and the learning curve of a seen trial that is drawn at random. Pace and score are then
 varied by a smoothed bootstrap (Silverman 1986, section 6.4): it adds noise and shrinks the result towards the mean, so that the spread
 remains that of the seen trials. A curve that was cut short continues with the mean gain of the other curves. If no trial was seen, paces
-are log-normal around the assumed step time, and scores only rank the trials.
+are log-normal around the assumed step time, and scores are arbitrary numbers that only rank the trials.
 """
 
 import math
@@ -147,8 +147,9 @@ class Paces:
 
     @cached_property
     def _mean_curve(self) -> Floats:
-        """The mean gain in score from step 1 to step 1, 2, 4, 8 and so on, in places (see `Scale`), past the last step of a training.
+        """The mean gain in score from step 1 to each power of two, 1, 2, 4 and so on, in places (see `Scale`).
 
+        The highest power is the first one that is at or above the last step of a training.
         The gain from one power of two to the next is the mean over the trials whose reports cover both steps. If no trial covers them, it
         is the preceding gain times DECAY.
         """

@@ -89,8 +89,8 @@ class SaveTimes:
     def after(self, stall_ns: int, durable_ns: int) -> Self:
         """Return the durations after one more save with the measured `stall_ns` and `durable_ns`.
 
-        The new `stall_ns` is three quarters of the old one plus a quarter of the measured one. The new `durable_ns` is the measured one or
-        three quarters of the old one, if that is larger. A slow save is therefore forgotten gradually.
+        The new `stall_ns` is three quarters of the old one plus a quarter of the measured one. The new `durable_ns` is the larger of
+        the measured one and three quarters of the old one. A slow save is therefore forgotten gradually.
         """
         return type(self)((3 * self.stall_ns + stall_ns) // 4, max(durable_ns, self.durable_ns * 3 // 4))
 
@@ -101,7 +101,7 @@ class InterruptionRisk:
 
     preemption: Hazard | None = None  #: None if the machine is on demand, so that it cannot be preempted.
     crash: Hazard = field(default_factory=Hazard.of_crashes)
-    notice_ns: int | None = None  #: Time from the notice to the preemption. None if there is no notice.
+    notice_ns: int | None = None  #: Time from the notice to the preemption. None without a notice.
     notices: Notices = field(default_factory=Notices)
 
     @property

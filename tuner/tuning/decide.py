@@ -61,7 +61,7 @@ def decide(state: State, event: Event) -> tuple[State, list[Command]]:
 def _unless_nothing_was_learned(state: State, ending: Ending) -> Ending:
     """Turn a success into a failure if no trial ever reported the objective's metric, because the job then has no result.
 
-    If there is a metric but no report was feasible, the ending stays a success and its detail says so.
+    If the metric was reported, but no report met the constraints, the ending stays a success, and its detail names the constraints.
     """
     if ending.state != "succeeded":
         return ending
@@ -298,11 +298,13 @@ def _ended_for_good(state: State, trial: TrialRecord, status: Status, reason: st
 
 
 def _on_refused(state: State, event: ev.Refused) -> list[Command]:
-    """React to a refused hold (reserved money): pause a running trial, or let a trial wait that was about to start.
+    """React to a refused hold (reserved money): pause the trial if it was running. If it was about to start, let it wait.
 
-    If no trial is active, no hold can be released any more, so the budget is exhausted: the job ends or begins its confirmation. If a
-    shared budget refused the hold, the job pauses until that budget allows more. There is one exception: with `on_exhausted: finish`, if
-    the job's own budget refused a trial that already has steps, the job skips this trial and tries a cheaper one.
+    While other trials are active, nothing else happens, because their holds may release money. If no trial is active:
+
+    - If a shared budget refused the hold, the job pauses until that budget allows more.
+    - With `on_exhausted: finish`, a trial that already has steps is skipped, and the job tries a cheaper one.
+    - Otherwise the limit is exhausted: the job ends or pauses, or begins its confirmation.
     """
     trial = state.trial(event.trial)
     state.refusing_budget = event.above
@@ -437,8 +439,8 @@ def _next_to_run(state: State) -> TrialRecord | None:
     each in the order of their numbers. A waiting trial is left out if its hold was refused (`State.skipped`), or if the finish reserve
     does not allow it to resume.
 
-    If no waiting trial may run, the scheduler promotes a trial. It promotes none while a trial is skipped, because the skipped trial
-    waits for the money. It also promotes none while a configuration of the user is queued and may start, because queued configurations come first.
+    If no waiting trial may run, the scheduler promotes a trial. It promotes none in two cases: while a trial is skipped,
+    because that trial waits for the money, and while a configuration that the user queued may start, because it comes first.
     """
     reserve = Reserve.of(state)
     waiting = [state.trials[number] for number in sorted(state.ready) if number not in state.skipped]

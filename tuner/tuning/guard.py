@@ -10,13 +10,13 @@ UNKNOWN_NEED_NS = 1_000_000_000
 def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int) -> int:
     """Return the length of the lease to request, in nanoseconds. Return 0 if the money does not pay for the shortest useful lease.
 
-    Leases become shorter as the budget runs low, so that the active trials share the last money. If the rest after this lease would not
-    pay for another lease, and all the money pays for at most `slice_ns`, this lease uses all the money.
+    Leases become shorter as the budget runs low, so that the active trials share the last money. The lease uses all the money if all of it
+    pays for at most `slice_ns`, and if the rest would otherwise be too small for another useful lease.
 
     Args:
         left: The money that may still be held.
         rate: The rate of the trial.
-        need_ns: The shortest useful lease. It is raised to `MIN_SLICE_NS`.
+        need_ns: The shortest useful lease. Values below `MIN_SLICE_NS` count as `MIN_SLICE_NS`.
         active: Number of active trials.
         slice_ns: The usual length of a lease.
     """

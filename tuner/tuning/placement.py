@@ -84,7 +84,7 @@ class PlacementMemory:
     left_at_start_ns: int = 0  #: The remaining work when the training moved to this offer.
 
     def looked(self, now: Instant, *, at: Offer | None, left_ns: int) -> Self:
-        """Return the memory updated with the offer `at` that the training now runs on, if any, and its remaining work `left_ns`."""
+        """Return the memory updated after an observation: the training runs on the offer `at`, or on none, and `left_ns` of work remain."""
         memory = self
         if left_ns < self.least_ns:
             memory = replace(memory, progressed=now, least_ns=left_ns)
@@ -148,14 +148,14 @@ class PlacementRequest:
     """What the user requested for a training.
 
     Raises:
-        ValueError: There is no offer for a market that the training may use.
+        ValueError: A market that the training may use has no offer.
     """
 
     market: Market
     offers: tuple[Offer, ...]
     begun: Instant
     work_ns: int  #: The whole work, as training time on an on-demand machine: C(0).
-    deadline: Instant | None = None  #: None if there is no deadline. `deadline - begun` is R(0).
+    deadline: Instant | None = None  #: None without a deadline. `deadline - begun` is R(0).
     #: The longest wait for spot without progress. Used only without a deadline.
     spot_wait_ns: int = SPOT_WAIT_NS
 
@@ -356,7 +356,7 @@ class Schedule:
         return self.time_ns - self.left_ns
 
     def until_off_line_ns(self) -> int:
-        """Return the nanoseconds until an idle training falls behind the line of uniform progress. 0 or less: it is already behind."""
+        """Return the nanoseconds until an idle training falls behind the line of uniform progress, or 0 or less if it is already behind."""
         # The progress C(0) - C(t) is less than C(0)·t/R(0) if and only if C(t) > C(0)/R(0)·R(t).
         return self.time_ns - self.left_ns * self.line_slope.denominator // self.line_slope.numerator
 

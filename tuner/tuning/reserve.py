@@ -180,7 +180,7 @@ def _step_ns(
     """Return the mean step time of all trials, or an estimate for `trial` if one is given, in nanoseconds.
 
     The estimate is the trial's own mean, drawn towards the mean of all trials, or its recent pace if that is slower. If the job has
-    proxies, step times depend on the step, and the result applies to the steps after `since` up to `until`.
+    proxies (settings that make early steps cheaper), step times depend on the step, and the result applies to the steps after `since` up to `until`.
     """
     mean = state.trained_ns // max(1, state.steps)
     length = _length(state, since, until)

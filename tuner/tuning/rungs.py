@@ -1,8 +1,8 @@
 """The rungs of a job, the ranking of trials on each rung, and predictions of the final scores of paused trials.
 
 `outlooks` predicts from the trials that continued past the same rungs. From each rung to the next, a straight line is
-fitted to the scores of the trials that have a score at both. Its slope is drawn towards 1, as the sampler does for early
-scores. The residual variance and the uncertainty of the line add up from rung to rung. The prediction is a Student's t
+fitted to the scores of the trials that have a score at both. Its slope is drawn towards 1, like that of the sampler's lines for
+early scores. The residual variance and the uncertainty of the line add up from rung to rung. The prediction is a Student's t
 distribution, whose degrees of freedom depend on the number of trials. The predictions are not corrected for the bias that
 only the better trials continued.
 """
@@ -25,8 +25,8 @@ AUTO_FACTOR = 4
 def ladder(spec: JobSpec) -> Fidelity:
     """Return the job's fidelity with the rungs that its scheduler uses.
 
-    `auto` chooses its own rungs, the first at `min` or above. If the job has proxies, `auto` keeps the job's rungs, because each value of a
-    proxy belongs to one of them.
+    `auto` chooses its own rungs, the first at `min` or above. If the job has proxies (settings that make early steps cheaper), `auto` keeps
+    the job's rungs, because each value of a proxy belongs to one of them.
     """
     fidelity = spec.fidelity
     if spec.algorithm.scheduler != "auto" or fidelity.max is None or fidelity.proxies:
@@ -113,7 +113,8 @@ def outlooks(
 ) -> dict[int, Outlook]:
     """Return the predictions for the trials in `numbers`, by trial number.
 
-    A trial is omitted if fewer than three trials have continued from any one of the levels that it must still pass.
+    A trial is omitted if it has reached the last level. It is also omitted if it must still pass a level from which fewer than three
+    trials have reached the next one.
 
     Args:
         levels: Number of levels: the rungs, and the last step as the last level.
@@ -128,7 +129,7 @@ def outlooks(
 class _Line:
     """A line that predicts a trial's score at the next level from its score at one level. Levels are the rungs and the last step.
 
-    `squares` is the sum of the squared distances of the scores from their mean `x`.
+    `x` and `y` are the mean scores at the two levels. `squares` is the sum of the squared distances of the scores at the first level from `x`.
     """
 
     slope: float

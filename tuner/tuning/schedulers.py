@@ -133,9 +133,9 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
 
 
 def _feasible_first(state: State) -> tuple[bool, ...]:
-    """Return the order in which a search for a trial looks at feasible (True) and infeasible (False) trials: feasible trials first.
+    """Return (True, False): a caller that looks for a trial to promote considers all feasible trials (True) before the infeasible ones.
 
-    The caller goes through all trials once per item. Without constraints, all trials are feasible, so the only item is True.
+    Without constraints, all trials are feasible, so return (True,).
     """
     return (True, False) if state.spec.constraints else (True,)
 

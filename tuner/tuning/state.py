@@ -48,8 +48,8 @@ class TrialRecord:
     resumable: bool = True  #: Whether a checkpoint of the latest report can be saved.
     ends_as: Literal["stopped", "failed"] = "stopped"  #: The final status of a trial that is being stopped.
     reason: str = ""  #: Why the trial was stopped or failed.
-    #: Number of attempts in a row whose worker was lost before the attempt reported anything, or when its last report was for the step
-    #: `steps`. A report of a new step resets it to 0, and so does an attempt that is lost while it still repeats steps below `steps`.
+    #: Number of attempts in a row that were lost before they reported anything, or after a report of step `steps`. A report of a new step
+    #: resets it to 0. The loss of an attempt that was still repeating steps below `steps` does so too.
     losses: int = 0
     #: Number of attempts in a row that were lost without a report of a new step and without a newer checkpoint.
     losses_without_progress: int = 0

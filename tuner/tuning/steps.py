@@ -25,7 +25,10 @@ def record_rungs(state: State, trial: TrialRecord) -> None:
 
 
 def at_step(state: State, trial: TrialRecord, step: int) -> list[Command]:
-    """React to a report of `step`, which is a repeated step if the trial was restarted from an older checkpoint."""
+    """React to a report of `step`: after the last step, finish the trial. At its target step, decide whether it continues.
+
+    A step may be reported again after the trial was restarted from an older checkpoint.
+    """
     if trial.status != "running":
         return []
     if state.max_step is not None and step >= state.max_step:

@@ -1,4 +1,4 @@
-"""Rules that end a job: a reached target, a plateau, failures only, or too little expected gain. Also the limits of single trials."""
+"""Rules that end a job: a reached target, a plateau, only failures, or too little expected gain. Also the limits of single trials."""
 
 import math
 from collections import Counter
@@ -41,8 +41,8 @@ def after_report(state: State, event: Reported) -> Ending | None:
 def lead(state: State, trial: TrialRecord, value: float) -> float:
     """Make the trial the leader (the best trial) if its value has the best score so far. Return the score of the value.
 
-    If the job has proxies, only scores of the highest stage that any trial has reached are compared. A trial with a lower violation of
-    the constraints is better, regardless of the scores.
+    If the job has proxies, only scores of the highest stage (see `Fidelity.stage`) that any trial has reached are compared. A trial with a
+    lower violation of the constraints is better, regardless of the scores.
     """
     score, stage = state.spec.objective.score(value), state.spec.fidelity.stage(trial.steps)
     best = (state.leader_stage, -state.leader_violation, state.leader_score)
@@ -165,7 +165,7 @@ def _excess(results: Sequence[float], tail: float) -> float:
 def _reach(scores: Sequence[float], mode: Mode) -> float:
     """Return the distance from the best score to the highest score that the metric can probably reach, or infinity if unknown.
 
-    The limit is 0 for a minimised metric without negative values, and 1 for a maximised metric with all values from 0 to 1.
+    That highest score is 0 for a minimised metric without negative values, and 1 for a maximised metric with all values from 0 to 1.
     """
     best = max(scores)
     if mode == "min":
@@ -174,7 +174,7 @@ def _reach(scores: Sequence[float], mode: Mode) -> float:
 
 
 def _cut_off(excess: float, reach: float) -> float:
-    """Return the mean of an exponential distribution that has the mean `excess` and is then truncated at `reach`."""
+    """Return the mean of an exponential distribution after it is truncated at `reach`. Its mean before that is `excess`."""
     ratio = reach / excess if excess else math.inf
     if ratio < 1e-6:
         return reach / 2

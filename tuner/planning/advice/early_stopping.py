@@ -161,10 +161,10 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
 
 
 def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> list[int]:
-    """Return possible steps for an earlier first rung, ascending.
+    """Return the steps at which trials could be compared earlier than now, ascending.
 
-    They are the job's first rung `evidence_min`, divided by `factor` once, twice and so on, rounded down to steps from 1. If `whole`, the
-    job has no rungs, and `last` is divided instead.
+    They are the step of the first comparison divided by `factor` once, twice and so on, rounded down, as long as the result is at least 1.
+    The first comparison is at the first rung `evidence_min`, or at the last step `last` if the job compares whole trainings (`whole`).
     """
     steps, step = list[int](), last if whole else evidence_min
     while step // factor >= 1:

@@ -95,7 +95,7 @@ class JobEvidence:
     #: Whether the trainable passed its newest restore self-test, and the reason if not. None if it has not been tested.
     self_test: tuple[bool, str] | None = None
     places: JobRegions = field(default_factory=JobRegions)
-    #: The sizes of trials whose step times jobs of the trainable measured, ascending. Empty if there are not at least two.
+    #: The sizes of trials whose step times were measured by jobs of the trainable, ascending. Empty if fewer than two were measured.
     sizes: tuple[MeasuredSize, ...] = ()
 
     def measured(self, *names: str) -> tuple[MeasuredAttempt, ...]:
@@ -114,7 +114,7 @@ class JobEvidence:
 
     @cached_property
     def size(self) -> MeasuredSize | None:
-        """The entry of `sizes` for the size of the job's trials. None if that size was not measured or is the smallest measured one."""
+        """The measured scaling of the job's number of GPUs or processes. None if it was not measured, or is the smallest measured number."""
         size = self.spec.resources
         larger = (each for each in self.sizes[1:] if each.resources.nodes == size.nodes)
         return next((each for each in larger if each.devices == devices(size)), None)
@@ -208,7 +208,7 @@ def peak(attempts: Iterable[MeasuredAttempt], name: str) -> int | None:
 def fact(attempts: Iterable[MeasuredAttempt], name: str) -> Fact | None:
     """Return the value of a fact that attempts recorded, such as `precision` or `batch_size`. Return None if no attempt recorded it.
 
-    If attempts have different values, return the one on whose attempts the most money was spent.
+    If attempts recorded different values, return the value whose attempts cost the most in total.
     """
     spent: dict[Fact, int] = {}
     for attempt in attempts:

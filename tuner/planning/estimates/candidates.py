@@ -42,7 +42,7 @@ def interrupted(train_ns: int, terms: SpotAssumptions) -> Interrupted | None:
 
     Interruptions happen at random, with a mean time M between them. Each one costs the unsaved work and a restart of length R. With a save
     of length δ after every τ of training, a run of length T takes M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ (Daly, FGCS 22(3), 2006, eq. 20). Here,
-    τ is Daly's optimum. Preemption notices are not taken into account, so work that is saved after a notice is an additional gain. The
+    τ is Daly's optimum. Preemption notices are not taken into account, so a run that saves after a notice loses less than estimated. The
     wait for a new machine is not paid, but it delays the result.
 
     The number of interruptions has a Poisson distribution with mean n. In nine of ten runs it is at most n + 1.2816·√n. Each interruption
@@ -282,9 +282,9 @@ def _fitted(run: TrainingRun, listing: Listing) -> Fit | str | None:
 
 
 def _recomputes(run: TrainingRun, fitted: Fit | None, known: Speed) -> bool:
-    """Return whether the run uses gradient checkpointing whose extra time is not in the known speed yet, so that it must be added.
+    """Return whether the run uses gradient checkpointing, but the known speed does not include the extra time for it.
 
-    If the run was described with gradient checkpointing, a measured speed already includes the extra time.
+    A measured speed includes this time if the run was described with gradient checkpointing.
     """
     if fitted is None or not fitted.gradient_checkpointing:
         return False
@@ -292,7 +292,7 @@ def _recomputes(run: TrainingRun, fitted: Fit | None, known: Speed) -> bool:
 
 
 def _efficiency(run: TrainingRun, listing: Listing, gpus: int, known: Speed, link: Link | None) -> Fraction:
-    """Return the speed per GPU if the run uses `gpus` GPUs, divided by the speed per GPU in the measurement.
+    """Return the run's speed per GPU on `gpus` GPUs, divided by the speed per GPU in the measurement.
 
     It is 1 if the run uses at most as many GPUs as the measurement, because the measured speed already includes communication.
     """

@@ -91,7 +91,7 @@ class ListingFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredScaling:
-    """The scaling efficiency that jobs of a trainable measured on one GPU model."""
+    """The scaling efficiency on one GPU model, as measured by jobs of a trainable."""
 
     sizes: tuple[MeasuredSize, ...]
     accelerator: str  #: The name of the GPU model in the data sheets.

@@ -8,7 +8,7 @@ only rows and columns (Shazeer & Stern 2018).
 **Activations** of a transformer (Korthikanti et al. 2022, eq. 1, 2). Each layer and sample takes s·h·(34 + 5·a·s/h) bytes at 16 bits,
 where 2 of the 34 and 1 of the 5 are dropout masks of one byte per element. At 32 bits it takes s·h·(66 + 9·a·s/h). FlashAttention stores
 no scores, so the term with a is dropped. The logits are kept in fp32: 4·s·v. With gradient checkpointing, only the input of each layer is
-kept, and one layer at a time is complete. Measured activations are divided into ⌊√L⌋ segments of the L layers (Chen et al. 2016). Either
+kept, plus all activations of one layer at a time. Measured activations are divided into ⌊√L⌋ segments of the L layers (Chen et al. 2016). Either
 way, gradient checkpointing costs one more forward pass, which is a third of the time.
 
 **Overhead**: 1 GiB for the CUDA context and libraries, and a tenth of the rest for fragmentation. These are assumptions, to be checked
@@ -79,7 +79,7 @@ def memory_of(model: ModelShape, micro_batch: int | None = None) -> GpuMemory:
 
 
 def fit(model: ModelShape, gib: Fraction, *, bf16: bool) -> Fit | None:
-    """Return the way to fit the model into a GPU that needs the smallest change to the training. Return None if it cannot fit.
+    """Fit the model into the memory of a GPU, with the smallest possible change to the training. Return None if it cannot fit.
 
     Args:
         model: The model.

@@ -33,8 +33,8 @@ class Law:
     """The loss of a model with N parameters that is trained on D tokens: L(N, D) = E + A/N^α + B/D^β.
 
     The training takes C = 6·N·D FLOPs. For a given C, the loss is smallest at N = G·(C/6)^a and D = (C/6)^b/G, with
-    G = (αA/βB)^(1/(α+β)), a = β/(α+β) and b = α/(α+β) (Hoffmann et al. 2022, approach 3, eq. 4). The published coefficients do not
-    reproduce. A refit of the same data (Besiroglu et al. 2024) agrees with the paper's approaches 1 and 2, which give about twenty tokens
+    G = (αA/βB)^(1/(α+β)), a = β/(α+β) and b = α/(α+β) (Hoffmann et al. 2022, approach 3, eq. 4). The published coefficients could not be
+    reproduced. A refit of the same data (Besiroglu et al. 2024) agrees with the paper's approaches 1 and 2, which give about twenty tokens
     per parameter. The refit is the recommended law.
     """
 

@@ -29,8 +29,8 @@ class Sampler(Protocol):
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of trial `number`.
 
-        Call it instead of `suggest` when a sampler is rebuilt after a restart, which is often cheaper, or after `suggest` if the
-        trial runs with a changed configuration.
+        Call it in two cases: instead of `suggest` when a sampler is rebuilt after a restart, which is often cheaper, and after
+        `suggest` if the trial runs with another configuration.
         """
 
     def tell(

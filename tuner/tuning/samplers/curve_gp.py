@@ -107,7 +107,7 @@ class CurveGP:
         w = inverse - np.outer(weights, weights)
         gradient = np.empty_like(theta)
         by_distance = slope_x * along * w
-        # Σ_ij B_ij (x_i - x_j)² for symmetric B, without the n × n × d differences.
+        # Σ_ij B_ij (x_i - x_j)² for symmetric B, without an array of the n × n × d differences, which would be large.
         sums = by_distance.sum(axis=1)
         gradient[:d] = -2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, by_distance @ scaled))
         gradient[d] = (w * over_x).sum() * a

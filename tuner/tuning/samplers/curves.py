@@ -167,8 +167,8 @@ class LevelScores:
 
         Args:
             count: The most scores to return. If there are more, the scores of better trials and the newest score of each trial are preferred.
-            everywhere: How many of the `count` scores are chosen evenly from all scores that the preference leaves out. Used only if there
-                are more scores than `count`.
+            everywhere: How many of the `count` scores are not chosen by this preference, but evenly from all remaining scores. Used only if
+                there are more scores than `count`.
         """
         lifts, trials, usable = self._present_lifts(), self._trials, self._usable
         number, failed, violation = trials["number"], trials["failed"], trials["violation"]

@@ -133,7 +133,8 @@ class ModelSampler:
     def _note_fit(self) -> None:
         """Store the data for a new fit if a fit is due. The fit itself is made later, when a suggestion or a forecast needs it.
 
-        A rebuilt sampler makes fewer suggestions. The data is stored at once, so that it makes the same fits nevertheless.
+        A sampler that is rebuilt after a restart is asked for fewer suggestions, but must make the same fits. Therefore the data of a fit
+        must not depend on the time at which the fit is made.
         """
         if self._knows_enough and self._curves.reports_seen >= REFIT_AT * self._fitted_at:
             self._fitted_at = self._curves.reports_seen
@@ -178,7 +179,7 @@ class ModelSampler:
         )
 
     def _candidate(self, number: int, rng: np.random.Generator, step_s: float, at_random: bool) -> Config:
-        """Return the candidate with the best expected improvement per cost whose predicted step time is at most `step_s` seconds.
+        """Return the candidate with the best expected improvement per cost, among those with a predicted step time up to `step_s` seconds.
 
         The cheapest candidates, a share of `CHEAPEST`, are always allowed, because `step_s` may be below the step time of all candidates. If
         `at_random` is set, return the first allowed candidate instead of the best.

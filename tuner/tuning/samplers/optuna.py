@@ -55,11 +55,11 @@ class RungStorage(InMemoryStorage):
         self._ranks: dict[int, Rank] = {}
 
     def rank(self, number: int, rank: Rank) -> None:
-        """Set the rank of the trial with this number in the study. Only ranked trials can be among the best."""
+        """Set how trial `number` of the study compares with other trials. Trials without a rank are never among the best."""
         self._ranks[number] = rank
 
     def end(self, number: int, *, failed: bool) -> None:
-        """Mark a trial in its rank as ended. Remove the rank of a failed trial."""
+        """Record in a trial's rank that the trial has ended. If it failed, remove its rank."""
         rank = self._ranks.pop(number, None)
         if rank is not None and not failed:
             self._ranks[number] = (rank[0], True, *rank[2:])

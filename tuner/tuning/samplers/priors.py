@@ -68,7 +68,7 @@ class Priors:
         return Random(f"{self._seed}/prior/{number}").random() < self.share
 
     def sample(self, rng: Random) -> Config:
-        """Draw a configuration from the priors. As long as no trial had the values that the user expects to be best, use these values."""
+        """Draw a configuration from the priors, or return the values that the user expects to be best if no trial has had them all yet."""
         config: Config = {}
         for name in self._space.order:
             if not self._space.active(name, config):

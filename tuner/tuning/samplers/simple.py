@@ -88,7 +88,7 @@ class RandomSampler(Oblivious):
         return self._distinct is None or _key(config) not in self._seen
 
     def adopt(self, number: int, config: Config | None) -> None:
-        """Set the actual configuration of a trial. It replaces the suggestion that was counted before."""
+        """Set the actual configuration of a trial. It counts as suggested, in place of the one that `suggest` returned for the trial."""
         if config is None:
             return
         if self.priors is not None:
