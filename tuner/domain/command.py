@@ -161,7 +161,7 @@ def pattern_faults(pattern: str, metrics: Mapping[str, str]) -> list[Fault]:
 
     Args:
         pattern: The regular expression. It needs a named group for each metric.
-        metrics: The names of the metrics. The key of each is the JSON pointer to the field of the job that names the metric.
+        metrics: The name of each metric, by the JSON pointer to the field of the job that contains this name.
     """
     at = "/metrics_pattern"
     if len(pattern) > MAX_PATTERN:

@@ -253,8 +253,8 @@ class JobSpec:
     command: str | None = field(default=None, metadata={"new": True})
     #: A regular expression that finds metrics in the program's output. None if the program writes them to a file.
     metrics_pattern: str | None = field(default=None, metadata={"new": True})
-    #: The argument with which the trainable is called. None: a dictionary with the configuration. "ray_tune": a nested dictionary, in
-    #: which the parameter or constant `model.width` is `config["model"]["width"]`. "optuna": a trial of Optuna.
+    #: The argument with which the trainable is called. None means a dictionary with the configuration, and "optuna" a trial of Optuna.
+    #: "ray_tune" means a nested dictionary, in which the parameter or constant `model.width` is `config["model"]["width"]`.
     kind: TrainableKind | None = field(default=None, metadata={"new": True})
     #: How long checkpoints and artifacts are kept after the job has ended. If it is None, the service's setting applies.
     retention: RetentionPolicy | None = field(default=None, metadata={"new": True})

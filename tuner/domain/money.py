@@ -103,7 +103,7 @@ class Rate:
     def affords_ns(self, left: "Cost") -> int:
         """Return the longest time, in nanoseconds, whose cost fits into `left` in dollars and in GPU time.
 
-        Return 0 if an amount of `left` is negative, because then no cost fits, not even one of nothing.
+        Return 0 if an amount of `left` is negative, because then no cost fits, not even a cost of zero.
         """
         if left.usd.micro_usd < 0 or left.gpu_ms < 0:
             return 0

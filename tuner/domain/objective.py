@@ -15,7 +15,7 @@ MAX_STEPS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """The steps of a trial. If `max` is None, the trainable runs until it returns, and there are no rungs."""
+    """The steps of a trial. If `max` is None, the trainable runs until it returns, and trials have no rungs."""
 
     unit: str = "step"
     min: int = 1
@@ -26,7 +26,9 @@ class Fidelity:
     proxies: Mapping[str, Sequence[float]] | None = field(default=None, metadata={"new": True})
 
     def stage(self, step: int) -> int:
-        """Return the index, from 0, of the value that each proxy has at a step. Return 0 without proxies.
+        """Return the stage of the proxies at a step: the index, from 0, of the value that each proxy has then. Return 0 without proxies.
+
+        A proxy is a setting with a cheaper value in early steps, such as a lower resolution of images. Its value changes after a rung.
 
         >>> [Fidelity(max=27, proxies={"resolution": (16, 24, 32)}).stage(step) for step in (1, 2, 3, 4, 27)]
         [0, 1, 1, 2, 2]
@@ -35,7 +37,7 @@ class Fidelity:
 
     @property
     def stage_ends(self) -> tuple[int, ...]:
-        """The last step of each stage of the proxies, except the last stage. Empty without proxies."""
+        """The last step of each stage of the proxies (see `stage`), except that of the last stage. Empty without proxies."""
         return self.rungs()[:-1] if self.proxies else ()
 
     @property

@@ -31,8 +31,8 @@ class ReportRow:
     metrics: Mapping[str, object]
     cost: Cost
     duration_ns: int
-    #: The total violation of the job's constraints, which is 0 without any. None if one of their metrics, or the
-    #: second objective's, is missing.
+    #: The total violation of the job's constraints. 0 without constraints. None if the metric of a constraint or of
+    #: the second objective is missing.
     violation: float | None = 0.0
 
 
@@ -104,7 +104,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class WarmStartTrial:
-    """A trial of an earlier job that a new trial may continue, with a checkpoint and the reports with a metric up to its step."""
+    """A trial of an earlier job that a new trial may continue: a checkpoint, and the reports with a metric up to the checkpoint's step."""
 
     job: str
     trial: str

@@ -30,7 +30,7 @@ class RetentionPolicy:
         return []
 
     def keeps(self, ended_at: Instant, now: Instant) -> Retain:
-        """Return the trials whose files a job that ended at `ended_at` keeps at `now`."""
+        """Return the trials whose files are still kept at `now` if the job ended at `ended_at`."""
         passed_ns = now - ended_at
         if self.for_ns is not None and passed_ns >= self.for_ns:
             return "none"

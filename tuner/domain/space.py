@@ -56,7 +56,7 @@ class Float:
 
     @property
     def count(self) -> int | None:
-        """Return the number of values, or None if there is no step."""
+        """Return the number of values, or None if the parameter has no step."""
         if self.step is None:
             return None
         # In decimals, because 0.3 / 0.1 is less than 3 as a floating-point number.

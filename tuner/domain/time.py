@@ -20,7 +20,7 @@ def seconds_ns(seconds: float) -> int:
 def parse_duration_ns(text: str | int | float) -> int:
     """Return the nanoseconds of a duration such as `200ms`, `90s`, `15m`, `6h`, `2d` or a number of seconds.
 
-    Raise ValueError for any other text, and above 30 years.
+    Raise ValueError for any other text, and for a duration of more than 30 years.
 
     >>> parse_duration_ns("15m") // NS
     900

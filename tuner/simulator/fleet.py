@@ -54,7 +54,7 @@ class Fleet:
     Args:
         clock: The simulated clock of the run.
         workers: The workers.
-        make: Creates the attempt of an assignment. The second argument is whether the worker is cold: it has not run an attempt yet.
+        make: Creates the attempt of an assignment. Its second argument is true if the worker has not run an attempt yet (it is cold).
         on_preempted: Called with each attempt that is lost because its worker was taken away.
     """
 
@@ -140,7 +140,7 @@ class Fleet:
         return WorkerMessage(trial, assignment.attempt, state, Meter(), saved_step=restored)
 
     def crashed(self, attempt: SimulatedAttempt) -> None:
-        """End an attempt because its worker died. A new, cold worker replaces the worker."""
+        """End an attempt because its worker died. A new worker, which has not run an attempt yet, takes the place of the dead one."""
         attempt.vanish()
         for worker in self.workers:
             if worker.attempt is attempt:

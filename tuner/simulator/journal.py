@@ -173,7 +173,10 @@ class MemoryTx:
         return self._account
 
     def allowance(self, at: Instant, *, freeing: str = "", freed: Cost = FREE) -> Allowance:
-        """Return what the job may still hold: the rest of its account plus `freed`. A simulated job has no shared budget."""
+        """Return what the job may still hold: the rest of its account, plus the cost `freed` that the end of the hold `freeing` will release.
+
+        A simulated job has no shared budget.
+        """
         return Allowance(self._account.left + freed)
 
     def put_trial(

@@ -177,7 +177,7 @@ class BestCurve:
     """The best value that a simulated job has reported, as a function of the money that the job had spent by then.
 
     The money includes amounts that are spent but not posted yet. It does not include the cost of idle time. Create the curve before the
-    simulation continues, because records that were written earlier are missing in the curve.
+    run starts: it contains only what is recorded after its creation.
     """
 
     def __init__(self, run: SimulatedRun) -> None:

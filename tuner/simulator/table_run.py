@@ -71,7 +71,7 @@ def price_of(table: RecordedTable) -> Price:
 
 
 def trainings_of(table: RecordedTable, spent: Money) -> float:
-    """Return how many mean trainings this money pays for. The result is rounded, because budgets are in whole micro-dollars."""
+    """Return how many trainings of mean cost this money pays for. The result is rounded, because budgets are in whole micro-dollars."""
     return round(spent.micro_usd / (table.full_s / 3600 * price_of(table).micro_usd_per_hour), 5)
 
 
@@ -93,11 +93,11 @@ def table_run(
 ) -> SimulatedRun:
     """Create the simulated run of a job over a table. All random numbers come from `algorithm.seed`.
 
-    The budget is the cost of `budget_trainings` mean trainings. An attempt begins with a setup that takes as long as `startup_steps` mean
-    steps, or with a restore of the same length if it resumes a trial. An attempt that continues past a rung needs neither.
+    The budget pays for `budget_trainings` trainings of mean cost. An attempt begins with a setup as long as `startup_steps` steps of mean
+    length, or with a restore of the same length if it resumes a trial. An attempt that continues past a rung needs neither.
 
-    If `spot` is given, saves take time, and the price of about a dollar per training is that of a spot machine. Otherwise saves take no
-    time.
+    If `spot` is given, saves take time, and a training of mean cost costs about a dollar on a spot machine. Otherwise saves take no time,
+    and it costs about a dollar on demand.
     """
     step_ns = table.mean_step_s * NS
     spec = JobSpec(

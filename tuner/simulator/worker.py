@@ -60,7 +60,7 @@ class Training(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """How long the parts of a simulated attempt other than training take, and how often it saves."""
+    """How long setup, restores and saves take in a simulated attempt, and how often it saves."""
 
     warming_ns: int = 0  #: Setup of the first attempt of each worker, in addition to `setup_ns`.
     setup_ns: int = 200_000_000
@@ -193,12 +193,13 @@ class SimulatedAttempt:
     # What the attempt does without a command
 
     def _later(self, delay_ns: int, act: Callable[[], None], *, keep: bool = False) -> None:
-        """Schedule a call of `act` after `delay_ns`. The call is dropped if the attempt or its lease ends earlier.
+        """Schedule a call of `act` after `delay_ns`. The call is dropped if the attempt has ended by then.
 
         Args:
             delay_ns: The delay.
             act: The function to call.
-            keep: Drop the call only if the attempt is over. Otherwise the call is also dropped if a final save has begun.
+            keep: If false, the call is part of the attempt's work: it is also dropped if a final save has begun by then, and the attempt
+                ends if its lease ends before the call.
         """
         left = self.lease_ns - self._used_ns()
         generation = self.generation
@@ -253,7 +254,7 @@ class SimulatedAttempt:
             self._step_on()
 
     def _copied(self) -> None:
-        """Continue after the stall in which the state to save was copied: train, or end if a pause or a notice arrived meanwhile."""
+        """Train the next step after a save stalled training, or end the attempt if a pause or a notice arrived during the stall."""
         if self.has_notice or self.pausing:
             self._next_step()
         else:
@@ -319,7 +320,7 @@ class SimulatedAttempt:
         self._end(state)
 
     def _send_heartbeat(self) -> None:
-        """Send a message if none was sent for one heartbeat, so that the lease is renewed during long steps."""
+        """Send a message if none was sent during the last heartbeat interval, so that the lease is renewed during long steps."""
         silent_ns = self.clock.elapsed_ns() - self.last_sent_ns
         if silent_ns >= self._heartbeat_ns():
             self._say("waiting" if self.waiting else "running")

@@ -94,7 +94,7 @@ class SimulatedRun:
         markets: The markets of the machines. Each offer has as many machines as the job may run trials at once.
         machine: Returns the machine that an attempt is given. None means that it is not known.
         machine_check: Compares the machine that an attempt is given with the attempt's offer, as in a real driver.
-        look_ns: The interval in which waiting trials are checked for a move to another market.
+        look_ns: The time between checks of whether waiting trials should move to another market.
         journal: The record of the job. None means a record in memory. Tests pass a record in SQL.
         clock: The clock, or None for one that starts at 0.
     """
