@@ -80,7 +80,7 @@ class Actuator:
     # Events of the workers
 
     def waiting(self) -> list[Assignment]:
-        """Return the attempts that wait for a worker and may start now, without cancelled ones. The first has waited longest."""
+        """Return the attempts that wait for a worker and may start now, except cancelled ones. The first has waited longest."""
         now = self._clock()
         return [
             assignment
@@ -111,7 +111,7 @@ class Actuator:
             self._withdrawn.pop(trial, None)
 
     def withdraw(self) -> list[WorkerMessage]:
-        """Remove the attempts that were cancelled before they had a worker. Return a final message for each."""
+        """Remove the attempts that were cancelled before they had a worker. For each, return the message that reports its end."""
         cancelled = [(self._waiting.pop(trial), state) for trial, state in self._withdrawn.items()]
         self._withdrawn.clear()
         return [
@@ -213,7 +213,7 @@ def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
 
 
 def teacher_of(db: Connection, row: JobRow, storage: str) -> Message | None:
-    """Return what a worker needs to fetch the job's teacher, or None if it has none."""
+    """Return what a worker needs to fetch the job's teacher, a trial of an earlier job. Return None if the job has no teacher."""
     teacher = row.spec.teacher
     if teacher is None:
         return None
@@ -224,7 +224,7 @@ def teacher_of(db: Connection, row: JobRow, storage: str) -> Message | None:
 
 
 class RecentRead(Generic[T]):
-    """Cache for `READ_FRESH_S` seconds what `read` returns for a name. `read` queries the database.
+    """A cache for `read(name)`, which queries the database. Each result is used for `READ_FRESH_S` seconds.
 
     The driver caches how the attempts on a market have ended, and the size of a job's artifacts. Without this cache, the queries before
     each attempt took 8 % of the driver's processor time in a job of short trials.
@@ -242,7 +242,7 @@ class RecentRead(Generic[T]):
 
 
 class MemoryLimit:
-    """Compute the memory limit of a trial that requests the resources `size`, from the nodes that exist now.
+    """Compute the memory limit of a trial from the nodes that exist now. `size` is what the trial requests.
 
     The limit can change: the cluster may be empty when a driver starts, and larger nodes may join later. `nodes` returns Ray's list
     of nodes and is called at most once per second. If it raises, the last known limit is returned.
@@ -259,7 +259,7 @@ class MemoryLimit:
         self._known: int | None = None
 
     def __call__(self) -> int | None:
-        """Return the memory that the trial may use, in bytes, on the node that offers it most. Return None if it fits on no known node."""
+        """Return the memory that the trial may use on the node with the most memory for it, in bytes. Return None if it fits on no node."""
         now = self._clock()
         if self._asked_at is None or now - self._asked_at >= FRESH_S:
             self._asked_at = now

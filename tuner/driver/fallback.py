@@ -55,10 +55,10 @@ class FallbackState:
     backoff_until: Instant = EPOCH  #: The trial avoids spot until this time.
 
     def note_preemptions(self, preemptions_without_progress: int, now: Instant) -> None:
-        """Count a series of preemptions if one begins now: `SERIES_LENGTH` preemptions without a newer checkpoint.
+        """Count the trial's series of preemptions, and avoid spot for some time if it has had several.
 
-        The first series has no further effect, because it may be bad luck. After the second one, avoid spot for `BACKOFF_NS`. Each further
-        series doubles this time, up to `HALF_LIFE_NS`.
+        A series is `SERIES_LENGTH` preemptions in a row without a newer checkpoint. The first series may be bad luck, so it causes no backoff.
+        After the second one, the trial avoids spot for `BACKOFF_NS`. Each further series doubles this time, up to `HALF_LIFE_NS`.
         """
         begins, self.in_preemption_series = (
             preemptions_without_progress >= SERIES_LENGTH and not self.in_preemption_series,
@@ -143,8 +143,8 @@ class SpotWithFallback:
     def _note_wait(self, at: Offer, trial: TrialSnapshot) -> None:
         """Record whether the offer `at`, which the trial waits for or runs on, counts as full.
 
-        The offer counts as full if the trial has waited for `spot_wait_ns` without getting a machine, although the job itself left room
-        there. Other jobs probably use that room. The offer no longer counts as full once an attempt that waited for it runs there.
+        The offer counts as full if the trial has waited for its machines for `spot_wait_ns`, although the job's own trials leave
+        room there: other jobs probably use that room. Once an attempt that waited for the offer runs there, the offer stops counting as full.
         """
         state = self._states[trial.trial]
         if trial.waited_ns is None:
@@ -209,9 +209,9 @@ class SpotWithFallback:
         """Return the input of the placement rules (offers, deadline, limit on waiting for spot) for training up to the trial's
         target step.
 
-        A new request replaces the stored one when the target changes, and when it becomes known that the trial can meet the deadline
-        (the wall-clock limit). If even uninterrupted training cannot meet the deadline, the request has none, because on-demand
-        machines would then not be worth their price.
+        The request has a deadline (the wall-clock limit) only if step durations are known and uninterrupted training could meet it. If
+        training cannot meet the deadline, on-demand machines are not worth their price. The request is stored and used again until the
+        target changes, or until a request without a deadline can get one.
         """
         request = state.request
         meets = trial.left_ns is not None and trial.time_ns is not None and trial.least_ns <= trial.time_ns

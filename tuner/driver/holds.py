@@ -92,7 +92,7 @@ class AttemptLease:
         return self.target_step is None or self.last_step < self.target_step
 
     def since_report_ns(self, *kinds: CostKind) -> int:
-        """Return the nanoseconds billed as any of these cost kinds since the attempt's last report, or since its beginning without a report."""
+        """Return the nanoseconds billed as any of these cost kinds since the attempt's last report, or since it began if it has not reported."""
         return sum(self.meter.ns.get(kind, 0) - self.reported.ns.get(kind, 0) for kind in kinds)
 
     def read(self, meter: Meter, *, last_message_ns: int) -> None:
@@ -153,8 +153,8 @@ class AttemptLease:
     def row_of(self, report: StepReport, spec: JobSpec) -> ReportRow:
         """Return the record of a report.
 
-        The recorded cost and duration are those of reaching the step without interruptions. They include all training up to the step,
-        but only the setup of the attempt that began without a checkpoint.
+        The recorded cost and duration are those of reaching the step without interruptions. They count the training of each step
+        once, and one setup: that of the attempt that began without a checkpoint.
         """
         is_new = not self.from_step and not self.carried_ns
         ns = report.meter.ns.get("train", 0) + (
@@ -236,8 +236,9 @@ class HoldService:
     def extend(self, tx: JournalTx, lease: AttemptLease, request: LeaseRequest) -> bool:
         """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
 
-        If the budget allows it, the lease is longer than the worker requests, because the worker uses some of it while it waits for the
-        answer. Otherwise the rest would be too short, and the worker would have to ask again and again while the job pays for the waiting.
+        The worker uses some of its lease while it waits for the answer. So the new lease is longer than the worker requests, if the
+        budget allows it. With the requested length, the rest would be too short when the answer comes, and the worker would have to
+        ask again and again while the job pays for the waiting.
 
         Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
         """

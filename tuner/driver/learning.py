@@ -53,9 +53,9 @@ class Learner:
         """Choose the work for a free worker: a new trial with the name `trial`, or a paused trial to promote.
 
         A configuration that a user enqueued comes first, then a paused trial that has earned more steps, then a new configuration of
-        the sampler. If `trial` continues a trial of an earlier job (warm start), it takes neither an enqueued nor a new configuration,
-        and only a paused trial comes before it. If the remaining money is reserved to finish the best trials, no new trial begins. If
-        the remaining money cannot finish any trial, it is spent on new trials.
+        the sampler. If `trial` continues a trial of an earlier job (warm start), it has that trial's configuration, and only a paused
+        trial that has earned more steps comes before it. If the remaining money is reserved to finish the best trials, no new trial
+        begins. If the remaining money cannot finish any trial, it is spent on new trials.
         """
         continued = self.warm_starts.proposal(trial, at)
         if continued is None and state.queue:
@@ -84,9 +84,10 @@ class Learner:
         return earned(state, self._sampler.forecast(), also)
 
     def learn(self, state: State, event: ev.Event) -> None:
-        """Learn from an event. Call this after `decide` has handled the event; `state` is the resulting state.
+        """Pass what an event shows about a trial to the sampler. Call this after `decide` has handled the event.
 
-        The sampler adopts configurations that it did not suggest itself, such as those of users and of the record during a rebuild.
+        `state` is the job's state after that. The sampler also gets each configuration that it did not suggest itself, such as
+        one that a user enqueued, or all recorded ones when the job is rebuilt.
         """
         match event:
             case ev.Suggested(_, trial, config):

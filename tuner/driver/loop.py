@@ -202,7 +202,7 @@ class Loop:
             trial: The trial.
             attempt: The number of its attempt.
             reason: Why the worker died.
-            preempted: Whether its machine was taken away. If the machine had a notice, the attempt counts as preempted in any case.
+            preempted: Whether its machine was taken away. After a preemption notice the attempt counts as preempted in any case.
             node: The worker's node, if the worker itself has not reported it.
         """
         lease = self._lease(trial, attempt)
@@ -220,9 +220,9 @@ class Loop:
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts (trial and number) whose worker has been silent for too long.
 
-        A worker sends a heartbeat every second, except while it stores its last checkpoint within its lease. So it is
-        overdue if it sends nothing until `SILENT_NS` after the end of its lease. A worker that was ordered to stop, or that
-        is on a wrong machine, is overdue after `SILENT_NS` of silence.
+        A worker sends a heartbeat every second. Only while it stores its last checkpoint may it be silent, at most until its
+        lease ends. So an attempt is overdue once nothing has come until `SILENT_NS` after the end of its lease. If the worker
+        was ordered to stop, or is on a wrong machine, the attempt is overdue after `SILENT_NS` of silence.
         """
         now, overdue = self._clock.elapsed_ns(), []
         for lease in self.leases.values():
@@ -527,7 +527,8 @@ class Loop:
     def _job_best(self) -> float | None:
         """Return the best score among all reports that satisfy the constraints, or None without such a report.
 
-        Also return None if the job trains its lower rungs with proxies, because scores of different rungs are then not comparable.
+        Also return None if the job trains its lower rungs with proxies (less data or smaller images), because scores of different
+        rungs are then not comparable.
         """
         state = self.state
         if (

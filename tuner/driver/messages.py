@@ -121,7 +121,7 @@ class WorkerMessage:
     #: The newest checkpoint from the middle of a step, if it became durable since the last message.
     part: SavedPart | None = None
     carried_ns: int = (
-        0  #: Training time of earlier attempts in the step in the middle of which this attempt began.
+        0  #: If the attempt began in the middle of a step: how long earlier attempts had trained that step.
     )
     #: The attempt's nodes in addition to `node`, as far as the worker knows them: Ray's id, and the facts that the cloud reports.
     others: tuple[tuple[str, Mapping[str, str]], ...] = ()
@@ -170,7 +170,7 @@ class WorkerMessage:
 
 
 def _text(value: T) -> T:
-    """Return a value that comes from user code. In strings, replace characters that the database does not accept."""
+    """Return a value of user code for the record: in a string, characters that the database does not accept are replaced."""
     return storable(value) if isinstance(value, str) else value  # type: ignore[return-value]
 
 
@@ -193,8 +193,8 @@ _BY_ITS_MACHINE = {"killed", "saving"}
 def end_of(progress: WorkerMessage) -> AttemptEnd:
     """Return the outcome of an attempt from its worker's last message.
 
-    If the storage failed, a port was taken or a node was lost, the outcome is "lost", because the trial is not at fault. On a machine
-    that is about to be taken away, a failure that the shutdown can also cause counts as a preemption.
+    If the storage failed, a port was taken or a node was lost, the outcome is "lost", because the trial is not at fault. If the machine
+    had a preemption notice, a failure of a kind that its shutdown can cause counts as a preemption.
     """
     if progress.state == "failed" and progress.failure is not None:
         if progress.has_notice and (

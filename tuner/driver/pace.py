@@ -23,8 +23,8 @@ OVERHEAD: tuple[CostKind, ...] = ("setup", "restore", "checkpoint")
 class JobPace:
     """Remember how long the steps and the overhead (setup, restore, saves) of a job's attempts take.
 
-    The shortest useful lease of a new trial covers the smallest overhead and the fastest step seen so far, so a trial may begin even if
-    little money is left. If this lease turns out too short, nothing is lost, because the money could not have paid for anything else.
+    A new trial may begin if the remaining budget can pay for the shortest useful lease, which covers the smallest overhead and the fastest
+    step seen so far. If this lease turns out too short, nothing is lost, because so little money could not have paid for anything else.
     """
 
     step_ns: dict[str, int] = field(default_factory=dict)  #: The slowest of the last few steps, by trial.
@@ -78,7 +78,8 @@ class JobPace:
         Args:
             trained_ns: Training time since the trial's last report.
             overhead_ns: Time of setup, restore and checkpoints since the trial's last report, without waiting for a storage that failed.
-            buys_ns: How long the job's whole budget could pay for one trial. The limit is a part of this until a duration was measured.
+            buys_ns: How long the job's whole budget could pay for one trial. A part of this is the limit until a step or an
+                overhead was measured.
         """
         for ns, seen, floor, where in (
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),

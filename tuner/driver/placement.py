@@ -71,7 +71,7 @@ class Placement(Protocol):
         """Return the place to which a running or waiting attempt should move. Return None if it should stay."""
 
     def paid(self, place: Place, paid_ns: int, *, gained_ns: int, now: Instant) -> None:
-        """Learn from an ended attempt what progress costs on the offer on which the attempt ran.
+        """Learn what progress costs on an offer, from an attempt that ran there and has ended.
 
         Args:
             place: Where the attempt ran.
@@ -141,8 +141,8 @@ class CheapestFree:
     """Placement on the cheapest offer that has room for another trial of the job.
 
     Machines that the autoscaler may start count as room. If no offer has room, the cheapest offer is chosen, and the attempt waits.
-    An attempt waits up to `OFFER_WAIT_NS` before it may move to another offer. If the autoscaler has yet to start the machine, it
-    waits up to `coming_ns`, if that is longer.
+    An attempt waits up to `OFFER_WAIT_NS` before it may move to another offer. While the autoscaler has yet to start the machine, the
+    limit is the longer of `OFFER_WAIT_NS` and `coming_ns`.
     """
 
     def __init__(self, places: AllowedPlaces, *, coming_ns: int = OFFER_WAIT_NS) -> None:

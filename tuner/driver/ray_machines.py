@@ -95,10 +95,10 @@ HEAD = "node:__internal_head__"
 
 
 class ClusterMachines:
-    """List the cluster's machines as of about a second ago, when called. Call `ray.init` before creating it.
+    """A list of the cluster's machines, which a thread refreshes about once a second. A call of the object returns the list.
 
-    A call returns at once, because callers are within a transaction. A thread refreshes the list. While Ray's head does not
-    answer, which can take a minute, calls return the last known machines.
+    The call does not wait for Ray, because callers are within a transaction. While Ray's head does not answer, which can take a
+    minute, the list does not change. Call `ray.init` before creating the object.
 
     The list has no nodes that drain or are known to be dead. It includes machines that the autoscaler may still start: `types` are the
     node types that it may start.
@@ -146,8 +146,8 @@ def was_preempted(error: Exception | None, node_id: str) -> bool:
     """Return whether a worker's death counts as a preemption.
 
     A death counts if the worker's node drains or was drained for a preemption, even if Ray does not know of the node's death yet. It
-    also counts if the node is a spot machine that disappeared without notice. To detect this, the function connects to the node. The
-    attempt to connect takes up to a second if nothing answers.
+    also counts if the node is a spot machine that disappeared without notice. To find out whether a spot machine still exists, the
+    function connects to it, which takes up to a second if nothing answers.
 
     Args:
         error: The error that Ray reported for the worker.

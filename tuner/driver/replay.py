@@ -143,7 +143,7 @@ class Fold:
         sampler: A new sampler. None if its answers cannot be computed; the recorded answers are then used.
         events: All recorded events.
         rate: The rate with which the job's decisions estimate costs.
-        concurrency: How many trials may run at once until an event changes it. `Launched` events of older releases do not have it.
+        concurrency: How many trials may run at once until an event sets another number. `Launched` events of older releases set none.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ def check(
         sampler: Returns a new sampler of the job. None if the trials of earlier jobs from which it learned are gone. Its answers are then
             not checked.
         rate: The rate with which the job's decisions estimate costs.
-        concurrency: How many trials may run at once until an event changes it. `Launched` events of older releases do not have it.
+        concurrency: How many trials may run at once until an event sets another number. `Launched` events of older releases set none.
         source: Looks up a trial of an earlier job that this job continued (warm start).
         may_continue: Called before each event. The replay ends early if it returns False.
     """

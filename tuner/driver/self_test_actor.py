@@ -41,7 +41,7 @@ class Exporting:
 class PaidActor:
     """An actor for work that the job pays for. Ray begins to look for a machine when the actor is created.
 
-    The actor is killed at the end of the `with` block. `has_machine` and `answered` raise SelfTestActorLost if it has died before.
+    The actor is killed at the end of the `with` block. `has_machine` and `answered` raise SelfTestActorLost if the actor has died.
     """
 
     work: type  #: The class of the actor.

@@ -36,8 +36,8 @@ from tuner.worker.self_test import SelfTestActorLost, Verdict
 if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
     from tuner.driver.self_test_actor import SelfTestActor
 
-# The test may take as long as 1/SHARE of the remaining money lasts, at most MOST_NS. If that is less than LEAST_NS, it may take LEAST_NS,
-# or as long as all of the money lasts.
+# The time limit of the test: the time for which 1/SHARE of the remaining money pays, but at least LEAST_NS and at most MOST_NS. It is never
+# longer than the time for which all of the remaining money pays.
 SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
@@ -74,8 +74,9 @@ class SpotEligibility:
     def refusal(self, *, died_at: Instant | None) -> str | None:
         """Return None if this job may run. If its trainable fails the self-test, return why the job may not run.
 
-        Also return None if `may_continue` has returned False. A job that has had an attempt has passed the test before, so it is
-        not tested again, even if its code has changed since.
+        If a failed test may pass another time, the job runs on its on-demand offers only, if it has any. If `may_continue` returns
+        False, the test is abandoned and the result is None. A job that has had an attempt has passed the test before, so it is not
+        tested again, even if its code has changed since.
 
         Args:
             died_at: When the previous driver is known to have stopped. The holds that it left open are billed until then. None means now.
@@ -105,9 +106,10 @@ class SpotEligibility:
         return refusal(verdict.reason)
 
     def _note(self, result: SelfTestRow) -> None:
-        """Store a self-test result under the digest of the code, for later jobs.
+        """Store a self-test result under the digest of the code, for the drivers of later jobs.
 
-        Also store it under the digest `seen`. The service looks up that digest when a job is submitted.
+        Also store it for the service, under the digest `seen` that the service computed. When a job with this code is submitted, the
+        service computes the same digest and finds the result.
         """
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, result)
@@ -118,8 +120,8 @@ class SpotEligibility:
     def refuse(self, why: str, *, died_at: Instant | None) -> None:
         """Fail the job with the reason `why`.
 
-        Also settle the holds, and end the attempts and trials, that an earlier driver left open. `died_at` is when that driver
-        stopped. The holds are billed until then. None means now.
+        An earlier driver may have left holds, attempts and trials open. Settle these holds, and end the attempts and trials. `died_at`
+        is when that driver stopped, and the holds are billed until then. None means now.
         """
         now = _now()
         with self.database.write("gate.refuse") as db:

@@ -60,7 +60,7 @@ class Unrecorded:
 
 
 class WorkerSearcher(Unrecorded, Searcher):
-    """Request workers from Tune, as its searcher.
+    """The searcher of Tune. Instead of a configuration, each of its suggestions requests a worker.
 
     Args:
         pool: The workers.
@@ -106,7 +106,7 @@ class WorkerSearcher(Unrecorded, Searcher):
 
 
 class WorkerScheduler(Unrecorded, TrialScheduler):
-    """Pass the messages of workers, and their deaths, to the pool, as Tune's scheduler."""
+    """The scheduler of Tune. It passes the messages of workers, and their deaths, to the pool."""
 
     _supports_buffered_results = False
 
@@ -143,7 +143,7 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Do the driver's periodic work, and return the requested worker that Tune should start next.
 
-        Tune calls this on every turn of its loop, at least ten times per second. It also starts other requested workers by itself.
+        Tune calls this on every turn of its loop, at least ten times per second. Tune also starts other requested workers by itself.
         """
         self._each_turn()
         return self._pool.turn(tune_controller._tune_controller)
@@ -153,7 +153,7 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
 
 
 class StartCallback(Unrecorded, tune.Callback):
-    """Give a new worker its first attempt before Tune calls the worker's `train`, as Tune's callback."""
+    """A callback of Tune. It gives a new worker its first attempt before Tune calls the worker's `train`."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -243,7 +243,7 @@ def worker_class(spec: JobSpec) -> type[tune.Trainable]:
 
 
 def start_actors_without_tune() -> None:
-    """Have Tune start the actor class in a trainable's attribute `actor`, if it has one, instead of the trainable itself."""
+    """If a trainable has an attribute `actor`, have Tune start this actor class instead of the trainable itself."""
     remote_class = _ActorClassCache.get
 
     def get(cache: _ActorClassCache, trainable: type) -> Any:

@@ -84,7 +84,7 @@ def warm_starts_of(
 
 
 def _places(sampler: Sampler, warm_starts: list[WarmStartTrial]) -> dict[int, WarmStartTrial]:
-    """Return the earlier trials by the number of the grid's trial that has the same configuration."""
+    """Find the earlier trials whose configurations are in the grid. Return them by the number of this job's trial that gets the configuration."""
     places: dict[int, WarmStartTrial] = {}
     for number in range(GRID_MAX):
         config = sampler.suggest(number)

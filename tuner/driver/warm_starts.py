@@ -34,8 +34,8 @@ class WarmStarts:
     def record(self, tx: JournalTx, suggested: Suggested) -> int:
         """Record the reports and the checkpoint of the earlier trial as those of this job's trial. Return the step of the checkpoint.
 
-        This job pays only for the steps after the checkpoint. Call this in the turn of the suggestion, before the suggestion is
-        recorded.
+        This job pays only for the steps after the checkpoint. Call this in the transaction that records the suggestion, before the
+        suggestion is recorded.
         """
         warm_start = self.by_number[trial_number(suggested.trial)]
         tx.put_trial(suggested.trial, "pending", at=suggested.at, config=warm_start.config)

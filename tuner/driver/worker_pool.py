@@ -162,10 +162,10 @@ class WorkerPool:
         return next((waiting for waiting in self._actuator.waiting() if waiting.labels == labels), None)
 
     def died(self, tune: Any, worker: Trial) -> None:
-        """Report the death of a worker to the loop, which decides about the trial whose attempt it ran.
+        """Report the death of a worker to the loop, which decides what to do with the trial of the worker's attempt.
 
-        If a requested worker died before it got an attempt, the attempt that it would have got is lost instead: the one that has
-        waited longest for a worker with its labels. Otherwise workers that always die at their start would be requested indefinitely.
+        If the worker died before it got an attempt, end the attempt that it would have got as lost: the one that has waited longest for
+        a worker with its labels. Otherwise workers that always die at their start would be requested indefinitely.
 
         Args:
             tune: Tune's controller.
@@ -264,7 +264,7 @@ class WorkerPool:
                 _unstage(tune, worker)
 
     def _kill_silent_workers(self, tune: Any) -> None:
-        """Kill workers that are overdue: user code can stop its worker's process, and storage can block it.
+        """Kill workers that are overdue. User code may have stopped a worker's process, or the storage may block it.
 
         After the driver itself was busy or stopped, messages of workers may still be unread. So a worker is killed only if Tune has
         called `turn` regularly for `SILENT_NS` and has no undelivered message of the worker. If Ray does not report the death of a
