@@ -1,9 +1,9 @@
 """Files that a trial reports next to its metrics, such as images and tables.
 
 Layout: `<storage>/<project>/<job>/<trial>/artifacts/`, with the files and one index per attempt, `a<attempt>.json`. The
-index is written after the files that it names, so a file that is listed is complete. Each index also names the files of
-earlier attempts that the trial still has, so the index of the newest attempt is the trial's list. A file whose name is
-reported again replaces the earlier one.
+index is written after the files that it names, so a file that is listed is complete. Each index also names the files that
+earlier attempts reported, so the index of the newest attempt lists all artifacts of the trial. If a trial reports a file
+name again, the new file replaces the earlier one.
 """
 
 import hashlib

@@ -305,17 +305,17 @@ class CheckpointStore:
             into: Where the files of a remote storage are copied.
             at_most: The newest step to consider.
             expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing
-                does not show it yet. Other checkpoints of the same step may belong to another trial with
-                the same id, if the database was restored from a backup.
-            last_try: Also skip `expected` if its manifest is missing, and checkpoints that fail the storage's own
-                checksum.
+                does not show it yet. After the database was restored from a backup, other checkpoints of the
+                same step may belong to another trial that had the same id.
+            last_try: Whether the caller will not retry. `expected` is then skipped too if its manifest is missing,
+                and so are checkpoints that fail the storage's own checksum.
 
         Returns:
             The step, and the directory with the files.
 
         Raises:
-            CheckpointMissing: `expected` has no manifest, there is no other checkpoint of its step, and this is not
-                the last try.
+            CheckpointMissing: `expected` has no manifest, and its step has no other checkpoint. Not raised if
+                `last_try` is True.
         """
         first: set[CheckpointId] = set() if expected is None else {expected}
         others = {checkpoint for checkpoint in self.ids(trial) if checkpoint.step <= at_most} - first
@@ -341,8 +341,9 @@ class CheckpointStore:
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
-            first: The step of the newest recorded checkpoint, which has a newer state than any checkpoint from before this step.
-            last: The step of the newest recorded report. An attempt that continued after a later step would not report that step again.
+            first: The step of the newest recorded checkpoint. Checkpoints from before this step have an older state.
+            last: The newest step whose report is recorded. If an attempt continued after a later step, the report of that step would
+                be missing.
         """
         for checkpoint in self._all_ids(trial):
             if checkpoint.part and first <= checkpoint.step <= last:

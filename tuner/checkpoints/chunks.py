@@ -43,7 +43,7 @@ class ChunkWriter:
         return not self._storage.is_local and size_bytes > CHUNK_BYTES
 
     def put(self, file: Path) -> dict[str, object]:
-        """Store the chunks of a file, except those that this object has already stored in the current directory.
+        """Store the chunks of a file, except those that this object has already stored in the directory of the current turn.
 
         Return the file's entry for the manifest: the directory and the names of all chunks. The call can be repeated after an error.
         """
@@ -66,7 +66,7 @@ class ChunkWriter:
         return {}
 
     def next_turn(self) -> None:
-        """Store the chunks of the next save in another of the `TURNS` directories. Call it once the manifest of the last save is durable."""
+        """Switch to the next of the `TURNS` directories for the chunks of the next save. Call it once the last save's manifest is durable."""
         self._turn = (self._turn + 1) % TURNS
 
     def remove_all_but(self, named: Iterable[Chunk], among: Iterable[str]) -> None:

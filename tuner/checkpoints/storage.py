@@ -90,7 +90,7 @@ def _tags(text: str) -> dict[str, str]:
 class Storage:
     """Reads and writes directories of files under one root, which is given as a URL.
 
-    One file of a directory is written after all others. A reader that first checks for this file sees the whole
+    In each directory, a given file is written after all others. A reader that first checks for this last file sees the whole
     directory or nothing.
     """
 
@@ -169,10 +169,10 @@ class Storage:
         return total
 
     def _check_inside(self, *parts: str) -> None:
-        """Raise FileNotFoundError if a symbolic link leads out of the directory that the first two parts of the path name.
+        """Raise FileNotFoundError if a symbolic link leads out of the directory `parts[0]/parts[1]`.
 
         User code can write to the same folder as the service, so it could place links to files of others there. It cannot
-        choose the first two parts of the path, so an operator may make these links to another disk.
+        choose the first two parts, so an operator may replace these two directories by links, for example to another disk.
         """
         if self.is_local:
             own, path = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))

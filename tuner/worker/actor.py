@@ -99,7 +99,7 @@ class NodeWorker:
 
 @dataclass
 class OtherActor:
-    """A node of a worker other than its first one: the node's actor, and what the actor reported last."""
+    """One of the nodes that a worker has in addition to its first: the node's actor, and what the actor reported last."""
 
     number: int  #: The number of the node, from 1. The worker's own node is number 0.
     actor: Any

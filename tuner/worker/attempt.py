@@ -88,7 +88,7 @@ class RunningAttempt:
     # the newest stored checkpoint from the middle of a step, to be sent with the next result
     stored_part: dict[str, int] | None = None
     carried_ns: int = (
-        0  # how long earlier attempts had trained the step in the middle of which this attempt began
+        0  # if the attempt began in the middle of a step: how long earlier attempts had trained that step
     )
     reported_train_ns: int = 0  # the attempt's training time at its last report
     # the step whose state the child keeps in memory, because it is the job's best
@@ -198,9 +198,9 @@ class RunningAttempt:
     def waited_for_data(self, waits: bool) -> None:
         """Record whether the child waits for a dataset, according to the newest line of the `ReadLog`.
 
-        Before the first report, the waiting time counts as setup, and the child is not considered hanging meanwhile. The time between two
-        lines counts once the later line arrives, because some file systems report bytes only every few seconds. A stalled download
-        adds no line, so its time does not count. After the first report, nothing counts, because the child may read data in advance.
+        Before the first report, the time for which the child waits counts as setup and not as hanging. When a line arrives, the time since
+        the line before it counts, because some file systems report bytes only every few seconds. A stalled download adds no line, so
+        its time does not count. After the first report, no time counts, because the child may read data in advance.
         """
         now, before = time.monotonic_ns(), self.data_seen_at
         is_first_step = self.step == self.restored and self.awaiting_reply is None
@@ -289,7 +289,7 @@ class RunningAttempt:
         began = self.asked_at or self.stepped_at
         self.ask_gap_ns = max(self.ask_gap_ns, message.at - began if began else 0, ASK_NS)
         if self.asked_at and message.at - self.asked_at >= ASK_NS // 2:
-            # do not count a question that comes no sooner than it should: it does not flood the channel
+            # questions at the expected interval do not flood the channel, so do not count them
             self.messages_since_report -= 1
         self.asked_at, self.awaiting_reply, self.asks, self.resumable = message.at, self.step, True, True
         self.data_is_setup = False
@@ -303,10 +303,10 @@ class RunningAttempt:
         return (stage_of(step, self.order.get("rungs", ())) if self.order.get("proxies") else 0), score
 
     def _scored(self, step: int, score: float) -> None:
-        """Note the score of a report, and whether it is the best of the job so far.
+        """Record the score of a report, and whether it is the best of the job so far.
 
-        A score that equals the job's best counts as the best, because the earlier report may be of the same step, from an attempt that was
-        lost before its checkpoint was stored.
+        A score that equals the job's best counts as the best. The job's best may be this trial's own report of the same step, from an
+        attempt that was lost before it stored the checkpoint.
         """
         staged = self.scores[step] = self._staged(step, score)
         self.improved = self.resumable and staged >= self.job_best and staged > self.own_best
@@ -315,7 +315,7 @@ class RunningAttempt:
     def learn_job_best(self, score: float | None) -> None:
         """Note the job's best score. If it is better than the best score of this attempt, the child need not keep the state of a best step.
 
-        `score` is None if the job has no score yet or has proxies.
+        `score` is None if the job has no score yet, or if it has proxies (less data or smaller images at lower rungs).
         """
         if score is not None:
             self.job_best = max(self.job_best, (0, score))

@@ -130,8 +130,8 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
             package is allowed, too.
 
     Raises:
-        NotTrainable: The module is not in the package, or the attribute is not callable, is a trainer of Ray Train, or comes from
-            another module, which belongs to Python's standard library.
+        NotTrainable: The module is not in the package. Or the attribute is not callable, is a trainer of Ray Train, or is a function or
+            class that the module has imported from Python's standard library.
     """
     module, _, attribute = entry.partition(":")
     imported = importlib.import_module(module)
@@ -197,7 +197,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
 
 
 def _fix(error: BaseException, begin: words.BeginMessage) -> str:
-    """Return what to do about a common mistake in user code, or nothing."""
+    """Return advice if the error usually comes from a common mistake in user code, else an empty text."""
     if isinstance(error, ModuleNotFoundError):
         return import_fix(error, begin.entry)
     attribute = str(error.name) if isinstance(error, AttributeError) and isinstance(error.obj, dict) else ""

@@ -284,9 +284,9 @@ class ChannelEnd:
     def send(self, data: bytes) -> bool:
         """Send a short message without waiting. Return False if the buffer is full, because the child does not read.
 
-        If another thread is in `send_waiting`, leave the message to that thread, which sends it next. This happens if the child answers
-        a message before the call of `send_waiting` for it has returned. Also return True if the channel is closed: the receiving thread
-        notices that.
+        While another thread is in `send_waiting`, leave the message to that thread, which sends it next. This happens if the child
+        answers the message of `send_waiting` before that call has returned. If the channel is closed, return True, because the
+        receiving thread handles that.
         """
         with self._lock:
             if self._is_sending:

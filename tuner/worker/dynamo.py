@@ -36,8 +36,8 @@ class StandIn(ModuleType):
     def disable(self, fn: Any = None, recursive: bool = True, **options: Any) -> Any:
         """Stand in for `torch._dynamo.disable`, which keeps the compiler away from `fn`.
 
-        With the options that PyTorch's optimizers use, return `fn` unchanged. PyTorch stores this result in an attribute of `fn`, from
-        which it is removed when the real module is imported. With other options, import the real module at once.
+        With the options that PyTorch's optimizers use, return `fn` unchanged. PyTorch stores this result in an attribute of `fn`. When
+        the real module is imported, the attribute is removed. With other options, import the real module at once.
         """
         with self._lock:
             if fn is not None and options == {"wrapping": False} and sys.modules.get(NAME) is self:

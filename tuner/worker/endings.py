@@ -131,8 +131,8 @@ def not_written(detail: str) -> FailureFields:
 def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:
     """Wait until the exit status of a child is known, or for a limited time. Call it under the lock.
 
-    The limit is `STATUS_S`, because the fork server sends the status, and may be slow on a busy machine. If the server is dead, the limit
-    is `LAST_WORDS_S`: the last message that the server sent arrives within this time.
+    The fork server sends the status. While it lives, the limit is `STATUS_S`, because it may be slow on a busy machine. If it is dead, the
+    limit is `LAST_WORDS_S`, because the last message that it sent arrives within this time.
 
     Args:
         changed: The supervisor's lock and condition.

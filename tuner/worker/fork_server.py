@@ -175,8 +175,8 @@ def _import(*names: str) -> None:
 def _may_import_torch(modules: Iterable[str]) -> bool:
     """Return whether a function of user code may import torch later.
 
-    Installed packages are not searched: many support torch as one of several libraries, and those that need it have imported it.
-    Return False if torch is already imported.
+    Only the user's own modules are searched. Many installed packages can use torch but need not, and those that need it have already
+    imported it. Return False if torch is already imported.
     """
     if "torch" in sys.modules:
         return False

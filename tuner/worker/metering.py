@@ -32,7 +32,7 @@ class Stopwatch:
 
     @property
     def kind(self) -> str:
-        """The cost kind as which time is counted now."""
+        """The cost kind to which time is added now."""
         return self._kind
 
     def switch(self, kind: str, at_ns: int | None = None) -> None:

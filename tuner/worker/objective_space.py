@@ -133,8 +133,8 @@ class _Runs:
     def recorded(self) -> Space:
         """Return the search space that the runs show.
 
-        The space is checked by running the objective with configurations drawn from it. If a check suggests a new set of parameters, the
-        configurations that differ from the drawn one in one parameter are tried too, and the checks begin again.
+        The space is checked by running the objective with random configurations from it. If such a run suggests a set of parameters that
+        no run suggested before, further runs change one of its parameters at a time. Then the checks begin again.
         """
         self._explore({})
         while True:
@@ -256,7 +256,7 @@ def _is_part(values: Config, chosen: Mapping[str, Value]) -> bool:
 def _few_values(parameter: Parameter) -> list[Value]:
     """Return the values of a parameter to run the objective with, because they may decide which other parameters it suggests.
 
-    These are all choices, or all integers of a range of at most `FEW`. No values of other ranges are tried.
+    These are all choices, or all integers of a range that has at most `FEW` of them. No values of other ranges are tried.
     """
     match parameter:
         case Categorical(choices):

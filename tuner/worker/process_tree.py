@@ -150,8 +150,8 @@ def kill_own_descendants(*, without: int = 0) -> None:
 
     The exit status of process `without` is not collected, because other code collects it.
 
-    Wait up to `KILL_S` until the descendants are gone. A process with GPU memory stays until the GPU driver has freed it, so that the next attempt
-    finds the GPU free.
+    Wait up to `KILL_S` until the descendants are gone, so that the next attempt finds the GPU free: a process that uses a GPU ends only
+    after the GPU driver has freed its memory.
     """
     kill_descendants(os.getpid(), within_s=KILL_S)
     collect_ended(without=without)

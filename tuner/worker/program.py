@@ -38,7 +38,7 @@ REAP_S = 1.0  # how often ended orphans are collected; otherwise they would coun
 GRACE_S = 0.5  # from SIGTERM to SIGKILL; shorter than the supervisor's wait for the child
 TAIL_BYTES = 2000
 MAX_LINE_BYTES = 1 << 16
-MAX_READS = 16  # of 64 KiB at once, so that a program that prints all the time cannot delay its metrics
+MAX_READS = 16  # reads of 64 KiB at a time; limited so that a program that prints all the time cannot delay its metrics
 PACKAGE_VARIABLE = "TUNER_PACKAGE_DIR"
 SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
 # Finds an absolute path in a program's error message. The advice about the program's empty directory does not apply to such a path.
@@ -337,8 +337,8 @@ class Program:
     def _has_checkpoint(self) -> bool:
         """Return whether the directory holds a checkpoint that the program has not changed since its last report.
 
-        Call it while the processes are stopped. If the program prints its metrics, the time of its last report is not known. A change is
-        then noticed only if a file is still open for writing.
+        Call it while the processes are stopped. If the program prints its metrics instead of writing them to a file, the time of its last
+        report is not known. Only a file that is still open for writing then counts as a change.
         """
         files = list(self._checkpoint.rglob("*"))
         if not files or any(

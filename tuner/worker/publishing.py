@@ -91,8 +91,8 @@ def with_retries(
 ) -> T:
     """Call `work` and return its result. Retry if it raises.
 
-    Give up and raise the last error if `wanted` returns False, the attempt was stopped, its lease ended, `RETRY_S` passed, all waits of
-    `WAITS_S` are used, or the error is probably permanent and `FEW` retries were made.
+    Raise the last error once `RETRY_S` has passed, all waits of `WAITS_S` are used, the attempt was stopped, its lease has ended, or
+    `wanted` returns False. An error that is probably permanent is raised after `FEW` retries.
     """
     began = time.monotonic()
     for number, wait_s in enumerate(WAITS_S):
@@ -327,9 +327,9 @@ def size_of(checkpoint: Path) -> int:
 
 
 def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:
-    """Return the steps of the trial's checkpoints before `step`, which the attempt has restored.
+    """Return the steps of the trial's checkpoints that are older than `step`, the step of the restored checkpoint.
 
-    Return an empty set if `step` is the one that the driver ordered, or if the storage cannot be read.
+    Return an empty set if the driver ordered to restore `step`, or if the storage cannot be read.
     """
     if step == attempt.order["restore_step"]:
         return frozenset()

@@ -1,4 +1,4 @@
-"""The supervisor of one worker. It starts the child of each attempt, replies to its reports, measures it, and ends it with its lease.
+"""The supervisor of one worker. It starts a child for each attempt, replies to the child's reports, measures it, and ends it with the lease.
 
 This is plain Python, without Ray. The actor's thread calls `order` and `step`. A reader thread, the watchdog's threads and the
 publisher threads run at the same time. One lock guards the state that they share. No code waits for a child while it holds the
@@ -66,8 +66,8 @@ CAUSE_S = 1.0
 # How long to wait, on several nodes, until all nodes have answered. A node that does not answer counts as lost before this time is over,
 # because `actor.SILENT_S` is shorter.
 NODES_ANSWER_S = 60.0
-# An attempt is also billed for the time since the previous attempt ended, or since its worker began to cost money, but at most for this
-# many nanoseconds: on a reused worker, and on a new worker.
+# An attempt is also billed for the time before it: on a reused worker, since the previous attempt ended, but at most MAX_GAP_NS, and on a
+# new worker, since the worker began to cost money, but at most MAX_START_NS.
 MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
 
@@ -93,8 +93,8 @@ class Supervisor:
             born_ns: When this worker began to cost money, in nanoseconds on the monotonic clock. None means now.
             notice: Called every 50 ms. Returns the preemption notice of this machine, with its deadline, or None. Must not raise.
             owns_process: Whether all children of this process belong to the supervisor, so that it may kill
-                them all after an attempt. The process then adopts the processes that user code leaves behind
-                if it kills its fork server.
+                them all after an attempt. The process then also adopts orphans: processes of user code whose
+                fork server was killed.
             others: The other nodes, if this supervisor is on node 0 of attempts on several nodes.
         """
         self._owns_process = owns_process
@@ -184,7 +184,7 @@ class Supervisor:
         gap = min(
             now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
         )
-        # on other nodes, use the time of the lease that node 0 sends as already used, because all nodes share one lease
+        # All nodes share one lease. So on nodes other than node 0, count the used part of the lease, which node 0 sends with the order.
         gap = order.get("used_ns", gap)
         kept, self._fresh = not self._fresh, False
         watch = Stopwatch("idle" if kept else "setup", now - gap)

@@ -101,7 +101,7 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
 class KeptCheckpoint:
     """Copies checkpoints of user code to the staging directory, and announces them to the supervisor.
 
-    If a copy is not announced at once, it is kept until `flush`, or until a newer copy is kept.
+    A copy that is not announced at once is kept. `flush` announces it later, unless a newer copy has replaced it.
     """
 
     def __init__(self, channel: Channel) -> None:

@@ -1,7 +1,7 @@
 """The watchdog ends an attempt when its lease ends, when it exceeds its limits, or when its machine has a preemption notice.
 
-The watchdog runs two threads per attempt. The lease thread only waits for the end of the lease and kills: no
-file or message can delay it, and a lock delays it by at most `LOCK_S`. The other thread reads files: those of
+The watchdog runs two threads per attempt. The lease thread only waits for the end of the lease, then kills the attempt:
+no file or message can delay it, and a lock delays it by at most `LOCK_S`. The other thread reads files: those of
 the machine's preemption notices, and those of the child's processes and memory.
 """
 
@@ -27,8 +27,8 @@ NoticeSource = Callable[[], Notice | None]
 class Watchdog:
     """Watches the attempts of one supervisor.
 
-    When a lease ends, the attempt is killed even if the supervisor's lock stays taken for `LOCK_S`. Everything else is done under the lock.
-    `notice` is called every `WATCH_S` and returns the machine's preemption notice or None. It must not raise.
+    When a lease ends, the watchdog waits up to `LOCK_S` for the supervisor's lock, then kills the attempt even without it. Everything
+    else is done under the lock. `notice` is called every `WATCH_S` and returns the machine's preemption notice or None. It must not raise.
     """
 
     def __init__(
