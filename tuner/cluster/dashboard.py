@@ -88,7 +88,7 @@ def last_line(text: str) -> str:
 
 
 def dashboard_url(address: str) -> str:
-    """Return the URL of a cluster's dashboard from `TUNER_RAY_ADDRESS`.
+    """Return the URL of a cluster's dashboard, given the value of `TUNER_RAY_ADDRESS`.
 
     A URL is used unchanged. For `host:port` and `ray://host:port` only the host is used, with the dashboard's default
     port.

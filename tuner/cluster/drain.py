@@ -39,7 +39,7 @@ class RayNode:
 
 
 def own_board() -> NodeBoard:
-    """Return the board of preemption notices of the node on which this process runs.
+    """Return the board (a directory of files) from which workers on this process's node read preemption notices.
 
     The process must have been started by Ray or have joined a Ray cluster.
     """

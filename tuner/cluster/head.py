@@ -217,9 +217,9 @@ class LocalHead:
                 time.sleep(0.05)
 
     def _clear(self, *, keep_logs: bool = True) -> None:
-        """Kill and remove everything that is left of earlier sessions of this home.
+        """Kill the remaining processes of this home's earlier heads and nodes, and remove their files in /tmp.
 
-        With `keep_logs`, the logs of the last session are kept in `home`, because they may show why it died.
+        With `keep_logs`, the logs of the last head are copied to `home` first, because they may show why the head died.
         """
         kill_marked(f"{self.tag}-")
         if self._process is not None:

@@ -39,7 +39,7 @@ class LocalCluster:
         Args:
             home: The directory of the head and of the cluster's files.
             specs: The nodes.
-            metadata: Where the process that watches for preemption notices finds this machine's cloud metadata service.
+            metadata: The metadata service of this machine's cloud, from which preemption notices are read.
             replace_after_s: After how many seconds a lost node is started again. None means never.
         """
         self._file = ClusterFile(home)
@@ -159,7 +159,10 @@ class LocalCluster:
         node.start(self._joined.address)
 
     def _alive(self) -> dict[str, str] | None:
-        """Return the names of the living nodes by Ray's node id. Return None if no node needs this list, or if the head does not answer."""
+        """Return the names of the living nodes by Ray's node id, or None if the head does not answer.
+
+        Also return None if no node is starting or due to be started again, because the names are needed only then.
+        """
         if self._dashboard is None or not any(map(self._is_waiting, self.nodes)):
             return None
         with contextlib.suppress(RayUnavailable):
@@ -176,8 +179,9 @@ class LocalCluster:
     def _supervise(self, node: LocalNode, alive: dict[str, str] | None) -> list[str]:
         name, now = node.spec.name, time.monotonic()
         if node.state == "gone":
-            # Start the new node only after Ray has noticed the death of the old one. Until then, Ray may reserve resources on the old node. Ray's
-            # request does not name the node, so a new node at the same address would confirm it, and the reservation would then be lost.
+            # Start the new node only after Ray has noticed the death of the old one. Until then, Ray may request resources from the old node. The
+            # request does not contain the node's id, so a new node at the same address would confirm it, and the resources that were
+            # reserved there would then be lost.
             if alive is None or node.node_id in alive or not self._is_waiting(node):
                 return []
             self._start(node)

@@ -1,6 +1,6 @@
-"""Start the process that watches for preemption notices of this machine, next to a local head.
+"""Run the watch process of a local head: it watches for preemption notices of this machine and passes them on.
 
-One such process serves all of the cluster's nodes on the machine.
+One watch process serves all of the cluster's nodes on the machine.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ class Metadata:
 
 
 class LocalWatch:
-    """Run the watch process of a head. Only one thread may use it.
+    """Start the process that watches for preemption notices of this machine, and restart it if it ends.
 
-    Like the head, the watch process outlives the process that started it. The mark in its environment
-    begins with the head's mark, so that it is killed together with the head. On a machine that is not in a cloud,
-    the watch process ends within seconds.
+    Only one thread may use this object. Like the head, the watch process outlives the process that started it. It is
+    killed together with the head, because its session name begins with that of the head (see `tuner.cluster.processes`).
+    On a machine that is not in a cloud, the watch process ends within seconds and is not restarted.
     """
 
     def __init__(self, home: Path, token_path: Path, metadata: Metadata) -> None:
@@ -43,7 +43,10 @@ class LocalWatch:
         self._not_before = 0.0
 
     def keep(self, head: Head) -> None:
-        """Start the watch process if the head has none or it has ended. This is cheap enough to call every second."""
+        """Start the watch process if it does not run, unless it has found that the machine is in no cloud.
+
+        This is cheap enough to call every second.
+        """
         if self._metadata.cloud == "none" or not self._is_wanted(head) or time.monotonic() < self._not_before:
             return
         self._not_before = time.monotonic() + RETRY_S

@@ -38,7 +38,7 @@ class NodeType:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def is_one(self, labels: Mapping[str, str], cpus: float, gpus: float) -> bool:
-        """Return whether an existing machine, with these labels, CPUs and GPUs, was started as this type."""
+        """Return whether an existing machine with these labels, CPUs and GPUs is of this type."""
         if GROUP in labels:
             return labels[GROUP] == self.name
         same = all(labels.get(name) == value for name, value in self.labels.items())
@@ -53,10 +53,10 @@ class NodeTypes:
     at_most: int = 0
 
     def startable(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
-        """Return the types of all machines that may still be started: a type occurs once for each machine of it.
+        """Return the types of the machines that may still be started. For two machines of the same type, the type occurs twice.
 
-        `there` has the labels, CPUs and GPUs of each existing worker node. The number for each type assumes that no machine of another type
-        is started first.
+        `there` has the labels, CPUs and GPUs of each existing worker node. The machines of each type are counted as if no machine of
+        another type will be started.
         """
         left, workers = {node_type.name: node_type.at_most for node_type in self.types}, 0
         for labels, cpus, gpus in there:
@@ -68,7 +68,10 @@ class NodeTypes:
         return [node_type for node_type in self.types for _ in range(min(left[node_type.name], room))]
 
     def nodes_to_come(self, there: Iterable[Node]) -> list[Node]:
-        """Return a `Node` for each machine that may still be started, if the nodes `there` exist. Such a node is not alive and has no id."""
+        """Return a `Node` for each machine that may still be started in addition to the existing nodes, which are `there`.
+
+        The returned nodes are not alive and have no id.
+        """
         workers = ((node.labels, node.cpus, node.gpus) for node in there if node.alive and not node.is_head)
         return [
             Node(

@@ -21,7 +21,7 @@ log = logging.getLogger("tuner.notices")
 
 
 class Drains(Protocol):
-    """Drains nodes of the cluster. `MachineWatch` needs no other operation of the cluster."""
+    """Drain nodes of the cluster, so that Ray places no new work on them. `MachineWatch` needs no other operation of the cluster."""
 
     def drain(self, node_id: str, notice: Notice) -> None:
         """Drain a node.
@@ -92,7 +92,7 @@ class MachineWatch:
             self.watcher.close()
 
     def _refresh_nodes(self) -> bool:
-        """Update the list of the machine's nodes, welcome new ones, and return whether the machine has any node now.
+        """Update the list of the machine's nodes, call `_welcome` for new ones, and return whether the machine has any node now.
 
         Raise TunerError if the cluster does not answer.
         """

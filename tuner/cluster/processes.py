@@ -1,4 +1,6 @@
-"""Find and kill the processes of one Ray session. They inherit a unique mark in their environment, which identifies them.
+"""Find and kill the processes of one Ray session.
+
+The processes have a mark that identifies them: they inherit the session's unique name in the environment variable `TUNER_RAY_SESSION`.
 
 Process ids and names cannot identify a session: the system reuses ids, and every Ray cluster on the machine uses the
 same names.
@@ -30,7 +32,7 @@ def mark_of(pid: int) -> str | None:
 
 
 def marked(prefix: str) -> Iterator[psutil.Process]:
-    """Yield each running process whose session begins with `prefix`, except the calling process.
+    """Yield each running process whose session has a name that begins with `prefix`, except the calling process.
 
     This reads the environment of every process on the machine, which takes about 50 µs for each.
     """
@@ -41,7 +43,7 @@ def marked(prefix: str) -> Iterator[psutil.Process]:
 
 
 def kill_marked(prefix: str) -> int:
-    """Kill all processes of the sessions that begin with `prefix`, and the user code that they run.
+    """Kill all processes of the sessions whose names begin with `prefix`, and the user code that they run.
 
     Return how many processes were killed. The search is repeated until it finds none, because a process may fork while the
     processes are listed.

@@ -38,8 +38,8 @@ def without_client_server(params: Any, head: bool) -> None:
 def on_the_loopback(params: Any, head: bool) -> None:
     """Enable a node to join a head on this machine at 127.0.0.1, and give the node its own sockets. This is a hook for a node.
 
-    If Ray's setting for clusters is off, a node cannot join. If it is on, Ray replaces 127.0.0.1, the only address on which our
-    heads listen, by the machine's address. This hook switches it on and keeps the address.
+    A node can join only if Ray's setting `ENABLE_RAY_CLUSTER` is on. But Ray then replaces 127.0.0.1, the only address on which our
+    heads listen, by the machine's address. This hook turns the setting on and keeps 127.0.0.1.
 
     Ray chooses the names of a node's sockets by the files that exist. If two nodes start at once, one of them fails, and a
     node that restarts may get the sockets of another node. So this hook sets the names, whose prefix is in the environment variable

@@ -144,9 +144,10 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
 @cache
 def _fields_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
-    """Return the name of each field, with the value for which `_fields` leaves the field out.
+    """Return the name of each field, and the value that `_fields` does not store for the field.
 
-    This is the default of a field that is marked as new. For other fields it is `MISSING`, which equals no value.
+    For a field that is marked as new, it is the default. For any other field it is `MISSING`, which equals no value, so that the field
+    is always stored.
     """
     return [
         (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)

@@ -41,7 +41,7 @@ LOOK_AGAIN_S, SLOWER = 0.001, 50
 
 
 class ReaderWriterLock:
-    """Lock between the threads of one process that read and commit. A waiting commit blocks new readers.
+    """A lock between the threads of one process, for reads and commits. A waiting commit blocks new readers.
 
     Only one thread reads at a time. Several readers would share Python's interpreter, so each reader, and each thread that waits for the
     readers, would take longer.

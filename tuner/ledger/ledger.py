@@ -243,8 +243,8 @@ def settle_open(
 def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
     """Post a cost of the kind `lost` that was spent but never recorded in this database.
 
-    Post at most what the job's own budget has left. If a shared budget of the job has less left than that, post only this smaller amount
-    to all shared budgets, and the rest to the job's account alone.
+    Post at most what the job's own budget has left. If a shared budget of the job has less left, post only that smaller amount to the
+    shared budgets. The rest is posted to the job's account alone.
 
     Args:
         where: A hold that was never placed. Its cost is posted for its trial and attempt at the time `placed_at`.

@@ -11,7 +11,7 @@ from tuner.database import ledger_tables
 
 
 class ReadOnly(FromClauseAlias):
-    """An alias of a table that SQLAlchemy refuses in INSERT, UPDATE and DELETE.
+    """An alias of a table. SQLAlchemy refuses the alias in INSERT, UPDATE and DELETE.
 
     SQLAlchemy's own `Alias` is not enough: version 2.1 accepts it in UPDATE and DELETE, which then change the table.
     """

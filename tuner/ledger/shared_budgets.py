@@ -86,7 +86,7 @@ def get(db: Connection, project: str, name: str) -> Kept:
 def lock_budgets(db: Connection, project: str) -> list[SharedBudget]:
     """Lock and return all shared budgets of the project. Until this transaction ends, no other transaction can lock them.
 
-    Further calls in the same transaction return the budgets that the first call has read, because no budget can change until it ends.
+    Further calls in the same transaction return the budgets that the first call has read, because no budget can change before the transaction ends.
     """
     transaction = db.get_transaction()
     locked = db.info.get(_LOCKED)
@@ -145,7 +145,7 @@ def allowance(
 ) -> Allowance:
     """Return how much more the job may hold: in each unit, the least of `own` and what each of its shared budgets has left.
 
-    The result names the shared budget that is the limit, for dollars and for GPU time.
+    If a shared budget has less left than `own`, the result also names the shared budget with the least left, in each unit.
 
     Args:
         own: What the job's own budget has left. It already includes `freed`.

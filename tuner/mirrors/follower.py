@@ -185,7 +185,7 @@ class MirrorThread(threading.Thread):
 def _is_behind(held: Position | None, head: Position) -> bool:
     """Return whether the mirror lacks changes of a job.
 
-    A job whose mirrored position is already beyond `head` is not behind. The next pass reads its new head.
+    A job whose mirrored position is already beyond `head` is not behind: `head` is outdated, and the next pass reads it again.
 
     Args:
         held: The position of the job in the mirror. None if the mirror does not have the job.

@@ -67,8 +67,8 @@ class _JobRun:
 class MlflowMirror:
     """The MLflow mirror. It raises the exceptions of MLflow's client.
 
-    If `models` is given, it returns the models of a job. These are registered as versions of an MLflow model when the job has ended, and
-    when an export has succeeded.
+    `models`, if given, is a function that returns the models of a job. They are registered as versions of an MLflow model when the job
+    has ended, and when an export has succeeded.
     """
 
     def __init__(self, uri: str, experiment: str, models: ListModels | None = None) -> None:

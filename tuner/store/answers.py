@@ -1,6 +1,6 @@
 """Queries that answer questions about a job's trials, reports, checkpoints and spend.
 
-Totals are computed from the recorded rows at each query. None is stored.
+Totals are computed from the recorded rows at each query. No total is stored.
 """
 
 import json

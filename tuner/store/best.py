@@ -36,7 +36,8 @@ class BestTrial:
 def best_trials(db: Connection, job: str, spec: JobSpec, limit: int) -> list[BestTrial]:
     """Return up to `limit` trials, sorted by the metric of their newest report, best first.
 
-    If the job has proxies, trials that reached a higher stage (steps with the same proxy values) come before all others.
+    If the job has proxies, its steps are divided into stages: a stage has the same proxy values at all its steps. Trials in a higher
+    stage come before trials in a lower one.
 
     Trials without a metric, and trials whose newest report violates a constraint, are left out.
     """
@@ -253,7 +254,7 @@ def next_better(db: Connection, job: str, mode: Mode, than: float) -> CostedRepo
 
 
 def nearest(db: Connection, job: str) -> CostedReport | None:
-    """Return the report that violates the constraints least, without its configuration.
+    """Return the report that violates the constraints least. The result does not contain its configuration.
 
     Return None if no report has the metrics of all objectives and constraints.
     """

@@ -282,7 +282,7 @@ def _run(program: str, arguments: Sequence[str], env: dict[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedContents:
-    """The relevant contents of a database that is about to be replaced by a copy."""
+    """Facts about a database that a restore may replace by a copy: its accounts, whether it is empty, and its leader."""
 
     #: The account of each job. Empty if the accounts cannot be used: the file is damaged, is not a database of tuner, or was left by
     #: an interrupted restore.
@@ -343,7 +343,7 @@ def jobs_in(database: Database) -> int:
 
 
 def contents(database: Database, now: Instant) -> ReplacedContents:
-    """Read from a database the contents that matter to a restore, which will replace it.
+    """Return the facts about a database that a restore needs before it replaces the database.
 
     Raise Unavailable if the PostgreSQL server does not answer.
     """

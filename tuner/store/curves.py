@@ -158,7 +158,7 @@ _VERSION = _version()
 
 @dataclass(frozen=True)
 class Version:
-    """The version of the answers about a job. While it equals an earlier version, no answer has changed."""
+    """The version of the answers about a job. If it equals an earlier version, no answer has changed since."""
 
     state: str
     numbers: tuple[int, ...]  #: The number of the job's newest event, and the amounts of its account.

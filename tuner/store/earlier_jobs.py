@@ -25,7 +25,7 @@ THINNED_STEPS = tuple(sorted({round(1.15**n) for n in range(116)}))
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """A trial with its thinned learning curve."""
+    """A trial with its learning curve, thinned to its first step, its last step and the steps in `THINNED_STEPS`."""
 
     trial: str
     config: Config

@@ -68,7 +68,7 @@ def step_seconds(db: Connection, job: str) -> list[float]:
 
 
 def on_spot(db: Connection, jobs: Sequence[str]) -> tuple[Money, Money]:
-    """Return the spend of these jobs on spot machines as two sums: for the kinds lost and restore, and for setup and train."""
+    """Return the spend of these jobs on spot machines as two sums: that of the cost kinds lost and restore, and that of setup and train."""
     e, a = entries.c, attempts.c
     query = (
         select(e.kind, func.sum(e.usd))

@@ -1,7 +1,8 @@
 """The exports of jobs: the request, the state and the result of each.
 
-A request queues an export. The leader submits it to Ray. The export's own process starts it and ends it, or the leader ends it if the
-process died. Each update requires a certain state, so that only the first of two competing updates takes effect.
+A request queues an export, and the leader submits it to Ray, where it runs in a process of its own. This process records the start and
+the end of the export. If the process dies, the leader records the end. Each update requires a certain state, so that only the first of
+two competing updates takes effect.
 """
 
 import json
@@ -36,7 +37,7 @@ class ExportSpec:
     def lease_ns(self, rate: Rate, left: Cost) -> int:
         """Return how long the export may use a machine, in nanoseconds, at most `MOST_NS`.
 
-        `max_cost` and the rest of the budget (`left`) must both pay for this time.
+        Both `max_cost` and the rest of the budget (`left`) must be enough to pay for this time.
         """
         return min(rate.affords_ns(Cost(min(left.usd, self.max_cost), left.gpu_ms)), MOST_NS)
 
@@ -148,7 +149,7 @@ def record_heartbeat(db: Connection, row: ExportRow, at: Instant) -> bool:
 
 
 def start(db: Connection, row: ExportRow, offer: Offer, at: Instant) -> bool:
-    """Record the machine of a queued export. Return False if the export is not queued any more."""
+    """Record that a queued export now runs, on a machine of this offer. Return False if the export is not queued any more."""
     return _change(db, row, ("queued",), state="running", offer=encode(offer), started_at=at, heartbeat_at=at)
 
 

@@ -74,9 +74,10 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
 
 
 def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
-    """Return the sources of the job's warm start that lack events from which the job learned.
+    """Return the sources (earlier jobs from which the job learned) whose events are not complete in this database.
 
-    A source is an earlier job. It is returned if it has no mark, or if its newest recorded event is before its mark.
+    For each source, the job's mark gives the last event from which the job learned. A source is returned if it has no mark, or if the
+    database lacks this event.
     """
     counted = {mark.source: mark.until_seq for mark in marks(db, job)}
     return [
@@ -97,7 +98,7 @@ def trial_up_to(
         job: The earlier job.
         trial: The trial of that job.
         step: The last step to include.
-        spec: The spec of the job that continues the trial. Its constraints determine the violations.
+        spec: The spec of the job that continues the trial. The violation of each report is computed with its constraints.
     """
     r, t = reports.c, trials.c
     config = db.execute(select(t.config).where(t.job == job, t.trial == trial)).scalar()

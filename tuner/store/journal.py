@@ -394,7 +394,10 @@ class SqlTx:
 
 
 def nodes_assigned_at(db: Connection, job: str) -> AssignedAt:
-    """Return when each attempt that has not ended got its machine, by (trial, attempt). None if the attempt still waits for a machine."""
+    """Return when each attempt that has not ended got its machine, by (trial, attempt).
+
+    The time is None for an attempt that still waits for a machine.
+    """
     a = attempts.c
     query = select(a.trial, a.attempt, a.landed_at).where(a.job == job, a.ended_at.is_(None))
     return {(trial, attempt): at for trial, attempt, at in db.execute(query)}

@@ -155,8 +155,8 @@ def live(db: Connection) -> list[Launch]:
 
 
 def actionable(db: Connection, now: Instant) -> list[Launch]:
-    """Return the launches that have not ended, without launches that are put off and whose job has not begun to run.
+    """Return every launch that has not ended, unless it is put off and its job has not begun to run.
 
-    Launches that wait for the time windows of their jobs are put off. There may be many of them.
+    A launch is put off, for example, while it waits for its job's time window. There may be many such launches.
     """
     return [Launch(*row) for row in db.execute(_ACTIONABLE, {"now": now})]

@@ -48,7 +48,7 @@ def read_changes(
 
     Args:
         limit: About how many reports to return at most. Events beyond this limit are not included.
-        everything: Whether to return all trials of the job, even unchanged ones, if the job's newest event is included.
+        everything: If True, and the job's newest event is included, return all trials of the job, even unchanged ones.
     """
     changes = answers.changes_after(db, job, mode, after, limit=limit)
     reported = {report.trial for report in changes.reports}

@@ -114,7 +114,7 @@ def _is_as_good(point: Point, other: Point) -> bool:
 
 
 def skyline(points: Iterable[Row[Any]]) -> list[Row[Any]]:
-    """Return the points that no earlier point equals or beats in both metrics.
+    """Return the points for which no earlier point is at least as good in both metrics.
 
     If the points are in the order of their cost, the result is the Pareto front of metrics and cost.
     """

@@ -37,7 +37,7 @@ def put(db: Connection, project: str, new: Quota, at: Instant) -> None:
 def at_work(db: Connection, project: str) -> list[int]:
     """Return how many trials may run at once, for each job that counts against the project's quota.
 
-    The jobs that have a driver count, and those whose driver died while they ran.
+    These are the jobs that have a driver, and the jobs whose driver died while they ran.
     """
     query = select(jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
@@ -90,7 +90,7 @@ def begun(db: Connection) -> set[str]:
 def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
     """Return the time windows of these jobs, by job. A job without a window is left out.
 
-    The specs of other jobs are not read. When the service starts, it passes thousands of jobs, of which only a few have a window.
+    Only specs with a window are read, because at its start the service calls this for thousands of jobs, of which few have a window.
     """
     by_job: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):

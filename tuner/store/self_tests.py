@@ -29,12 +29,13 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTestRow 
 
 
 def as_submitted(seen: str) -> str:
-    """Return the key (`SelfTestRow.code`) under which admission looks up the newest result for a trainable.
+    """Return the key (`SelfTestRow.code`) under which a second copy of a result is stored, for admission.
 
-    Admission needs a separate key, because the service's files may differ from the files of the cluster, where the test runs.
+    The first copy is stored under the digest of the cluster's files, with which the test runs. They may differ from the service's
+    files, and admission knows only the digest of the latter.
 
     Args:
-        seen: Digest of the trainable's code as the service reads it.
+        seen: Digest of the trainable's code in the service's files.
     """
     return hashlib.sha256(f"at the door {seen}".encode()).hexdigest()
 

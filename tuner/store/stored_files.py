@@ -139,9 +139,9 @@ def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None
 def retained_trials(db: Connection, job: str, retain: Retain, *, confirms: bool = False) -> set[str] | None:
     """Return the trials of a job whose files are kept under the retention policy `retain`, or None if those of all trials are kept.
 
-    If no trial is feasible, the best trial is the one that has a checkpoint and violates the constraints least. If the job trains its best
-    configurations again (`confirms`), all trials of these configurations are kept, because the confirmed best need not have the best
-    single result.
+    If no trial is feasible, keep the files of the trial that violates the constraints least, of those with a checkpoint. If the job trains
+    its best configurations again (`confirms`), keep the files of all trials of these configurations, because the configuration that is
+    confirmed as the best need not have the best single result.
     """
     if retain == "all":
         return None

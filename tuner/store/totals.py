@@ -55,7 +55,7 @@ def of_all(db: Connection) -> Counts:
 
 
 def of_jobs(db: Connection, names: Collection[str]) -> dict[str, tuple[Counts, dict[int, int]]]:
-    """Return the counts of each of these jobs, and how many of its trials have reported each number of steps, by job."""
+    """Return, for each of these jobs, its counts, and the number of its trials by the number of steps that they have reported."""
     t, a = trials.c, attempts.c
     by_job: dict[str, tuple[Counts, dict[int, int]]] = {name: (Counter(), {}) for name in names}
     left = iter(names)
@@ -170,8 +170,8 @@ def totals(db: Connection, now: Instant) -> Totals:
 def _open(db: Connection) -> tuple[Account, int]:
     """Return the sum of the accounts of all jobs that have not ended, and the number of running jobs with a nearly spent budget.
 
-    If a job's budget does not limit dollars, or does not limit GPU time, the sum includes neither the limit nor the posted amount of this
-    unit.
+    A unit (dollars or GPU time) that a job's budget does not limit adds nothing to the sum of the limits and to that of the posted
+    amounts.
     """
     a = accounts.c
     part, whole = NEARLY

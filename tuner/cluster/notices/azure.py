@@ -153,7 +153,8 @@ class AzureFeed(Feed):
         before, self._incarnation = self._incarnation, document.incarnation
         doubt = document.unread
         if document.incarnation < before:
-            # This document is older than the one before it. An event that is missing here was not withdrawn, and the doubt keeps its notice.
+            # This document is older than the one before it. An event that is missing here may still be planned. `doubt` is therefore set,
+            # so that the notice of the event does not count as withdrawn.
             # The next document is compared with this one. If its number is the same or higher, it is accepted without doubt.
             doubt = f"document {document.incarnation} came after {before}"
         return CurrentNotices(tuple(event.notice(wall_clock()) for event in document.events), doubt)

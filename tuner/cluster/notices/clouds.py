@@ -1,8 +1,8 @@
-"""What the clouds have in common: which cloud this machine is in, its feeds of notices, and its facts about the machine.
+"""Detect which cloud this machine is in, make the feeds of its notices, and read the cloud's facts about the machine.
 
-The facts are the type, region, zone and market, which determine the price. Sources: on AWS the instance identity document and
-`instance-life-cycle`. On Google `machine-type`, `zone` and `scheduling/preemptible`, which is TRUE for Spot VMs as well. On Azure
-`instance/compute` with `vmSize`, `location` and `priority`.
+The facts are the type, region, zone and market, which determine the price. On AWS they come from the instance identity document and
+`instance-life-cycle`. On Google they come from `machine-type`, `zone` and `scheduling/preemptible`, which is TRUE for Spot VMs as well.
+On Azure they come from `vmSize`, `location` and `priority` in `instance/compute`.
 """
 
 import logging

@@ -38,7 +38,10 @@ class Feed(ABC):
         """
 
     def release(self, notice_id: str) -> bool:
-        """Tell the source that the remaining time is not needed. Return False if it does not support that. May raise any exception."""
+        """Tell the source that it may take the machine away before the notice's deadline. May raise any exception.
+
+        Return False if the source does not accept that or does not support it.
+        """
         return False
 
 

@@ -1,6 +1,6 @@
 """Read the notices of Google Compute Engine: preemptions, 30 s ahead, and host maintenance that affects this machine.
 
-The metadata server answers both values with status 200 at all times. The text of the answer says whether there is a
+The metadata server always answers with status 200, with or without a notice. The text of the answer says whether there is a
 notice. A request may wait until the value changes.
 """
 

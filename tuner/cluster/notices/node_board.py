@@ -29,7 +29,8 @@ class NodeBoard:
     def announce(self, node_id: str, notice: Notice) -> None:
         """Write a notice.
 
-        If a notice with this id exists and its deadline is not later, keep it: a repeated notice may have a newly computed deadline.
+        If a notice with this id exists, replace it only if the new deadline is earlier. A later deadline may only result from
+        computing the same deadline again when the notice was repeated.
         """
         board = self._folder / node_id
         board.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -25,8 +25,8 @@ class Watcher:
     """Watch the notices for this machine and call two functions about them.
 
     `on_notice` is called once for each new notice, and again if its deadline moves to an earlier time. `on_withdrawn` is called once
-    for each notice that was withdrawn. A source that stops answering has withdrawn nothing. The watcher calls both functions in its own
-    threads, one at a time, and they may take seconds. If a function raises, it is called again later.
+    for each notice that was withdrawn. If a source stops answering, its notices do not count as withdrawn. The watcher calls both
+    functions in its own threads, one at a time, and they may take seconds. If a function raises, it is called again later.
 
     The watcher runs from `start` to `close`: one thread for announced notices, and one for each feed of the cloud. Errors of a metadata
     service are never raised to the caller.
@@ -64,7 +64,7 @@ class Watcher:
             self._calling.release()
 
     def announce(self, notice: Notice) -> None:
-        """Add a notice that does not come from a cloud, such as one of a signal.
+        """Add a notice that does not come from a cloud, such as one for SIGTERM (see `sigterm_announced`).
 
         May be called at any time, from any thread and from signal handlers.
         """
