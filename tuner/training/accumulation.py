@@ -34,8 +34,8 @@ def accumulate(
 ) -> float:
     """Make one optimizer step over `batch` in at most `parts` micro-batches, and return the mean loss.
 
-    Each micro-batch is weighted by its share of the examples, so the gradient equals that of the whole batch for any `parts`. Losses of
-    sequences are averaged per example: with paddings of different length, let `loss_of` return the mean over examples.
+    Each micro-batch is weighted by its share of the examples, so the gradient equals that of the whole batch for any `parts`. For
+    padded sequences, let `loss_of` return the mean over examples and not over tokens, because the weights count examples.
 
     Args:
         batch: A tensor, or tuples, lists, dictionaries and named tuples of tensors and sequences. The first dimension of each is the
@@ -78,7 +78,7 @@ def accumulate(
 
 @contextmanager
 def _exchange(model: Any, *, is_last: bool) -> Iterator[None]:
-    """Let the ranks exchange gradients in the backward pass of this block only if `is_last`: it is the last pass of its step."""
+    """In this block, let the ranks exchange gradients only if `is_last`: the block has the last backward pass of the step."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule):
         model.set_requires_gradient_sync(is_last)
@@ -217,7 +217,7 @@ class Teacher(NamedTuple):
 def teacher() -> Teacher | None:
     """Return the teacher of the job, or None if the job file names none, and in a script.
 
-    Call it once, before or after `SpotSafe` is entered, because it reads the checkpoint.
+    Call it only once, because each call reads the checkpoint. It may be called before or after entering `SpotSafe`.
     """
     channel = current()
     given = None if channel is None else channel.begin.teacher

@@ -188,7 +188,8 @@ class _BeforeRound:
 def _counted_from(env: Any, begin: int) -> Any:
     """Return LightGBM's environment of a round, changed as if training had begun with round `begin`.
 
-    In the result, the last round is the number of rounds in the call, without the rounds of the restored model that LightGBM has added.
+    LightGBM adds the rounds of the restored model to the last round. In the result they are subtracted, so that the last round is the
+    number of rounds that the call of `lightgbm.train` names.
     """
     return dataclasses.replace(
         env, begin_iteration=begin, end_iteration=env.end_iteration - env.begin_iteration
@@ -196,7 +197,11 @@ def _counted_from(env: Any, begin: int) -> Any:
 
 
 class _NeverStops:
-    """The attribute `before_iteration` of a callback for both libraries: XGBoost calls it, and LightGBM reads it as a false flag."""
+    """The attribute `before_iteration` of a callback that works with XGBoost and with LightGBM.
+
+    XGBoost calls it before each round, and ends training if it returns True. It always returns False. LightGBM reads it as a flag,
+    which is false.
+    """
 
     def __call__(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
         return False

@@ -1,8 +1,8 @@
 """The protocol between a worker's supervisor and the child process that runs user code. It needs the standard library only.
 
 Messages are JSON objects over a `multiprocessing.connection.Connection`. The supervisor sends the first message. After that the child sends
-messages, and the supervisor replies only to reports and to questions in the middle of a step: continue, save or stop. The child waits for
-the reply, so it never trains a step that was not allowed.
+messages. The supervisor replies only to reports, and to questions that the child asks in the middle of a step. A reply says whether to
+continue, save or stop. The child waits for the reply, so it never trains a step that was not allowed.
 """
 
 import json

@@ -111,7 +111,7 @@ def _state_of(part: Stateful, rank: int) -> Any:
 
 
 def settle() -> None:
-    """Wait until the GPU has finished its training work. Call this before the time of a checkpoint begins.
+    """Wait until the GPU has finished its training work. Call this before the attempt's time is billed as checkpoint.
 
     Otherwise the first copy from the GPU would wait for that work, and the wait would be billed as checkpoint time.
     """

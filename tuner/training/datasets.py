@@ -260,7 +260,10 @@ def _unlock(lock: int) -> None:
 
 
 def _is_lock_of(lock: int, entry: Path) -> bool:
-    """Return whether `lock` is still the lock file of the entry. It is not if the entry was removed before this process had the lock."""
+    """Return whether `lock` is still the lock file of the entry.
+
+    Return False if the entry was removed after this process opened the file and before it took the lock.
+    """
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(lock), (entry / "lock").stat())
     return False

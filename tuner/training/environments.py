@@ -81,9 +81,9 @@ class Home(ABC):
         """
 
     def joint_error(self, error: Exception | None) -> Exception | None:
-        """Return the error of a write to the directory from `place`, or None if it succeeded. With several ranks, return the first error.
+        """Return `error`, the error of writing to the directory from `place`. With several ranks, return the first error of any rank.
 
-        Call it exactly once after each write, whether or not the checkpoint is then given to `saved`.
+        None means that the write succeeded. Call it exactly once after each write, whether or not the checkpoint is then given to `saved`.
         """
         return error
 

@@ -644,7 +644,7 @@ def _is_dense(layer: nn.Module) -> bool:
 
 
 def _connect(first: Any, between: Sequence[nn.Module], second: Any) -> bool:
-    """Return whether each channel of the first layer is read by a fixed, equal number of columns of the second."""
+    """Return whether the second layer reads each channel of the first with columns of its own, the same number for each channel."""
     flat = [layer for layer in between if isinstance(layer, nn.Flatten)]
     if any((flatten.start_dim, flatten.end_dim) != (1, -1) for flatten in flat):
         return False

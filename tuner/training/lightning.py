@@ -47,8 +47,8 @@ class TunerCallback(Callback):
         self._run = FrameworkRun(artifacts_dir)
         # The random states before the iterator of the epoch was created.
         self._epoch_start: dict[str, Any] | None = None
-        # The first epoch of this process. Its value of `_epoch_start` must not be set in `on_train_epoch_start`, because Lightning creates
-        # its iterator earlier.
+        # The number of the first epoch of this process. In this epoch, `on_train_epoch_start` must not set `_epoch_start`, because Lightning
+        # has created the epoch's iterator before it calls that method.
         self._first_epoch = 0
         self._saves_within_epochs = False
         # How many batches of the epoch the checkpoint that is being written contains. 0 for a checkpoint at the end of an epoch.
@@ -173,8 +173,8 @@ def _can_continue_within_epoch(trainer: Trainer, module: LightningModule) -> boo
     """Return whether training can continue exactly from a checkpoint in the middle of an epoch.
 
     It cannot in four cases. With manual optimization, gradients may be kept from batch to batch. Validation at time intervals would not come
-    after the same batch again. A `training_step` that takes batches from the loader itself may take any number of them. Of several loaders,
-    Lightning continues those with a `state_dict`, and only the batches of the others would have to be skipped.
+    after the same batch again. A `training_step` that takes batches from the loader itself may take any number of them. If only some of
+    several loaders have a `state_dict`, Lightning continues these itself, but the batches of the others would have to be skipped.
     """
     loaders = _loaders(trainer)
     return (

@@ -61,9 +61,10 @@ class Batches:
         self.end_epoch()
 
     def begin_loop(self) -> None:
-        """Move to the next epoch if the last loop was left at its last batch.
+        """Move to the next epoch if no batch of this epoch remains, because the previous loop was left at its last batch.
 
-        The first loop after a restore stays in the restored epoch, even if no batch remains, because the code after that loop has yet to run.
+        The first loop after a restore stays in the restored epoch, even if no batch remains, because the code that follows the loop has
+        not run for this epoch yet.
         """
         if not self.left and not self._is_restored:
             self.end_epoch()
@@ -155,7 +156,9 @@ class ResumableLoader:
             began = time.perf_counter()
 
     def _choose(self, measured: tuple[float, float] | None) -> bool:
-        """Pass the measured seconds to the search, and make the loader with the arguments that it returns next.
+        """Send `measured` to the search, and make the loader with the arguments that the search yields or returns next.
+
+        `measured` has the seconds of waiting for a batch and of training on it. None starts the search.
 
         Return False if the arguments are those of the present loader, which is then kept.
         """
@@ -210,10 +213,10 @@ def fastest_arguments(
 ) -> ArgumentSearch:
     """Search the fastest arguments of `DataLoader`: yield arguments to be timed, and return the fastest ones.
 
-    For each yield, the caller sends the seconds of waiting for a batch and of training on it.
+    After each yield, the caller must send two times in seconds: of waiting for a batch, and of training on it.
 
     Args:
-        workers: The number of workers that the user chose; nothing is then timed. None if the number is to be found.
+        workers: The number of workers that the user chose. Nothing is then timed. None if the search must find the number.
         given: Further arguments of `DataLoader`, which are not changed.
         in_memory: Whether the examples are in memory, so that workers are not useful.
         gpu: Whether pinned memory may be useful.
@@ -274,9 +277,10 @@ class _Rest(Sampler[list[int]]):
 
 
 class _SeededBatches:
-    """A dataset whose items are batches. If `draws`, the random generators are seeded for each batch.
+    """A dataset whose items are batches. The random generators are seeded for each batch.
 
-    Therefore random augmentations of a batch are the same in any worker process, and after an interruption.
+    Therefore random augmentations of a batch are the same in any worker process, and after an interruption. Seeding is left out if
+    `draws` is False, which means that loading draws no random numbers.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], *, draws: bool) -> None:

@@ -28,7 +28,10 @@ def seed_everything(seed: int, *, threads: int | None = None) -> None:
 
 
 class AfterImport(MetaPathFinder):
-    """Call a function after the first import of a library, with the library's name. This import finder finds no module itself."""
+    """An import hook that calls a function after the first import of a library, with the library's name.
+
+    The modules themselves are found by the other import finders.
+    """
 
     def __init__(self, call: Callable[[str], None]) -> None:
         self._call = call

@@ -214,8 +214,8 @@ class SpotSafe:
     def _check_open(self) -> None:
         """Raise RuntimeError outside the `with` block.
 
-        Only entering the `with` block restores the checkpoint. Otherwise steps would be counted from the checkpoint, but the
-        weights would be new.
+        The checkpoint is restored only when the `with` block is entered. Without this check, a loop outside the block would count its
+        steps from the checkpoint, but train with new weights.
         """
         if not self._open:
             raise RuntimeError("use the run inside of a with block: with SpotSafe(...) as run:")
@@ -260,10 +260,11 @@ class SpotSafe:
             raise StopTraining(0)
 
     def _with_serving(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metrics, and add the metrics of serving that the job needs and the trainable does not report.
+        """Return the metrics together with those of `SERVING_METRICS` that the job needs and the trainable does not report.
 
-        The latency is measured once in an attempt, because it hardly depends on the weights. Trainings of several processes report
-        it themselves: a module whose pieces are spread over processes cannot be built in one of them.
+        The latency is measured once in an attempt, because it hardly depends on the weights. It is not measured if several processes
+        train together, because a module whose pieces are spread over processes cannot be built in one of them. The trainable must
+        then report it.
         """
         missing = [name for name in self._home.serving_metrics if name not in metrics]
         if not missing or self._ranks > 1:

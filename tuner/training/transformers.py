@@ -121,7 +121,7 @@ class TunerCallback(TrainerCallback):
         return control
 
     def _save_if_ended(self, control: TrainerControl) -> TrainerControl:
-        """Return a control with which the trainer saves now if the training ends, also if a later callback ends it."""
+        """Return a control with which the trainer saves now if the training ends, even if a later callback ends it."""
         self._may_end = self._run.ends_unsaved()
         if not self._may_end:
             return control
