@@ -1,4 +1,4 @@
-"""Offer each call of the client, written once as a coroutine function, to blocking and to asynchronous code.
+"""Offer each call of the client both to blocking and to asynchronous code. The call is written once, as a coroutine function.
 
 `AsyncClient` returns the coroutine of a call, and its user awaits it. `Client` runs the same coroutine to its end. It sends requests with
 `BlockingHttp`, whose coroutines block instead of suspending, so a single `send(None)` completes any call. No event loop and no thread is
@@ -57,10 +57,10 @@ def iterate(items: Items[T]) -> Iterator[T]:
 
 
 class _Method:
-    """Base of the decorators `call` and `series`, which turn a function into a method. The class decides whether it is blocking or awaited.
+    """Base of the decorators `call` and `series`, which turn a function into a method.
 
-    On a class that is neither `Blocking` nor `Awaiting`, the attribute is the decorator itself. Its `body` is the undecorated function,
-    which other calls can await.
+    The method blocks in subclasses of `Blocking` and is awaited in subclasses of `Awaiting`. In any other class, the attribute is the
+    decorator itself. Its `body` is the undecorated function, which other calls can await.
     """
 
     body: Any

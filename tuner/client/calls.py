@@ -318,7 +318,9 @@ class Calls(ABC):
 
     @call
     async def report(self, job: AnyJob) -> answers.JobReport:
-        """Return the best result by amount spent, and estimates of what other search strategies would have spent for the same result."""
+        """Return how the best result improved with the amount spent, and estimates of what other search strategies would have spent to reach
+        it.
+        """
         return await self._http.ask(answers.JobReport, "GET", path_of(job, "/report"))
 
     @call
@@ -402,7 +404,7 @@ class Calls(ABC):
             step: The step of the checkpoint. None means the one with the best metric.
 
         Raises:
-            ApiError: With status 404 if there is no such checkpoint, with 422 if the directory has files.
+            ApiError: With status 404 if the checkpoint does not exist, with 422 if the directory has files.
         """
         from tuner.client.downloads import download
 

@@ -22,7 +22,7 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
     """Add the amounts `more`, such as usd=0.5, to the limits of a budget, and return the new values of these limits.
 
     Raises:
-        ValueError: No amount is given, or the budget has no limit to which an amount would be added.
+        ValueError: No amount is given, or an amount is given for a limit that the budget does not have.
     """
     added = {name: value for name, value in more.items() if value is not None}
     if not added:

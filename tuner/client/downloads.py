@@ -108,7 +108,7 @@ async def _fetch(http: Http, path: str, target: Path, query: Mapping[str, int]) 
                 async with http.stream(path, params=query, headers=headers) as response:
                     if response.is_success:
                         etag = response.headers.get("ETag", "")
-                        # The response has the whole file and not the requested range.
+                        # With another status, the response has the whole file and not the requested range.
                         if response.status_code != httpx2.codes.PARTIAL_CONTENT:
                             file.seek(0)
                             file.truncate()

@@ -55,7 +55,8 @@ def curves(answer: Curves) -> pd.DataFrame:
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
     """Return the pandas type of a parameter's column.
 
-    For a number in the search space, it is the type of that number. For any other parameter, it is a type that fits all choices and values.
+    A float or int parameter of the search space has the pandas type of such numbers. Any other parameter has a type that fits all its choices
+    and all `values`.
     """
     if parameter.get("type") in NUMBERS:
         return NUMBERS[parameter["type"]]

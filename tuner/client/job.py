@@ -30,7 +30,7 @@ STOPPED = (*follow.ENDED, "paused")
 
 
 def of_job(method: "call[Concatenate[AnyJob, P], R]") -> "call[P, R]":
-    """Turn a call of the client into a method of a job, which passes itself as the call's first argument.
+    """Turn a call of the client into a method of a job. The method passes the job as the first argument of the call.
 
     If the call returns a job, the method copies its fields to the job on which the method was called, and returns that job.
     """

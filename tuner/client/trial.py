@@ -38,7 +38,7 @@ class TrialActions(answers.TrialDetail):
             step: The step of the checkpoint. None means the one with the best metric.
 
         Raises:
-            ApiError: With status 404 if there is no such checkpoint, with 422 if the directory has files.
+            ApiError: With status 404 if the checkpoint does not exist, with 422 if the directory has files.
         """
         return await Calls.download_checkpoint.body(self._client, self._job, self.id, to=to, step=step)
 

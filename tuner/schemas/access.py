@@ -15,7 +15,8 @@ class AuditEntry(Answer):
     """One change that a user made.
 
     `user` is `operator` if the service's own key was used. `key` is the id of the user's key. `request` is the `X-Request-Id` in the answer
-    to the request that made the change. `before` is null for a created object, `after` for a removed one.
+    to the request that made the change. `before` and `after` describe the changed object. `before` is null if the object was created, and
+    `after` is null if it was removed.
     """
 
     seq: int

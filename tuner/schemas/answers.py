@@ -108,7 +108,7 @@ class PackagePage(Answer):
 
 class Change(Answer):
     """A suggested change. `setting` is a setting of the job, named as in its YAML file, or of the trainable. `now` is its present value, or
-    null if that is not known. `then` is the suggested value, and `how` says how to make the change, or what else it causes.
+    null if that is not known. `then` is the suggested value. `how` says how to make the change, or what other effect the change has.
     """
 
     setting: str
@@ -148,7 +148,7 @@ class Advice(Answer):
     """All advice for a job.
 
     `findings` are sorted by savings, largest first. `measured_usd` is the part of `spent_usd` that went into attempts with at least one
-    measurement. `prices` names the price catalogue that machines were compared with, and `prices_age` says how old it is.
+    measurement. `prices` names the price catalogue that was used to compare machines, and `prices_age` says how old it is.
     """
 
     job: str = Field(validation_alias=AliasPath("job", "id"))
@@ -174,9 +174,10 @@ class ReplayDecision(Answer):
 class ReplayDifference(Answer):
     """The first event at which a replay differs from the record, or at which two policies differ.
 
-    `decided` is what the job's own policy decides. If it was compared with the record, `recorded` is what the record contains instead, and
-    `instead` is null. If it was compared with another policy, `instead` is what that policy decides, and `recorded` is null. `code` is one
-    of `answer`, `commands`, `not_permitted`, `answer_missing`, `event_missing`, `not_possible`, `warm_start`, `trial_state`,
+    `decided` is the decision of the job's own policy. `recorded` is what the record contains at this event; it is null if two policies were
+    compared. `instead` is the decision of the other policy; it is null if the replay was compared with the record.
+
+    `code` is one of `answer`, `commands`, `not_permitted`, `answer_missing`, `event_missing`, `not_possible`, `warm_start`, `trial_state`,
     `trial_config`, `trial_missing` and `job_end`.
     """
 
@@ -207,9 +208,9 @@ class Replay(Answer):
     """The replay of a job's recorded events.
 
     `difference` is the first difference that was found, or null if nothing differs. `events` is the number of replayed events, `decisions`
-    the number of commands that were decided on them, and `answers` the number of the sampler's answers that were computed again and
-    compared. `policy` is the job's own policy. `instead` is the policy with which it was compared, or null if it was compared with the
-    record. `concurrent_trials` is how many trials could run at once.
+    the number of commands that the job's policy decided after these events, and `answers` the number of the sampler's answers that were
+    computed again and compared. `policy` is the job's own policy. `instead` is the policy with which it was compared, or null if the replay
+    was compared with the record. `concurrent_trials` is how many trials could run at once.
     """
 
     job: str
@@ -314,8 +315,8 @@ class StoredJob(Answer):
 
     `retain` and `keep_for_seconds` are the job's retention policy. `keeps` names the trials whose files the policy keeps now; it is null if
     the job has not ended. `needed_by` says why no file may be deleted; it is null if nothing needs the files. `next_deletion` is when the
-    policy will next keep fewer files, or null if that never happens. `storage_gb_months` is the size of the files times the time for which
-    they have been stored so far, in months of 730 hours. `storage_usd` is the cost of this storage.
+    policy next allows the deletion of more files, or null if that never happens. `storage_gb_months` is the size of the files multiplied by
+    the time for which they have been stored so far, in months of 730 hours. `storage_usd` is the cost of this storage.
     """
 
     job: str
@@ -454,7 +455,7 @@ class TrialBill(Answer):
 
 
 class Savings(Answer):
-    """What the job saved compared with two alternatives, without exports. An amount that is not known is null.
+    """What the job saved compared with two alternatives. No amount contains the cost of exports. An amount that is not known is null.
 
     `full_fidelity_usd` is the cost of training the same trials to the last step, and `against_full_fidelity_usd` the amount saved against
     it. `on_demand_usd` is the on-demand price of everything that was paid for, including the work that interruptions caused, and
@@ -471,8 +472,8 @@ class Bill(Answer):
     """The spend of a job by kind, per trial and in total.
 
     `self_test_usd` is the cost of the restore self-test, if this job paid for it. `exports_usd` is the cost of exports, which
-    `cost_per_completed_trial_usd` does not contain. `restored_usd` is the amount spent after the backup from which the database was
-    restored, if it was restored. All other spend belongs to a trial.
+    `cost_per_completed_trial_usd` does not contain. If the database was restored from a backup, `restored_usd` is the amount that the job
+    spent after that backup was made. All other spend belongs to a trial.
     """
 
     job: str

@@ -9,8 +9,8 @@ from tuner.schemas.job import Best
 class PricedBest(Best):
     """A trial at one of its steps, with the cost of training to that step.
 
-    If the request names another machine, `cost_to_train_usd`, `gpu_hours` and `duration_seconds` are computed for that machine. How well
-    its speed is known determines the bounds `cost_low_usd` and `cost_high_usd`. `as_run_usd` and `as_run_seconds` are the recorded cost and
+    If the request names another machine, `cost_to_train_usd`, `gpu_hours` and `duration_seconds` are computed for that machine. The
+    bounds `cost_low_usd` and `cost_high_usd` cover the uncertainty of its speed. `as_run_usd` and `as_run_seconds` are the recorded cost and
     time.
     """
 
@@ -47,7 +47,7 @@ class Pricing(Answer):
 
 
 class NextPoint(Answer):
-    """The cheapest point with a better metric than the best one within the limits.
+    """The cheapest point (a trial at one of its steps) whose metric is better than that of the best point within the limits.
 
     `extra_usd` is its training cost minus that of the best point within the limits. `gain` is how much better its metric is.
     """

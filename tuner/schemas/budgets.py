@@ -13,8 +13,8 @@ class QuotaRequest(Body):
     """The limits of a project. Null means no limit.
 
     `usd` and `gpu_hours` limit the spend of all jobs of the project together. They apply to each `period` of the calendar in the time zone
-    `timezone`, or to all time if `period` is null. `concurrent_trials` limits a sum over all active jobs: how many trials each of them may
-    run at once.
+    `timezone`, or to all time if `period` is null. `concurrent_trials` limits how many trials all active
+    jobs together may run at once.
     """
 
     usd: float | None = None
@@ -120,7 +120,7 @@ class SpendAnswer(Answer):
     `until` means up to the last one.
 
     The amounts of the groups add up to the total. A job or trial that belongs to several groups is counted in each of them, but only once
-    in the total. `cluster_idle_usd` is the cost of machines while no trial ran on them. It is part of no bill, and null if it is not known.
+    in the total. `cluster_idle_usd` is the cost of machines while no trial ran on them. It is not part of any bill, and null if it is not known.
     `cluster` is null if no worker node has been observed, or if the caller may not see it.
     """
 
@@ -144,8 +144,10 @@ class AlertRequest(Request):
 class SharedBudgetRequest(Body):
     """A shared budget. It is a hard limit, like a job's own budget; at least one of `usd` and `gpu_hours` is required.
 
-    The budget counts every job that has all tags of `match`, and every job that a budget with this one as its `parent` counts. If `period`
-    is given, spend is reset to zero at the beginning of each period of the calendar in `timezone`. `new_secret` creates a new secret for
+    The budget counts every job that has all tags of `match`. It also counts the jobs of its child budgets, which are the budgets that name it
+    as their `parent`.
+
+    If `period` is given, spend is reset to zero at the beginning of each period of the calendar in `timezone`. `new_secret` creates a new secret for
     signing the budget's webhooks.
     """
 
@@ -165,7 +167,7 @@ class AlertShown(Answer):
 
 
 class BudgetSpend(Answer):
-    """Spend and holds in the present period. `left_usd` and `left_gpu_hours` are null if there is no limit."""
+    """Spend and holds in the present period. `left_usd` and `left_gpu_hours` are null if the budget does not limit them."""
 
     usd: float
     gpu_hours: float

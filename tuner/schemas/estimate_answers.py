@@ -49,7 +49,7 @@ class Candidate(Answer):
 
     `basis` says where the speed comes from: `measured` on this accelerator, `catalogued` (the data sheets' ratio to `measured_on`;
     `relative_speed` lists the lowest, the expected and the highest ratio) or `flops`. The ranges cover the uncertainty of the speed. On
-    spot machines their upper end also covers interruptions; one run in ten has more interruptions. `meets_deadline` is true if the
+    spot machines, their upper end also covers as many interruptions as nine of ten runs have at most. `meets_deadline` is true if the
     longest time of `hours_range` meets the deadline.
     """
 
@@ -135,11 +135,11 @@ class ChoicesEstimate(Answer):
 
 
 class ScalingPoint(Answer):
-    """Data-parallel training on a number of GPUs.
+    """The efficiency of data-parallel training on `gpus` GPUs that communicate over `link`.
 
-    `efficiency` assumes that no communication is hidden behind computation. `overlapped` assumes that the backward pass hides as much of it
-    as possible. `measured` is the efficiency that jobs of a trainable measured, or null. `speedup` is computed from `measured`, or from
-    `efficiency` if `measured` is null.
+    `efficiency` is the computed efficiency if no communication is hidden behind computation. `overlapped` is the computed efficiency if the
+    backward pass hides as much communication as possible. `measured` is the efficiency that jobs of a trainable measured, or null.
+    `speedup` is computed from `measured`, or from `efficiency` if `measured` is null.
     """
 
     gpus: int

@@ -120,7 +120,8 @@ class Serving(Request):
     prediction, `per_second` how many such predictions one replica makes in a second, and `batch_per_second` how many at the fastest batch
     size. If `latency_ms` or `per_second` is missing, it is computed from the other one. To start a replica, a machine starts in the time
     `start`, downloads `bytes`, and loads the file in `load_ms`. A replica uses `cpus` and `gpus` of a machine and pays for that share of
-    it. A null value means as much as the trial that the variant was measured with used, or, without a variant, one CPU and no GPUs.
+    it. If one of them is null, the replica uses as many as the trial from which the variant was exported. Without a variant, the defaults are
+    one CPU and no GPUs.
     """
 
     measured: ExportedVariant | None = None
@@ -160,8 +161,8 @@ class Scaling(Request):
     """Data-parallel training over NVLink, PCIe and Ethernet.
 
     `step_seconds` is the time of a step on one GPU. `hours_on_one` is the time of the whole run on one GPU; if it is given, the answer
-    lists the cheapest machines for each number of GPUs and says whether more GPUs pay. `job` names a job. For the links on which jobs with
-    its trainable measured their efficiency, the measured efficiency is used instead of the computed one.
+    lists the cheapest machines for each number of GPUs and says whether more GPUs pay. If `job` names a job, the efficiency that jobs
+    with its trainable measured replaces the computed one. Links on which nothing was measured keep the computed efficiency.
     """
 
     accelerator: Word

@@ -200,7 +200,7 @@ class PlanPrice(Answer):
 
 
 class PlanInputs(Answer):
-    """All inputs of the simulation. `factors` has one entry for each simulated run: its step times are the expected ones times this factor."""
+    """All inputs of the simulation. `factors` has one entry for each simulated run: the expected step times are multiplied by it."""
 
     evidence: PlanEvidence
     prices: list[PlanPrice]

@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parent / "static"
 def ray_address(url: str, key: str, job: str) -> str:
     """Return the address that opens a job in Ray's dashboard, or the dashboard's overview if `job` is empty.
 
-    The key, if there is one, is in the fragment. See `address`.
+    A key that is not empty is put into the fragment of the address, as in `address`.
     """
     return f"{url}/#key={quote(key, safe='')}&ray={job}" if key else f"{url}/#/ray/{job}"
 
