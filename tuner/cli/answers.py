@@ -216,7 +216,7 @@ def logs(
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", help="Print new output until the trial ends, or the attempt if --attempt is given."
+            "--follow", help="Print new output until the trial ends. With --attempt, until the attempt ends."
         ),
     ] = False,
     node: Annotated[
@@ -243,8 +243,8 @@ def logs(
 def _follow(
     client: Client, job: str, trial: str, named: int | None, tail: int, *, node: int | None, as_json: bool
 ) -> None:
-    """Print the output of a trial until the trial has ended, or the attempt with the number `named` if it is given. With JSON, print one
-    response per line.
+    """Print the output of a trial until the trial has ended. If `named` is given, print the attempt with this number until it has ended.
+    With JSON, print one response per line.
 
     First print the last `tail` bytes that the service has stored. Then print all output that it stores later.
     """

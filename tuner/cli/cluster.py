@@ -45,7 +45,7 @@ def cluster(
 
 
 def stop_cluster() -> None:
-    """Stop the local Ray cluster of this home. Running jobs continue after the next `tuner serve`."""
+    """Stop the local Ray cluster of this TUNER_HOME. Running jobs continue after the next `tuner serve`."""
     from tuner.service.cluster import RayCluster
 
     settings = Settings.from_env()

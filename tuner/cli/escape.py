@@ -41,7 +41,7 @@ def config(values: Mapping[str, Any]) -> str:
 
 
 def moment(at: str | None) -> str:
-    """Return the minute of a time that REST returned, or "-" for None.
+    """Return a time of a REST answer as text, cut to minutes. Return "-" for None.
 
     >>> moment("2026-01-31T09:30:15.123456Z")
     '2026-01-31 09:30Z'

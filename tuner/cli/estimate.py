@@ -128,8 +128,9 @@ def estimate(
 
 
 def _with_options(parts: dict[str, Any], part: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the request `parts` with the options `given` added to its part `part`. An option replaces the value of the file, unless the
-    option is None.
+    """Return the request `parts`, with the command-line options `given` added to the part of it that is named `part`.
+
+    An option that is None is skipped. Any other option replaces the value in `parts`.
     """
     options = {name: value for name, value in given.items() if value is not None}
     if not options:

@@ -197,7 +197,7 @@ def _percent(share: float | None) -> str:
 
 
 def _table(head: Row, rows: Sequence[Row]) -> str:
-    """Return a Markdown table, or "None." without rows. A vertical bar in a cell would end the cell, so it is escaped."""
+    """Return a Markdown table, or the text "None." if `rows` is empty. A vertical bar in a cell would end the cell, so it is escaped."""
     if not rows:
         return "None."
     lines = [head, tuple("---" for _ in head), *rows]

@@ -55,7 +55,8 @@ class TimeoutProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection `READ_S` seconds after its time limit.
 
-        uvloop runs timers before it reads sockets. With the delay, it first reads a request that arrived while the loop was busy.
+        uvloop runs timers before it reads sockets. Without this delay, it could close a connection on which a request has already arrived, while
+        the loop was busy.
         """
         close = super().timeout_keep_alive_handler
         self.timeout_keep_alive_task = self.loop.call_later(READ_S, close)

@@ -86,7 +86,9 @@ def with_recorded_space(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_start(job: dict[str, Any], given: Sequence[str], best_of: Callable[[str], dict[str, Any]]) -> None:
-    """Put the best configurations of other jobs in front of the job's `start`, without parameters that the job's search space does not have.
+    """Insert the best configurations of other jobs at the beginning of the job's `start`.
+
+    Parameters that are not in the job's search space are left out of these configurations.
 
     Args:
         job: The job, which is changed.

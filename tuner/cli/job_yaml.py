@@ -76,7 +76,7 @@ def read_job(file: Path) -> dict[str, Any]:
     """Read a job from a file, or from standard input if the file is `-`.
 
     Raises:
-        typer.BadParameter: The file is not a job, or its search space uses calls of Ray Tune.
+        typer.BadParameter: The file cannot be read, does not hold a mapping, or its search space contains calls of Ray Tune.
     """
     job = read_mapping(file, "a job: a mapping with name, trainable, objective, search_space, budget")
     _refuse_python(file, job.get("search_space"))
@@ -117,7 +117,8 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     """Read a mapping from a YAML file, or from standard input if the file is `-`.
 
     Raises:
-        typer.BadParameter: The file cannot be read, is not YAML, or does not hold a mapping. The message says that `what` was expected.
+        typer.BadParameter: The file cannot be read, is not YAML, or does not hold a mapping. In the last case, the message says that `what`
+            was expected.
     """
     text = _text(file)
     try:

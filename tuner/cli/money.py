@@ -136,7 +136,9 @@ def _budget(budget: SharedBudgetAnswer) -> RenderableType:
     return Group(*lines)
 
 
-quota = CommandGroup("quota", help="Show or set limits on what the project may spend and run at once.")
+quota = CommandGroup(
+    "quota", help="Show or set the project's limits on spend and on concurrent jobs and trials."
+)
 
 
 @quota.add("show")

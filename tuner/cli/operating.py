@@ -222,7 +222,10 @@ def replay(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Replay a job's recorded events and show the first decision that differs from its record. The exit status is then 1."""
+    """Replay a job's recorded events and show the first decision that differs from the record.
+
+    The exit status is 1 if a decision differs from the record. With --with, differences do not change the exit status.
+    """
     answer = connect().replay(job, **_policies(instead or []))
     Output(as_json).show(answer, _replayed)
     if answer.difference is not None and answer.instead is None:

@@ -157,7 +157,7 @@ def _details(error: ApiError) -> list[str]:
 
 
 def _advice(error: ApiError) -> list[str]:
-    """Return advice on what to do about an error, or [] if there is none."""
+    """Return advice on what to do about an error, or [] if none is known."""
     from tuner.client.http import INVALID_ANSWER
 
     settings = Settings.from_env()

@@ -138,8 +138,7 @@ def _parameter(name: str, domain: Any) -> dict[str, Any]:
 def _whole(name: str, domain: Any, step: int | None, *, is_log: bool) -> dict[str, Any]:
     """Convert a domain of integers to an `int` parameter of a job file, or to {"constant": value} if it has only one value.
 
-    The upper end is exclusive in Ray Tune and inclusive in a job file. If Ray Tune rounds the values to multiples of more than 1, the upper
-    end is inclusive there, too.
+    The upper end is inclusive in a job file. In Ray Tune it is exclusive, unless Ray Tune rounds the values to multiples of a `step` above 1.
     """
     if step in (None, 1):
         low, high = int(domain.lower), int(domain.upper) - 1
@@ -211,7 +210,7 @@ def _is_numpy(value: object, name: str) -> bool:
 def _is_json_scalar(value: object) -> bool:
     """Return whether JSON and YAML can express a value exactly.
 
-    Subclasses of the allowed types are excluded. For example, the trainable would get a member of a text enum as plain text.
+    Subclasses of the allowed types are excluded. For example, a member of a text enum would reach the trainable as plain text.
     """
     return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
 

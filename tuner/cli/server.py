@@ -36,7 +36,7 @@ from tuner.settings import Settings
 def run() -> None:
     """Run the service until SIGINT or SIGTERM.
 
-    Jobs that are running then continue without the service. If there are none, the local Ray cluster is stopped too, unless
+    Jobs that are running then continue without the service. If no jobs are running, the local Ray cluster is stopped too, unless
     another replica of the service is the leader.
     """
     logging.basicConfig(
@@ -47,7 +47,7 @@ def run() -> None:
     # Only this user can read new files of the service and of the local Ray cluster that it starts.
     os.umask(0o077)
     settings = Settings.from_env()
-    refuse_without_key(settings)  # before `build` creates a key
+    refuse_without_key(settings)  # before `build`, which creates a key if none exists
     home = HomeLock(settings)
     try:
         _serve(settings, home)
@@ -105,7 +105,7 @@ SLOW_MODULES = ("scipy.special", "tuner.service.plan_runs")
 
 
 class PostponedStart(threading.Thread):
-    """A thread that does the start-up work that no request needs, and then ends.
+    """A thread for start-up work that can wait until the service is ready. The thread ends when the work is done.
 
     It starts the threads that use the storage and the mirrors, prints warnings and imports slow modules. On a machine with few cores, doing
     this work before the service is ready would delay its readiness.
@@ -180,7 +180,7 @@ class HomeLock:
         self.describe("the service")
 
     def describe(self, name: str) -> None:
-        """Write into the lock file that `name` holds the lock. The error message of a second service contains this text."""
+        """Record `name` as the holder of the lock, in the lock file. A second service shows this text in its error message."""
         if self._file is not None:
             now = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %Z}"
             self._file.truncate(0)

@@ -46,8 +46,8 @@ class JobFollower:
     def add(self, event: "Event") -> list[Highlight]:
         """Add an event to the state and return what is new in it.
 
-        Events up to the first `job` event happened before the watching began. Their highlights are shown without a time of day, and only changes
-        of state among them are returned.
+        The first events, up to and including the first `job` event, happened before the watching began. Their highlights are shown without a
+        time of day, and only their changes of state are returned.
         """
         with self._lock:
             is_live = bool(self.job.data)

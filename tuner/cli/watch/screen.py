@@ -34,7 +34,7 @@ class View:
     limit: FirstLimit | None = None
     ends_at: str = ""  #: Time of day at which the first limit will be reached.
     next_dollar: str = ""
-    #: Pairs of a highlight's time of day, which is "" if it happened before the watching began, and the highlight. The newest is last.
+    #: Pairs of a time of day and a highlight, newest last. The time is "" if the highlight happened before the watching began.
     highlights: Sequence[tuple[str, Highlight]] = ()
     note: str = ""  #: What is wrong with the connection, or "" if nothing is.
     foot: str = ""
@@ -113,7 +113,7 @@ def _head(view: View) -> Text:
 
 
 def _bars(view: View, size: ScreenSize) -> Iterator[Text]:
-    """Yield a line for each limit: its label, a bar, and the amounts."""
+    """Yield a line each for money, GPU-hours, time and trials: a label, a bar, and the amounts. Omit GPU-hours and time without a limit."""
     spend, budget = view.job.spend, view.job.data.get("budget")
     if not spend or budget is None:
         return
@@ -184,7 +184,7 @@ def _forecast(view: View) -> list[Text]:
 
 
 def _rungs(job: JobState, width: int) -> list[Text]:
-    """Return a table of how many trials reached each rung. If there is no room for all, the highest rungs are shown."""
+    """Return a table of how many trials reached each rung. If not all rungs fit, the highest ones are shown."""
     cells = [
         (str(rung.step), str(rung.reached), "-" if rung.step == job.facts.last_step else str(rung.promoted))
         for rung in job.rung_counts()

@@ -205,7 +205,7 @@ LEAST_S = 30.0  # A rate over a shorter time would vary too much.
 
 
 class SpendRate:
-    """The rate at which a job spends money, from samples of its spend. Their times are seconds of the watching process's clock."""
+    """The rate at which a job spends money, from samples of its spend. The times of the samples are in seconds, by any monotonic clock."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque()
@@ -216,8 +216,8 @@ class SpendRate:
             self._samples.popleft()
 
     def usd_per_hour(self, at_s: float, running_s: float) -> float | None:
-        """Return the rate of spending over the last five minutes. If nothing was spent in them, or if they cover less than 30 s,
-        return the mean rate of the whole job.
+        """Return the rate of spending over the last five minutes. Return the mean rate of the whole job if nothing was spent in these
+        minutes, or if the samples cover less than 30 s.
 
         Return None if the job has spent nothing, or has run for less than a second.
         """
