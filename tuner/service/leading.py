@@ -29,7 +29,9 @@ RENEW_NS = NS
 # A leader gives up its term if all passes of its controller have failed for this long, for example because it cannot reach Ray.
 # Another service may be able to do the work.
 UNFIT_NS = 60 * NS
-REST_NS = 2 * LEASE_NS  # How long a service waits before it tries to lead again, after it gave up its term for this reason.
+REST_NS = (
+    2 * LEASE_NS
+)  # How long a service waits before it tries to lead again, after it gave up its term for this reason.
 
 
 class Leading:

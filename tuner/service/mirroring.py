@@ -198,7 +198,9 @@ class LeasedTurn:
 
     def is_mine(self) -> bool:
         now = self.service.now()
-        if TURN_NS // 2 < self._until - now <= TURN_NS:  # if more than TURN_NS is left, the clock was set back
+        if (
+            TURN_NS // 2 < self._until - now <= TURN_NS
+        ):  # if more than TURN_NS is left, the clock was set back
             return True
         return self._take(now)
 

@@ -57,7 +57,9 @@ class Variant:
             ValueError: The dictionary is not a variant.
         """
         if not isinstance(plain, Mapping) or plain.get("format") not in FORMATS:
-            raise ValueError("the export's process returned something that does not describe an exported file")
+            raise ValueError(
+                "the export's process returned something that does not describe an exported file"
+            )
         known: dict[str, Any] = {field.name: plain.get(field.name) for field in fields(cls)}
         for name in ("file", "code", "detail"):
             if not isinstance(known[name], str | None):
