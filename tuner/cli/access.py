@@ -58,7 +58,7 @@ def add_project(
     name: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Create a project. The operator works in it with `tuner --project PROJECT`."""
+    """Create a project. The operator, who has the service's own key, works in it with `tuner --project PROJECT COMMAND`."""
     Output(as_json).show(connect().add_project(name), lambda project: _projects([project]))
 
 
@@ -184,7 +184,10 @@ def audit(
         str | None, typer.Option(help="Only this action, such as job.pause, budget.put or key.revoke.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Only changes of this job id, or of the object with this name.")
+        str | None,
+        typer.Option(
+            help="Only changes to the job with this id, or to the budget, user, project or other object with this name."
+        ),
     ] = None,
     since: Annotated[
         str | None,

@@ -31,7 +31,7 @@ def cluster(
         bool, typer.Option("--json", help="Print all nodes as one line of JSON at each change.")
     ] = False,
 ) -> None:
-    """Run a local Ray cluster of several nodes until Ctrl-C, for the service with the same TUNER_HOME."""
+    """Run a local Ray cluster of simulated spot and on-demand nodes until Ctrl-C. The service with the same TUNER_HOME uses it."""
     from tuner.service import local_cluster  # imported late because it is slow
 
     if not spot + on_demand:
@@ -64,8 +64,8 @@ def preempt(
         str, typer.Option(help="Time between the notice and the preemption: 15s, 2m. 0s sends no notice.")
     ] = "15s",
 ) -> None:
-    """Preempt a node of the local cluster as a cloud preempts a spot machine. With TUNER_RAY_ADDRESS, send a preemption notice
-    to a node of that cluster."""
+    """Preempt a node of the local cluster as a cloud preempts a spot machine. If TUNER_RAY_ADDRESS is set, only send a preemption
+    notice to a node of the Ray cluster at that address."""
     from tuner.service import local_cluster
 
     notice_ns = duration_ns(notice, "--notice")

@@ -33,7 +33,7 @@ def estimate(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Duration of the whole run in hours on --gpus GPUs. Name one GPU with --accelerator or one machine type with --instance-type."
+            help="Duration of the whole run in hours, on the number of GPUs given with --gpus. Requires exactly one --accelerator or one --instance-type."
         ),
     ] = None,
     samples: Annotated[float | None, typer.Option(help="Samples in one epoch.")] = None,
@@ -73,14 +73,14 @@ def estimate(
         str | None,
         typer.Option(
             metavar="JOB/EXPORT/VARIANT",
-            help="Estimate the cost of serving this exported model, from its measurements, instead of a training run.",
+            help="Estimate the cost of serving this exported model, from the latency measured at its export, instead of a training run..",
         ),
     ] = None,
     requests_per_second: Annotated[
         float | None, typer.Option(help="Requests per second, for an estimate of serving. Default: 10.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=5000, help="Maximum number of candidates to list.")
+        int | None, typer.Option(min=1, max=5000, help="Maximum number of machines to list.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the REST response as JSON.")] = False,
 ) -> None:

@@ -39,7 +39,7 @@ def export(
     max_drop: Annotated[
         float | None,
         typer.Option(
-            help="Leave out variants whose metric drops by more than this. Default: leave out none."
+            help="Leave out formats whose metric is worse than the original model's by more than this, in the metric's own unit. Default: leave out none."
         ),
     ] = None,
     to: Annotated[

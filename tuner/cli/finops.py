@@ -53,7 +53,7 @@ def report(
 ) -> None:
     """Report on a job, or on a month of the project.
 
-    For a job, show the best metric over money spent, and estimate what other search methods would have spent. For a month, show the spend
+    For a job, show how the best metric improved as money was spent, and estimate what other search methods would have spent. For a month, show the spend
     by kind, the share that paid for training, the jobs that ended, and what would have made these jobs cheaper.
     """
     if job is not None:

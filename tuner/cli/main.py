@@ -79,8 +79,8 @@ def stop(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Stop a trial for good. Without JOB and TRIAL, stop the local Ray cluster of this TUNER_HOME: running jobs continue after the next
-    `tuner serve`."""
+    """Stop a trial permanently. Without JOB and TRIAL, stop the local Ray cluster of the home directory TUNER_HOME instead: its jobs are
+    interrupted, and continue when `tuner serve` is started again."""
     if job and not trial:
         raise typer.BadParameter("name a trial of the job; to end the whole job, use `tuner cancel JOB`")
     if job:
@@ -94,7 +94,11 @@ def stop(
 def enqueue(
     job: JobId,
     config: Annotated[
-        str, typer.Option(help="Configuration as JSON: a value for each active parameter.", metavar="JSON")
+        str,
+        typer.Option(
+            help="Configuration as JSON: a value for each parameter, except conditional parameters that do not apply.",
+            metavar="JSON",
+        ),
     ],
     as_json: Json = False,
 ) -> None:
@@ -158,7 +162,9 @@ def submit(
     mode: Annotated[str | None, typer.Option(help="`max` or `min`: the direction of the metric.")] = None,
     usd: Annotated[float | None, typer.Option(help="Budget in dollars.")] = None,
     gpu_hours: Annotated[float | None, typer.Option(help="Budget in GPU-hours.")] = None,
-    wall_clock: Annotated[str | None, typer.Option(help="Longest running time: 90s, 15m, 6h.")] = None,
+    wall_clock: Annotated[
+        str | None, typer.Option(help="Maximum wall-clock time of the job: 90s, 15m, 6h.")
+    ] = None,
     trials: Annotated[int | None, typer.Option(help="Maximum number of trials.")] = None,
     max_steps: Annotated[
         int | None, typer.Option(help="Maximum number of steps per trial. Each report is one step.")
@@ -177,8 +183,8 @@ def submit(
 ) -> None:
     """Submit a tuning job. The file's `planning` section is ignored. Options replace what the file says.
 
-    For MODULE:FUNCTION, give the rest of the job with options. The modules are imported on this machine to read the space. The
-    trainable runs where the service's workers can import it.
+    With MODULE:FUNCTION, describe the job with options instead of a file. The command imports the function's module and the module of
+    --space on this machine to read the search space. The code is not uploaded: the service's workers must be able to import it, too.
     """
     from tuner.cli.job_of_code import Overrides, job_of, with_start
 
@@ -222,7 +228,10 @@ def job(job: JobId, as_json: Json = False) -> None:
     Output(as_json).show(connect().job(job), render.job)
 
 
-def watch(job: JobId, as_json: Json = False) -> None:
+def watch(
+    job: JobId,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
+) -> None:
     """Follow a job until it ends. With --json, print one event per line."""
     follow = watching.print_events if as_json else watching.watch
     with watching.may_leave(job):
@@ -296,7 +305,7 @@ def priority(
     ],
     as_json: Json = False,
 ) -> None:
-    """Change a waiting job's place in the queue."""
+    """Set the priority of a waiting job. Jobs with a higher priority are launched first."""
     Output(as_json).show(connect().patch(job, priority=value), render.job)
 
 

@@ -52,7 +52,9 @@ def set_budget(
     gpu_hours: PeriodGpuHours = None,
     match: Annotated[
         list[str] | None,
-        typer.Option(help="Count only jobs with this tag, as key:value. Can be repeated."),
+        typer.Option(
+            help="Count only jobs with this tag, as key:value. If repeated, count only jobs with all of these tags. Default: all jobs of the project."
+        ),
     ] = None,
     period: Annotated[
         str | None, typer.Option(help="day, week or month. Without it, the budget is never reset.")
@@ -86,7 +88,7 @@ def set_budget(
 
 @budgets.add("remove")
 def remove_budget(name: Name) -> None:
-    """Remove a shared budget. Jobs that waited for it continue."""
+    """Remove a shared budget. Jobs that paused because it was used up continue."""
     connect().remove_budget(name)
 
 
@@ -163,7 +165,7 @@ def set_quota(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Replace the whole quota. Limits that are not given are removed. Only for the operator."""
+    """Replace all limits of the project's quota. Limits that are not given are removed. Only for the operator."""
     body = {
         "usd": usd,
         "gpu_hours": gpu_hours,
@@ -196,10 +198,16 @@ def spend(
         ),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="Only spend from this time on: a date, or a time with an offset.")
+        str | None,
+        typer.Option(
+            help="Only spend from this time on: a date, or a time with a UTC offset, such as 2026-01-31T08:00:00+01:00."
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Only spend before this time: a date, or a time with an offset.")
+        str | None,
+        typer.Option(
+            help="Only spend before this time: a date, or a time with a UTC offset, such as 2026-01-31T08:00:00+01:00."
+        ),
     ] = None,
     timezone: Annotated[
         str, typer.Option(help="Time zone of dates and days, such as Europe/Berlin.")
@@ -307,7 +315,7 @@ storage = CommandGroup("storage", help="Show and delete the files that jobs have
 
 @storage.add("ls")
 def list_storage(as_json: Json = False) -> None:
-    """List the jobs with stored files, largest first, and what they cost in a month."""
+    """List the jobs that have stored files, largest first, with the cost of storing the files for a month."""
     Output(as_json).show(connect().storage(), _storage)
 
 
@@ -318,8 +326,8 @@ def collect(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete the files that the retention policies of ended jobs do not keep. The service does this by itself within minutes, or later if
-    the storage fails."""
+    """Delete files of ended jobs that their retention policies do not require. The service does this by itself within minutes after a job
+    ended, and tries again if the storage fails."""
     client = connect()
     due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
     done = [] if dry_run else [client.delete_artifacts(job.job, retain=str(job.keeps)) for job in due]

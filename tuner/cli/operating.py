@@ -119,7 +119,7 @@ def push(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Upload a package and print its id, which a job names as `package:`. Uploading the same files again returns the same package."""
+    """Upload the code of a trainable as a package, and print its id for the field `package` of a job file. Uploading the same files again returns the same package."""
     Output(as_json).show(connect().upload(path, name=name), lambda package: Text(package.id))
 
 
@@ -197,7 +197,7 @@ def dashboard(
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check the key, home, database, storage and Ray, and say how to fix problems. The exit status is 1 if there is a problem."""
+    """Check the API key, home directory, database, storage and Ray, and say how to fix problems. The exit status is 1 if there is a problem."""
     from tuner.service.doctor import examine
 
     findings = examine(Settings.from_env())
@@ -216,13 +216,13 @@ def replay(
         typer.Option(
             "--with",
             metavar="NAME=VALUE",
-            help="Compare the job's policy with this one, not with the record: scheduler=NAME or sampler=NAME, as in a job file. Can be repeated.",
+            help="Show where this scheduler or sampler would decide differently from the job's own: scheduler=NAME or sampler=NAME, as in a job file. Can be repeated.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Replay a job's recorded events and show the first decision that differs from the record.
+    """Make a job's decisions again from its recorded events, without training, and show the first that differs from the record.
 
     The exit status is 1 if a decision differs from the record. With --with, differences do not change the exit status.
     """

@@ -44,7 +44,7 @@ def plan(
     style: Format = Style.TABLE,
     as_json: Json = False,
 ) -> None:
-    """Plan a job without running it: expected trials, cost and time at each rung, chosen settings, and cost on other machines."""
+    """Plan a job without running it: the expected trials, cost and time at each rung, the settings that the service would choose, and the cost on other machines."""
     job = with_recorded_space(read_job(file))
     words: dict[str, Any] = {
         "step_seconds": step_seconds,

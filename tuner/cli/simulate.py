@@ -28,7 +28,7 @@ def simulate(
         typer.Option(
             min=0,
             max=1_000_000,
-            help="Budget, as a multiple of the mean cost of training one configuration of the table to its last step.",
+            help="Budget in whole trainings: 20 is the cost of training 20 average configurations of the table to their last step.",
             show_default=False,
         ),
     ],

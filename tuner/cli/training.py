@@ -52,7 +52,7 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Last step to train. Default: the step at which the job's trial was best. For MODULE:FUNCTION, train until the function returns.",
+            help="Last step to train. Default: the step at which the job's trial was best; for MODULE:FUNCTION, until the function returns.",
         ),
     ] = None,
     threads: Annotated[
@@ -82,8 +82,8 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train one configuration on this machine as the service did, with the same constants, steps, threads and seed, but no budget.
-    Differences from the trial's libraries and code are printed. With MODULE:FUNCTION, the command does not need a service."""
+    """Train a trial's configuration again on this machine, with its constants, steps, threads and seed, but without a budget. Print which
+    libraries and code differ from the trial's. With MODULE:FUNCTION, train that function with --config; this needs no service."""
     teaching: contextlib.AbstractContextManager[dict[str, Any] | None] = contextlib.nullcontext()
     if ":" in what:
         if trial is not None:
