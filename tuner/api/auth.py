@@ -55,7 +55,8 @@ def begin(request: Request, response: Response, service: Svc) -> Session:
 def key_of(cookie: str, secret: str, now: Instant) -> str | None:
     """Return the id of the key that a cookie was made for, or "" for the service's own key.
 
-    Return None if the cookie has expired or was not signed with `secret`. A new secret therefore invalidates all cookies.
+    Return None if the cookie has expired, or was not signed with the service's present key, `secret`. A change of that key therefore
+    invalidates all cookies.
     """
     ends_s, _, rest = cookie.partition(".")
     if not (ends_s.isascii() and ends_s.isdecimal() and len(ends_s) < 15):
@@ -66,7 +67,7 @@ def key_of(cookie: str, secret: str, now: Instant) -> str | None:
 
 
 def _signed(secret: str, ends_s: int, key: str) -> str:
-    """Return the cookie's value: the time at which the session ends, the key's id, and an HMAC of both with the service's own key."""
+    """Return the cookie's value: the time at which the session ends, the key's id, and an HMAC of both. `secret` is the service's own key."""
     words = f"session of dashboards until {ends_s} for {key or 'the operator'}"
     mark = hmac.new(secret.encode(), words.encode(), hashlib.sha256)
     return f"{ends_s}.{key}.{mark.hexdigest()}"

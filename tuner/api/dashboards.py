@@ -41,7 +41,7 @@ THREADS = 4
 async def refusal(app: FastAPI, request: Request, not_reading: str) -> Response | None:
     """Return the answer that refuses a request to a dashboard, or None if the caller may read it.
 
-    `not_reading` is the detail of the answer to methods other than GET and HEAD.
+    `not_reading` is the error text for requests with a method other than GET and HEAD.
     """
     if request.method not in READING:
         return answer(405, "This method is not allowed here", not_reading)

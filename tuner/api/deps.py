@@ -38,9 +38,10 @@ def cursor_of(*parts: Any) -> str:
 
 
 def page_of(rows: Sequence[T], limit: int, place: Callable[[T], tuple[Any, ...]]) -> dict[str, Any]:
-    """Return the `items` and the `next_cursor` of a page. `place` returns the parts of a row's cursor.
+    """Return the `items` of a page, and the `next_cursor` with which a client requests the page after it.
 
-    `rows` has up to `limit + 1` rows. The row after the first `limit` rows is not returned; it only shows that there is a next page.
+    `place` returns the values in a row from which its cursor is made. `rows` has up to `limit + 1` rows. The row after the first `limit` rows
+    is not returned; it only shows that there is a next page.
     """
     return {
         "items": rows[:limit],

@@ -58,7 +58,10 @@ LEADS: Mapping[tuple[str, str, str], Mapping[str, str]] = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the error answers with these statuses, for the argument `responses` of a FastAPI route. `install` later adds the model of errors."""
+    """Describe the error answers with these statuses, for the argument `responses` of a FastAPI route.
+
+    `install` later adds the schema of the error documents.
+    """
     return {status: {"description": SAYS[status], "content": {PROBLEM: {}}} for status in statuses}
 
 
@@ -99,7 +102,10 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _links(given: Mapping[str, str], calls: list[tuple[str, str, dict[str, Any]]]) -> dict[str, Any]:
-    """Return links to all operations in `calls` whose path parameters are exactly the keys of `given`."""
+    """Return OpenAPI links to all operations in `calls` whose path parameters are exactly the keys of `given`.
+
+    The values of `given` say where an answer contains these parameters. `calls` has the method, path and description of each operation.
+    """
     links = {}
     for _verb, _path, call in calls:
         names = {parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "path"}

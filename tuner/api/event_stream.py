@@ -124,7 +124,10 @@ class _Watcher:
 
 
 class _Feed:
-    """The feed of one job. It closes when its last watcher leaves, the job has ended, or a read fails."""
+    """Reads the events of one job and sends them to all clients that watch the job.
+
+    A feed closes when its last watcher leaves, the job has ended, or a read fails.
+    """
 
     def __init__(self, source: EventSource, on_close: Callable[[], None]) -> None:
         self.seq, self.users, self._closed = 0, 0, False
@@ -139,7 +142,10 @@ class _Feed:
         return _messages(self._state)
 
     def register(self) -> _Watcher:
-        """Return a new watcher, which receives everything after the feed's event `seq`. If the feed is closed, the watcher's stream ends at once."""
+        """Return a new watcher, which receives all events that the feed reads from now on.
+
+        If the feed is closed, the watcher's stream ends at once.
+        """
         watcher = _Watcher()
         if self._closed:
             watcher.end()

@@ -133,7 +133,7 @@ def _in_gpu_time(budget: BudgetUse) -> bool:
 def _budgets(
     is_limited: Callable[[BudgetUse], bool], value: Callable[[BudgetUse], float]
 ) -> Callable[[MetricsSnapshot], Values]:
-    """Return a function that returns `value(budget)` by the name of the budget, for all budgets that `is_limited` accepts."""
+    """Return a function that reads `value(budget)` of the budgets in a snapshot, by budget name. Budgets that `is_limited` rejects are left out."""
     return lambda f: {(budget.name,): value(budget) for budget in f.budgets if is_limited(budget)}
 
 

@@ -75,7 +75,7 @@ class AnswerCache(Generic[T]):
             return kept.value
 
     def _forget(self, key: Hashable, kept: _Kept[T]) -> None:
-        """Remove a key because `make` failed. If it stayed, requests for many objects that do not exist would displace cached values."""
+        """Remove a key whose value could not be made. If it stayed, requests for many objects that do not exist would displace cached values."""
         with self._lock:
             if self._kept.get(key) is kept:
                 self._bytes -= self._kept.pop(key).size
@@ -120,8 +120,8 @@ def answer(
 
 
 def as_json(text: bytes) -> Response:
-    """Return a response with JSON text that a model has written.
+    """Return a response whose body is JSON text that was already encoded from a pydantic model.
 
-    A route that returns a model is slower, because FastAPI validates and encodes the model again.
+    A route that returns the model itself is slower, because FastAPI validates the model again.
     """
     return Response(text, media_type="application/json")

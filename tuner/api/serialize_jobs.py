@@ -73,7 +73,7 @@ def job_of(view: JobView) -> job_models.Job:
 
 
 def _driver(launch: Launch | None) -> job_models.Driver | None:
-    """Convert a launch to the job's driver. Return None if no driver runs the job."""
+    """Return the facts about the driver that users see, or None if no driver runs the job."""
     runs = launch is not None and launch.state in ("submitted", "running")
     return job_models.Driver.model_validate(launch) if runs else None
 

@@ -1,4 +1,7 @@
-"""Convert the age of a price catalogue to its model. This module imports little, because `tuner prices --update` uses it without the service."""
+"""Describe the age of a price catalogue in the form of an answer.
+
+This module imports little, because `tuner prices --update` uses it without the service.
+"""
 
 from datetime import date
 

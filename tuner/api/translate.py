@@ -297,7 +297,7 @@ def _described(read: RequestReader, machine: plan_models.CandidateMachine, at: s
 
 
 def _seconds_ns(seconds: float) -> int:
-    """Return the nanoseconds of a duration in seconds. Raise ValueError below minus one year or above two years.
+    """Return the nanoseconds of a duration in seconds. Raise ValueError if it is less than minus one year or more than two years.
 
     The domain allows durations of up to a year. A value slightly out of its bounds is converted, so that the domain reports it together with
     other faults.

@@ -72,7 +72,7 @@ def get_bill(job: str, request: Request, service: Svc) -> Response:
 
 @router.get("/jobs/{job}/report", response_model=show.JobReport)
 def get_report(job: str, request: Request, service: Svc) -> Response:
-    """Return the best result against the amount spent, and estimates of what other search methods would have spent to reach the same
+    """Return the best result as a function of the amount spent, and estimates of what other search methods would have spent to reach the same
     result. The answer for a running job may be up to two seconds old.
     """
     return response_cache.answer(request, service, "report", job, lambda: _report(report(service, job)))

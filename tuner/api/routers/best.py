@@ -30,7 +30,7 @@ def _limits(
 
 
 def _other_machine(market: Name = None, instance_type: Name = None, region: Name = None) -> MachineQuery:
-    """Read the machine for which costs are computed. `market` is `on_demand` or `spot`. A value that is not given is that of the job."""
+    """Read the machine for which costs are computed. `market` is `on_demand` or `spot`. If a value is not given, the job's own is used."""
     return MachineQuery(market, instance_type, region)
 
 

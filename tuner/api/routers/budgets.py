@@ -147,7 +147,7 @@ def put_quota(body: wire.QuotaRequest, service: Svc) -> wire.Quota:
 
 
 def _read_quota(request: wire.QuotaRequest) -> tuple[Quota, SharedBudget | None]:
-    """Return the limits on concurrency and the budget in dollars and GPU-hours that a request sets. Without such a budget, return None for it.
+    """Return the limits on concurrency and the budget in dollars and GPU-hours that a request sets. The budget is None if the request sets neither.
 
     Raise Invalid if an amount cannot be read.
     """

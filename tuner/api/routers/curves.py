@@ -83,10 +83,15 @@ USD_PARTS = 500  # the rounding step of dollars is at most 1/500 of the largest 
 
 
 class RoundedNumbers(dict[int, str]):
-    """Rounds numbers to multiples of a step and returns them as text. It is a dictionary so that each text is made only once."""
+    """Rounds numbers to multiples of a step and returns them as text. As a dictionary, it caches the text of each multiple."""
 
     def __init__(self, spread: float, parts: int) -> None:
-        """Choose the largest step that is at most `spread / parts` and is 1, 2 or 5 times a power of ten."""
+        """Round to the largest step that is at most `spread / parts` and is 1, 2 or 5 times a power of ten.
+
+        Args:
+            spread: The width of the range of the numbers.
+            parts: The least number of steps in that range.
+        """
         super().__init__()
         power = floor(log10(spread / parts))
         digit = next(d for d in (5, 2, 1) if d == 1 or d * 10.0**power <= spread / parts)
@@ -112,7 +117,7 @@ Numbers = RoundedNumbers | ExactNumbers
 
 
 def _json(view: CurvesView) -> bytes:
-    """Return the JSON text of a `tuner.schemas.answers.Curves`."""
+    """Return the learning curves as JSON text in the form of the model `tuner.schemas.answers.Curves`."""
     rounded = view.points > EXACT_POINTS
     courses = view.series.values()
     value = _numbers(_range(list(chain.from_iterable(view.values.values()))), METRIC_PARTS, rounded)

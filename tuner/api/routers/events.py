@@ -53,7 +53,7 @@ def _whole_stream(shared: AnswerCache[bytes], service: Service, job: str, after:
 
     Return b"" if the job has not ended, or if there are more events than one call reads. Raise NotFound if the job does not exist.
 
-    Answering a request takes 5 ms of processor time with the cache, and 16 ms with a feed.
+    A request is answered in 5 ms of processor time in this way. Streaming the events as for a running job would take 16 ms.
     """
     version = answers.version(service, job)
     if version.state not in FINAL:

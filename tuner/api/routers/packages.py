@@ -51,5 +51,5 @@ def list_packages(service: Svc, limit: Limit = 50, cursor: str | None = None) ->
 
 @router.get("/{package}")
 def get_package(package: str, service: Svc) -> show.Package:
-    """Return an uploaded package."""
+    """Return the id, name and size of an uploaded package, without its content."""
     return show.Package.model_validate(packages.get(service, package))

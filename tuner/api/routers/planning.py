@@ -38,7 +38,7 @@ def get_advice(job: str, service: Svc) -> Advice:
 
 @router.post("/pilots", status_code=201, responses={200: {"model": Job}}, tags=["plans"])
 def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key = None) -> Job:
-    """Run a few steps of a few configurations of this job under a budget of their own, so that plans can learn from them.
+    """Run a few steps of a few configurations of the described job, as a small job with its own budget. Plans then use its measurements.
 
     If a pilot with the same code, search space and resources exists, the answer is 200 with that pilot.
     """
@@ -55,8 +55,8 @@ def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
     """Estimate the cost of a described run on every machine of the catalogue. Nothing runs.
 
     The answer has time, dollars and memory for each machine, and the cheapest machine that meets a deadline. The other parts can be
-    requested in addition or alone: a comparison of given choices, scaling to more GPUs, compute-optimal sizes, a year of repeated runs,
-    hardware of your own, and what a million predictions of a model cost.
+    requested in addition or alone: a comparison of the `choices` in the request, scaling to more GPUs, compute-optimal sizes, a
+    year of repeated runs, hardware of your own, and what a million predictions of a model cost.
     """
     now = service.now()
     asked = questions_of(
