@@ -306,8 +306,8 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
 def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
     """Return the cost of the job's machine time at on-demand prices, or None if the on-demand price is not known.
 
-    The spend of attempts on spot is multiplied by the ratio of the on-demand price to the paid price. The cost of a
-    restore self-test is excluded, because a job that uses only on-demand machines runs none.
+    The spend of attempts on spot is multiplied by the ratio of the on-demand price to the paid price. The cost of the
+    restore self-test is excluded, because only spot machines require this test.
     """
     spent_by_market = answers.spent_by_market(db, row.id)
     if not any(market == "spot" for market, _, _ in spent_by_market):

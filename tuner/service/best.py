@@ -133,8 +133,9 @@ def best_trial(db: Connection, row: JobRow) -> str | None:
 def _confirmed(db: Connection, view: BestView) -> BestView:
     """Replace the best configuration with the confirmed one, if the job repeated configurations with several seeds.
 
-    The confirmed configuration is the one with the best mean over its seeds, or the cheapest of those that are equally
-    good (see `EQUAL_BELOW`).
+    The confirmed configuration is the one with the best mean over its seeds. Another one counts as equally good
+    if the first is better with a probability below `EQUAL_BELOW`. The cheapest of those that are equally good is then
+    confirmed.
     """
     configs = fronts.repeated(db, view.job.id) if view.job.spec.confirm is not None else []
     if not configs:

@@ -61,9 +61,10 @@ def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
 def choose(db: Connection, row: JobRow, trial: str, step: int | None) -> DurableCheckpoint:
     """Return a trial's checkpoint of `step`, or its best checkpoint if `step` is None.
 
-    The best checkpoint is the one whose report violates the constraints least. Ties are broken by the later stage of the
-    proxies, then the better metric, then the earlier step. If no checkpoint has a report with a value, the last checkpoint
-    is the best.
+    The best checkpoint is the one whose report violates the constraints least. Ties are broken by the better metric, then
+    the earlier step. If the job trains early steps in a cheaper way (`fidelity.proxies`), a checkpoint of a later, more
+    expensive stage comes before one of an earlier stage, regardless of the metric. If no checkpoint has a report with a
+    value, the last checkpoint is the best.
 
     Raises:
         NotFound: The job has no such trial, or the trial has no such checkpoint.

@@ -199,7 +199,7 @@ WATCHED_NS = 10 * NS
 
 
 class SilenceWatch:
-    """A record of the silent processes, with the time when this service first observed the silence of each."""
+    """A record of the processes that send no heartbeats, with the time when this service first observed the silence of each."""
 
     def __init__(self) -> None:
         self._silent: dict[str, tuple[object, Instant]] = {}

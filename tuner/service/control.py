@@ -62,8 +62,9 @@ def resume(service: Service, job: str) -> JobView:
 
     Raises:
         NotFound: The project has no such job.
-        Conflict: The job was cancelled, is being cancelled, or failed; one of its exports has not ended; its teacher's
-            checkpoint was deleted; or another job, which has not ended, learns from a trial of this job.
+        Conflict: The job was cancelled, is being cancelled, or failed; one of its exports has not ended; the checkpoint
+            of its teacher, the trial that it learns from, was deleted; or another job, which has not ended, learns from a
+            trial of this job.
         BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
     """
     with service.database.write("job.resume") as db:

@@ -152,7 +152,10 @@ class Controller(PeriodicService):
             return [waiting_job for waiting_job in in_fair_order(db, now) if waiting_job.job in due]
 
     def _needs(self, job: str) -> JobRow:
-        """Return the row of a job. Its concurrency and the fields that never change are up to date; other fields may be outdated."""
+        """Return the row of a job, which says what room its trials need on the cluster.
+
+        The row's concurrency and the fields that never change are up to date. Other fields may be outdated.
+        """
         row = self._rows.get(job) or self._row(job)
         now = self._concurrency.get(job, row.concurrency)
         self._rows[job] = row if row.concurrency == now else replace(row, concurrency=now)
@@ -316,8 +319,9 @@ def _of_export(row: JobRow) -> JobRow:
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
     """Return whether the trials of one more job fit on the nodes, in addition to the trials of the jobs under way.
 
-    Only jobs under way that may use the same nodes count. Without such a job, return True. A job that may use both markets
-    is assumed to use a market only for the trials that do not fit in the other one.
+    Only jobs under way that may use the same nodes count. Without such a job, return True, even if
+    the nodes do not have room for all of the job's concurrent trials. A job that may use both markets is assumed to use a
+    market only for the trials that do not fit in the other one.
 
     If the job may run on none of the present nodes, only the market counts: return False if a job under way may use the
     same market as the job.
@@ -377,7 +381,10 @@ def is_full(quota: Quota | None, under_way: Iterable[JobRow], row: JobRow) -> bo
 
 
 def about(row: JobRow) -> dict[str, str]:
-    """Return the facts about a job that Ray's dashboard shows. The dashboard lists the job as `job_name`. The driver adds the spend."""
+    """Return the name, trainable, project, owner and budget of a job as metadata for Ray's dashboard.
+
+    The dashboard displays the value of the key `job_name` as the job's name. The driver later adds the job's spend to the metadata.
+    """
     metadata = {
         "job_name": row.spec.name,
         "trainable": row.spec.trainable,

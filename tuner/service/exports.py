@@ -339,7 +339,7 @@ class ExportSupervisor:
     def _settle_dead(self, term: Term, row: ExportRow) -> None:
         """Settle the hold of an export whose process died, and fail the export.
 
-        The machine time that the process used is posted as lost, as for a dead driver.
+        The machine time that the process used is posted under the cost kind `lost`.
         """
         now = self._service.now()
         died_at = Instant(min(now, (row.heartbeat_at or now) + OUTLIVES_NS))

@@ -75,6 +75,9 @@ class Leading:
     def write(self, term: Term, name: str = "") -> Iterator[Connection]:
         """Open a write transaction for changes that this service decided as the leader in the given term.
 
+        Args:
+            name: The name of the transaction. A test can use it to end the process before or after the commit.
+
         Raises:
             Fenced: The term is over, because another one has begun.
             Unavailable: The database does not answer.
@@ -103,7 +106,7 @@ class Leading:
     def _renew_or_begin(self, now: Instant) -> Term | None:
         """Renew or begin a term in the database and return it, or return None if this service does not lead.
 
-        Give up the term instead if no pass has succeeded for `UNFIT_NS`.
+        If no pass of the leader's work has succeeded for `UNFIT_NS`, give up the term instead.
         """
         term = self._term
         # If the clock was set back, the remaining rest exceeds REST_NS. The rest then ends at once, instead of getting longer.

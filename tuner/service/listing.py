@@ -207,7 +207,7 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
 def _described(module: str, tree: ast.Module) -> Iterator[Described]:
     """Yield the trainables of a module: `train`, other functions that report metrics, and subclasses of Ray Tune's `Trainable`.
 
-    If the module defines none, yield the functions whose first parameter is named like a configuration (see `CONFIGS`).
+    If the module defines none, yield the functions whose first parameter has a name such as `config` or `params`.
     """
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = [node for node in defined if not node.name.startswith("_")]

@@ -45,7 +45,7 @@ class TrialContinuation:
 
 @dataclass(frozen=True, slots=True)
 class NextDollarForecast:
-    """The continuations that are expected to beat the job's best."""
+    """The unfinished trials that are expected to beat the job's best result if they are trained to their last step."""
 
     trials: tuple[TrialContinuation, ...]  #: Greatest gain per dollar first.
     reason: str  #: Why `trials` is empty. Empty if `trials` is not.
@@ -110,7 +110,7 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
 def _continuation(
     trial: BestTrial, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
 ) -> TrialContinuation:
-    """Return the forecast of a trial that is expected to beat the job's best. It is clipped to the known bounds of the metric."""
+    """Return the forecast of a trial that is expected to beat the job's best result. Metrics are clipped to their known bounds."""
     mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
     ends = sorted((objective.score(low), objective.score(high)))
     return TrialContinuation(

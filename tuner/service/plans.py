@@ -1,7 +1,7 @@
 """Plan a job: what it will cost, and what it will find.
 
 `plan` gives the planner (`tuner.planning.planner`) the evidence on the job's trainable, the machines that it could run
-on, and `simulate`, which runs the real loop with simulated workers.
+on, and `simulate`, which runs the code of a real job with simulated workers.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Links from a job to its pages in Optuna's and Ray's dashboards, and a proxy that shows Ray's dashboard to holders of a service key."""
+"""Links from a job to its pages in Optuna's and Ray's dashboards, and a proxy that shows Ray's dashboard to callers with a key of this service."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping

@@ -1,6 +1,6 @@
 """Replay a job's recorded events.
 
-This checks that the present code makes the recorded decisions, or shows where another policy would first decide differently.
+This checks that the present code makes the recorded decisions, or shows where another scheduler or sampler would first decide differently.
 """
 
 import time
@@ -48,7 +48,7 @@ class ReplayView:
 def replay(
     service: Service, job: str, *, scheduler: str | None = None, sampler: str | None = None
 ) -> ReplayView:
-    """Replay a job's events through `decide` and the job's sampler.
+    """Replay a job's events through the code that makes a job's decisions, and through the job's sampler.
 
     If neither `scheduler` nor `sampler` is given, compare the replayed decisions with the recorded ones. Otherwise compare the job's decisions
     with those that the given scheduler or sampler would make in the same job, up to the first difference.

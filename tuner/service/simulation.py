@@ -104,7 +104,7 @@ def simulate(
     """Simulate a job, and check the invariants of its ledger after each transaction.
 
     Args:
-        path: The file of the recorded table.
+        path: The file with the table of recorded learning curves.
         budget_trainings: The budget as a multiple of the mean cost of a training.
         startup_steps: Time to start or resume a trial on a worker, as a multiple of the mean step time.
         wall_clock_ns: Limit on the running time.

@@ -222,9 +222,9 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
 
 
 def _check_restores(service: Service, spec: JobSpec) -> None:
-    """Raise Invalid if the job's code has failed the restore self-test.
+    """Raise Invalid if the restore self-test of an earlier job has shown that the code cannot continue from a checkpoint.
 
-    If the code was not tested yet, the job's driver tests it.
+    Spot machines require this. If the code was not tested yet, the job's driver tests it.
     """
     code = code_of(spec, import_path())
     if code is None:
@@ -279,7 +279,7 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
 
 
 def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher:
-    """Return the teacher with the step and the attempt of its checkpoint filled in.
+    """Return the teacher, the trial that a new job learns from, with the step and the attempt of its checkpoint filled in.
 
     If the requested trial is `best`, it is replaced by the name of the job's best trial.
 

@@ -81,7 +81,7 @@ class SubprocessProber:
 
 
 def _place(entry: str) -> Hashable | None:
-    """Return a value that changes when the module of a trainable changes, or None if changes cannot be noticed."""
+    """Return the path, time of change and size of the module file of a trainable, by which changes are noticed. Return None without such a file."""
     file = source_of(entry.partition(":")[0])
     if file is None:
         return None

@@ -81,9 +81,9 @@ def train(
         save_to: A directory for the last step's checkpoint. None saves none.
         on_report: Called with the step and its metrics after each step, in another thread.
         seed: Seed of all random generators. None leaves them unchanged.
-        kind: The `kind` field of the job.
+        kind: How the trainable is called, as in the field `kind` of a job file, such as `optuna`. None means the default.
         metric: The metric under which an Optuna objective's value is reported.
-        teacher: The teacher, as in `BeginMessage`.
+        teacher: The path of the checkpoint and the configuration of the trial that this training learns from. None without one.
 
     Raises:
         Invalid: The entry cannot be trained.

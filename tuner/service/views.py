@@ -85,8 +85,8 @@ def _progress_of(
 ) -> dict[str, _Progress]:
     """Return the summary of each job's trials, from the cache if possible.
 
-    The cache key contains the job's state in addition to its newest event, because `end_open` ends trials of a job
-    without a driver and adds no event.
+    The cache key contains the job's state in addition to its newest event, because the trials of a job without a
+    driver can be ended without a new event.
     """
     kept = _KEPT.setdefault(service.database, {})
     keys = {row.id: (row.id, summaries[row.id].seq, row.state, row.ended_at) for row in rows}
