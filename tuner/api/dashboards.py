@@ -73,7 +73,8 @@ async def _who(app: FastAPI, service: Service, request: Request) -> Actor:
     key = auth.key_of(request.cookies.get(auth.COOKIE, ""), secret, service.now())
     if key is None:
         raise Unauthorized(
-            "a browser gets access with POST /v1/session; scripts send the header Authorization: Bearer KEY"
+            "no key or valid session cookie was sent: a browser gets access with POST /v1/session; "
+            "scripts send the header Authorization: Bearer KEY"
         )
     return access.operator(service, None) if not key else await run_in_threadpool(access.known, service, key)
 

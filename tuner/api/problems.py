@@ -209,7 +209,7 @@ def _fix(fault: dict[str, Any]) -> str:
         case "missing":
             return "is required"
         case "union_tag_not_found" | "union_tag_invalid":
-            return "give a type: float, int or categorical"
+            return "the type is missing or unknown: give float, int or categorical"
         case "value_error":
             return str(fault["ctx"]["error"])
         case _:

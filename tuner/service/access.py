@@ -278,7 +278,7 @@ def remove_member(service: Service, name: str) -> None:
         audit_log.note(db, service, "member.remove", name, before={"role": before.role})
 
 
-MISSING = "send the header Authorization: Bearer KEY with your key, or with the service's own key from $TUNER_HOME/api_key"
+MISSING = "the request has no key: send the header Authorization: Bearer KEY with your key, or with the service's own key from $TUNER_HOME/api_key"
 WRONG = (
     "the key is unknown: use a key that begins with tnr_, or the service's own key from $TUNER_HOME/api_key"
 )

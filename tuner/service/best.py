@@ -309,6 +309,6 @@ def _nothing(db: Connection, cheapest: PricedPoint | None, row: JobRow) -> str:
         return without_best(db, row)
     point, cost = cheapest.point, cheapest.cost
     return (
-        f"raise the limits: the cheapest configuration is {point.trial} at step {point.step}, for {cost.usd}, "
-        f"{cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
+        f"no configuration is within the limits; raise them: the cheapest is {point.trial} at step {point.step}, "
+        f"for {cost.usd}, {cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
     )

@@ -267,7 +267,7 @@ def _keys(group_by: Sequence[str]) -> list[spend.Key]:
     if len(group_by) > MAX_GROUPS:
         raise Invalid.at("group_by", f"give at most {MAX_GROUPS} groups")
     if len(set(group_by)) < len(group_by):
-        raise Invalid.at("group_by", "name each group once")
+        raise Invalid.at("group_by", "a group is named twice; name each group once")
     return [_key(name) for name in group_by]
 
 

@@ -253,7 +253,7 @@ def _constant_faults(constants: Mapping[str, Any]) -> list[Fault]:
     try:
         text = json.dumps(dict(constants), allow_nan=False, ensure_ascii=False).encode()
     except ValueError:
-        return [Fault("/constants", "numbers must be finite, and text valid Unicode")]
+        return [Fault("/constants", "contain a number that is not finite, or text that is not valid Unicode")]
     return [Fault("/constants", "may have at most 100 kB as JSON")] if len(text) > 100_000 else []
 
 
@@ -269,7 +269,7 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
     if len(names) > MAX_JOBS:
         return [Fault("/warm_start/jobs", f"name at most {MAX_JOBS} jobs")]
     if spec.warm_start_checkpoints and not names:
-        return [Fault("/warm_start/jobs", "name the jobs from whose checkpoints the trials continue")]
+        return [Fault("/warm_start/jobs", "is empty; name the jobs from whose checkpoints trials continue")]
     faults = []
     for i, name in enumerate(names):
         detail = "is named twice; name it once" if name in names[:i] else _why_not(service, spec, name)
