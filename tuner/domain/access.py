@@ -1,6 +1,6 @@
 """Access control: users, projects, roles, and the keys that identify a user in a project.
 
-A key consists of `tnr_`, eight letters or digits that listings show, 256 random bits, and a checksum. The checksum lets the service
+A key consists of `tnr_`, eight letters or digits that identify the key in lists, 256 random bits, and a checksum. The checksum lets the service
 reject a mistyped key without a database query, and lets secret scanners rule out look-alikes. A key has the rights that its user has
 in its project at the time of the request.
 """
@@ -83,7 +83,7 @@ class KeyText:
 
     @property
     def sha256(self) -> str:
-        """Return the hash that is stored.
+        """Return the SHA-256 hash of the whole key. The service stores this hash instead of the key.
 
         A plain hash is enough for 256 random bits. A slow hash is needed only for passwords that people choose.
         """

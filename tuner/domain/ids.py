@@ -34,7 +34,7 @@ def export_id(number: int) -> str:
 
 
 def package_id(sha256: str) -> str:
-    """Return the id of a package. The same bytes have the same id, regardless of who uploads them."""
+    """Return the id of an uploaded code package whose bytes have this hash. The id does not depend on who uploads them."""
     return f"pkg_{sha256}"
 
 

@@ -87,7 +87,7 @@ class Resources:
 
     @property
     def on_one_node(self) -> "Resources":
-        """These resources on a single node. Exports and restore self-tests run on one node even if trials use several."""
+        """These resources on a single node. Exports, and tests of restoring a checkpoint, run on one node even if trials use several."""
         return replace(self, nodes=1)
 
     @property
@@ -163,7 +163,7 @@ class Confirm:
 class TrialLimits:
     """Limits at which a single trial stops. None means no limit.
 
-    Duration and cost are those of training the trial's configuration from the first step.
+    The limits of duration and cost are compared with the totals of training the trial's configuration since the first step.
     """
 
     patience: int | None = (
@@ -270,13 +270,14 @@ class JobSpec:
 
     @property
     def entry(self) -> str:
-        """The function that a worker calls."""
+        """The function that a worker calls: the trainable, or the function that runs the command of the job."""
         return self.trainable if self.command is None else PROGRAM_ENTRY
 
     def rank(self, step: int, value: float) -> tuple[int, float]:
         """Return the key by which reports are compared: the stage of the step, then the score of the metric. Greater is better.
 
-        The stage comes first, because metrics of steps that were trained with different values of the proxies are not comparable.
+        A proxy is a setting with a cheaper value in early steps. A stage is a range of steps with the same values of the proxies. It comes
+        first, because metrics of different stages are not comparable.
         """
         return self.fidelity.stage(step), self.objective.score(value)
 
@@ -308,7 +309,11 @@ class JobSpec:
         return [point.config for point in self.start if point.metric is None]
 
     def begin_config(self, config: Mapping[str, Value]) -> dict[str, object]:
-        """Return the values with which the function `entry` is called. The configuration overrides the constants."""
+        """Return the dictionary with which a worker calls the function `entry`.
+
+        It contains the constants and the values of the configuration, which override constants. If the job has a command, the dictionary
+        contains the command and these values.
+        """
         values = config_values(config, self.constants, self.kind)
         return (
             values
@@ -415,7 +420,7 @@ class JobSpec:
         return faults
 
     def _value_faults(self) -> list[Fault]:
-        """Return the faults of the names of parameters and constants."""
+        """Return a fault for each name that is both a parameter and a constant, and for names that Ray Tune jobs cannot nest."""
         clashes = sorted(set(self.space.parameters) & set(self.constants))
         faults = [
             Fault("/constants", f"{clash!r} is also in the search space; remove one of the two")
@@ -480,7 +485,7 @@ def _package_faults(package: str | None) -> list[Fault]:
 def program_config(
     command: str, metrics_pattern: str | None, steps: int | None, values: Mapping[str, object]
 ) -> dict[str, object]:
-    """Build the configuration with which `tuner.worker.program:run` is called."""
+    """Build the argument of `tuner.worker.program:run`, the function that runs the command of a job on a worker."""
     return {"command": command, "metrics_pattern": metrics_pattern, "steps": steps, "values": dict(values)}
 
 

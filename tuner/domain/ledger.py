@@ -92,8 +92,9 @@ def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[C
     share of the hold, rounded up.
 
     Args:
-        assigned_at: When each attempt was given its machine. An attempt that is missing, such as that of a restore self-test, is
-            assumed to have had its machine when the hold was placed.
+        assigned_at: When each attempt was given its machine. An attempt that is missing, such as one that tests restoring a
+            checkpoint, is assumed to have had its machine when the hold was placed. None means that the attempt never had a machine,
+            so that nothing is posted.
         died_at: When the workers of the driver are known to have stopped.
     """
     began_at = assigned_at.get((hold.trial, hold.attempt), hold.placed_at)

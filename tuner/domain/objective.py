@@ -37,7 +37,10 @@ class Fidelity:
 
     @property
     def stage_ends(self) -> tuple[int, ...]:
-        """The last step of each stage of the proxies (see `stage`), except that of the last stage. Empty without proxies."""
+        """The last step of each stage, except that of the last stage. Empty without proxies.
+
+        A proxy is a setting with a cheaper value in early steps. A stage is a range of steps with the same values of the proxies.
+        """
         return self.rungs()[:-1] if self.proxies else ()
 
     @property
@@ -45,7 +48,7 @@ class Fidelity:
         return max(0, len(self.rungs()) - 1) if self.proxies else 0
 
     def rungs(self) -> tuple[int, ...]:
-        """Return the steps at which trials are compared, lowest first: min·η^k below max (Li et al. 2018).
+        """Return the steps at which trials are compared, lowest first: min·η^k below max, where η is `reduction_factor` (Li et al. 2018).
 
         >>> Fidelity(min=1, max=27).rungs()
         (1, 3, 9)

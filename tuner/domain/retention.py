@@ -30,7 +30,7 @@ class RetentionPolicy:
         return []
 
     def keeps(self, ended_at: Instant, now: Instant) -> Retain:
-        """Return the trials whose files are still kept at `now` if the job ended at `ended_at`."""
+        """Return whose files are still kept at `now` if the job ended at `ended_at`: all trials, the best one, the Pareto front, or none."""
         passed_ns = now - ended_at
         if self.for_ns is not None and passed_ns >= self.for_ns:
             return "none"

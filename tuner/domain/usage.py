@@ -41,7 +41,7 @@ class Usage:
 
     @classmethod
     def parse(cls, message: object) -> "Usage | None":
-        """Build the usage from a worker's message. Invalid counts and facts are dropped. Return None if none is valid."""
+        """Build the usage from a worker's message. Invalid counts and facts are dropped. Return None if nothing is left."""
         if not isinstance(message, Mapping):
             return None
         counts = {name: value for name in COUNTS if (value := count_of(message.get(name))) is not None}
@@ -59,7 +59,7 @@ def count_of(value: object) -> int | None:
 
 
 def facts_of(message: object) -> dict[str, Fact]:
-    """Return the valid facts (strings, numbers and booleans) by name, at most `MAX_FACTS`."""
+    """Return at most `MAX_FACTS` valid facts about a training, such as its batch size: strings, numbers and booleans by name."""
     if not isinstance(message, Mapping):
         return {}
     kept = [

@@ -117,7 +117,7 @@ class Fleet:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any attempt has no worker yet."""
+        """Whether a worker is wanted: at least one attempt is in the queue."""
         return bool(self._queue)
 
     def _drop(self, trial: str) -> Assignment | None:

@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 class RecordedTable:
     """A table of n configurations with d parameters. No two rows have the same configuration.
 
-    It implements `Training`. Its methods raise KeyError for a configuration that is not in the table.
+    It implements the simulator's `Training` protocol. `step_ns` and `value` raise KeyError for a configuration that is not in the table.
     """
 
     name: str
@@ -72,7 +72,7 @@ class RecordedTable:
         return float(np.median(self.metric.max(axis=1)))
 
     def normalised_regret(self, value: float) -> float:
-        """Return the regret of a metric value, scaled to 0 at the best value of the table and 1 at `median`."""
+        """Return the regret: how far a metric value is below the best value of the table, scaled to be 1 for the value `median`."""
         return (self.best - value) / (self.best - self.median)
 
     def step_ns(self, config: Config, step: int) -> int:
@@ -83,7 +83,7 @@ class RecordedTable:
 
     @cached_property
     def rows(self) -> dict[tuple[Value, ...], int]:
-        """The index of each configuration's row, by the configuration's `key`."""
+        """The index of each configuration's row, by the tuple of the configuration's values."""
         return {self.key(config): row for row, config in enumerate(self.configs)}
 
     def key(self, config: Mapping[str, Value]) -> tuple[Value, ...]:

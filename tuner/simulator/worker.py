@@ -254,7 +254,7 @@ class SimulatedAttempt:
             self._step_on()
 
     def _copied(self) -> None:
-        """Train the next step after a save stalled training, or end the attempt if a pause or a notice arrived during the stall."""
+        """Continue after the stall of a save: train the next step. If a pause or a notice arrived during the stall, end the attempt."""
         if self.has_notice or self.pausing:
             self._next_step()
         else:
