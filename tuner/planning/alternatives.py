@@ -103,7 +103,7 @@ def compared(
 
 
 def _measured(shown: Alternative, runs: Sequence[SimulatedOutcome], limit_ns: int | None) -> Alternative:
-    """Return a copy of the alternative with the mean figures of its runs."""
+    """Return a copy of the alternative `shown` with the mean figures of its simulated runs."""
     usd, steps = sum(run.cost.usd.micro_usd for run in runs), sum(run.steps for run in runs)
     return replace(
         shown,

@@ -32,7 +32,7 @@ def burn(slots: Mapping[int, int], left: int) -> Burn:
     """Compute when the rest of a budget will be spent.
 
     The last day is divided into slots of five minutes. The rate is the mean over the slots since the first one with any spending. The
-    interval is based on the standard error of that mean, as if the slots were independent.
+    earliest and the latest time follow from the standard error of that mean, as if the slots were independent.
 
     Args:
         slots: The amount spent in each slot, in the unit of the budget, by slot number. Slot 0 is the oldest. Slots without spending may

@@ -17,7 +17,7 @@ from tuner.domain.money import Money, Price
 
 @dataclass(frozen=True, slots=True)
 class DataRates:
-    """A cloud's list prices per GB, in the first tier that is not free. A price that is not known is None."""
+    """A cloud's list prices of data transfer and storage, per GB, in the first tier that is not free. A price that is not known is None."""
 
     cloud: str
     internet: Money | None

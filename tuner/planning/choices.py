@@ -26,7 +26,7 @@ LEAST_STALL_NS = NS // 10
 def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:
     """Choose the checkpoint interval of a planned job, with the rule that real workers apply (`tuner.tuning.checkpointing`).
 
-    The interval is in steps, converted to seconds by the step time of the mean configuration. It is at most the last step of a trial.
+    The interval is in steps, converted to seconds by the step time expected of an average configuration. It is at most the last step of a trial.
 
     Args:
         setting: The job and the machines that are simulated.

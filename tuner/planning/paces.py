@@ -65,7 +65,7 @@ DECAY = 0.7  # beyond all seen steps, each doubling of the steps adds this share
 
 
 class Paces:
-    """The distribution of paces (step times) and learning curves for one plan. All scenarios of the plan share it.
+    """The distribution of paces (step times) and learning curves for one plan. All simulations of the plan share it.
 
     `steps` is the length of a full training.
     """
@@ -102,9 +102,9 @@ class Paces:
 
     @cached_property
     def _last_places(self) -> Floats:
-        """The place (see `Scale`) of each seen trial's score at the last step of a full training.
+        """Each seen trial's score at the last step of a full training, transformed by `scale` (the place of the score).
 
-        If the trial ended before that step, its score is extrapolated.
+        `scale` makes scores suitable for extrapolation. If the trial ended before that step, its score is extrapolated.
         """
         return np.array([self.place(trial, self.steps) for trial in self.evidence.curves])
 
@@ -115,8 +115,8 @@ class Paces:
     def moved(self, trial: SeenTrial, noise: float) -> float:
         """Return the offset by which a new configuration's curve differs from the curve of the seen trial `trial`.
 
-        The offset is in places (see `Scale`). `noise` is a random number from the standard normal distribution. Without known curves,
-        return 0.
+        Both curves consist of scores that were transformed by `scale`, for example to a logistic scale. `noise` is a random number from the
+        standard normal distribution. Without known curves, return 0.
         """
         if not self.knows_curves:
             return 0.0
@@ -124,10 +124,10 @@ class Paces:
         return smoothed(end, float(self._last_places.mean()), self.place_spread, noise, self.width) - end
 
     def place(self, trial: SeenTrial, step: float) -> float:
-        """Return the place (see `Scale`) of a seen trial's score at a step.
+        """Return a seen trial's score at a step, transformed by `scale` (the place of the score).
 
-        Between reports, the score is interpolated on the logarithm of steps. Before the first and after the last report, it changes as the
-        mean curve does.
+        `scale` makes scores suitable for extrapolation. Between reports, the score is interpolated on the logarithm of steps. Before the
+        first and after the last report, it changes as the mean curve does.
         """
         logs, places = self._curve(trial)
         log = math.log2(step)
@@ -135,19 +135,19 @@ class Paces:
         return float(np.interp(inside, logs, places)) + self._gained(log) - self._gained(inside)
 
     def _curve(self, trial: SeenTrial) -> tuple[Floats, Floats]:
-        """Return the base-2 logarithms of the steps that a trial reported, and the places (see `Scale`) of its scores at these steps."""
+        """Return the base-2 logarithms of the steps that a trial reported, and its scores at these steps, transformed by `scale`."""
         if id(trial) not in self._curves:
             steps, scores = zip(*trial.curve, strict=True)
             self._curves[id(trial)] = np.log2(steps), np.array([self.scale.place(score) for score in scores])
         return self._curves[id(trial)]
 
     def _gained(self, log: float) -> float:
-        """Return the mean gain in score from step 1 to the step with the base-2 logarithm `log`, in places (see `Scale`)."""
+        """Return the mean gain in score from step 1 to the step with the base-2 logarithm `log`, after scores are transformed by `scale`."""
         return float(np.interp(log, np.arange(len(self._mean_curve)), self._mean_curve))
 
     @cached_property
     def _mean_curve(self) -> Floats:
-        """The mean gain in score from step 1 to each power of two, 1, 2, 4 and so on, in places (see `Scale`).
+        """The mean gain in score from step 1 to each power of two, 1, 2, 4 and so on, after scores are transformed by `scale`.
 
         The highest power is the first one that is at or above the last step of a training.
         The gain from one power of two to the next is the mean over the trials whose reports cover both steps. If no trial covers them, it
@@ -171,7 +171,7 @@ class DrawnTrial:
 
     step_ns: int  #: The mean time of a simulated step.
     seen: SeenTrial | None  #: The trial whose curve the configuration gets. None if no trial was seen.
-    moved: float  #: The offset that is added to the curve of `seen`, in places (see `Scale`).
+    moved: float  #: The offset that is added to the curve of `seen`, after its scores are transformed by `Paces.scale`.
     #: How good the configuration is after a full training. Determines scores only if no curves are known.
     quality: float
     luck: float  #: The noise of its early scores. Determines scores only if no curves are known.
@@ -208,7 +208,10 @@ class DrawnTraining:
         return drawn.quality * part + drawn.luck * (1 - part) - 3 / math.sqrt(step)
 
     def normalized_score(self, config: Config, step: int) -> float:
-        """Return the configuration's score at a step, on `Paces.scale`, in standard deviations of the seen trials' final scores."""
+        """Return the configuration's score at a step, divided by the standard deviation of the seen trials' final scores.
+
+        Scores are first transformed by `Paces.scale`, for example to a logistic scale. Without known curves, return the score unchanged.
+        """
         value = self.value(config, step)
         return (self._paces.scale.place(value) if self._paces.knows_curves else value) / (
             self._paces.place_spread or 1.0

@@ -57,7 +57,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
     """Return the spec of a job's pilot, which is a job itself.
 
     The pilot trains configurations from a Sobol sequence over the search space for a few steps, and the best of them for more steps. It
-    has its own budget and does not learn from other jobs. Its tag TAG has the value `key`, so that it can be found (see `pilot_key`).
+    has its own budget and does not learn from other jobs. Its tag TAG has the value `key`, by which jobs that can use the pilot find it.
     """
     most = job.fidelity.max
     steps = limits.steps if most is None else min(limits.steps, most)

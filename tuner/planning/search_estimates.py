@@ -1,7 +1,7 @@
 """Estimate what a job would have cost with random search or ASHA, by replaying its learning curves.
 
-The job's trials are drawn in random order until one of them reaches the goal. Each order is one sample of what the other
-method would have spent. This assumes that the trials are exchangeable. Trials of a sampler that learns are not: later
+The job's trials are drawn in random order until one of them reaches the goal, which is the best score that the job found. Each order is
+one sample of what the other method would have spent. This assumes that the trials are exchangeable. Trials of a sampler that learns are not: later
 trials are better than random ones, so the other method would spend more than the estimate.
 
 Trials that were cut short are extended in favour of the other method. Each further step costs as much as the mean of the
@@ -72,7 +72,7 @@ def last_step_of(trials: Sequence[ReplayTrial], max_step: int | None) -> int | N
 
 
 class Paths:
-    """The paths of a job's trials to `last_step`.
+    """The trials of a job as another search method would train them (paths), at most to `last_step`.
 
     `all` has one path per trial, and `cut` is the number of trials that were extended. `last_step` must be above all `rungs`. `goal` is
     the score to reach.

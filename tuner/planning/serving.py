@@ -60,7 +60,7 @@ class ServedModel:
 
 
 def serving_cost(speed: ReplicaSpeed, price: Price, *, per_second: float, cold_start_s: float) -> ServingCost:
-    """Return what predictions cost in each of three ways to serve a model.
+    """Return what predictions cost if replicas of a model always run, if predictions are computed in batches, or if a replica scales to zero.
 
     The cost of scaling to zero assumes that requests arrive independently of each other, as a Poisson process. Each request pays for a
     replica until the request is answered or the next request arrives, if that is earlier. It also pays for a cold start if the replica

@@ -170,7 +170,7 @@ class Setting:
         return [self._run(simulate, factor, number) for number, factor in enumerate(self.factors(count))]
 
     def factors(self, count: int) -> list[float]:
-        """Return the factor by which steps take longer than expected, for each of `count` runs."""
+        """Return one factor for each of `count` runs: the duration of a step in this run, divided by the expected duration."""
         doubt = self.paces.evidence.doubt
         return [math.exp(doubt * NormalDist().inv_cdf((n + 0.5) / count)) for n in range(count)]
 

@@ -127,7 +127,7 @@ def saves_on_notice(notice_ns: int | None, step_ns: int, durable_ns: int) -> boo
 
 
 def _time_before_save_ns(notice_ns: int | None, durable_ns: int) -> int:
-    """Return the time for finishing a step between a notice and the preemption: the notice time minus the reaction and the save.
+    """Return how much time a notice leaves to finish a step: the notice time minus the time to notice it and the time of a save.
 
     The result is negative if the notice is too short for a save, or if no notice comes.
     """
@@ -135,9 +135,10 @@ def _time_before_save_ns(notice_ns: int | None, durable_ns: int) -> int:
 
 
 def daly_ns(stall_ns: int, mean_ns: int) -> int:
-    """Return the best training time between saves, in nanoseconds, by Daly's formula. `stall_ns` is δ, and `mean_ns` is M.
+    """Return the best training time between saves, in nanoseconds, by Daly's formula.
 
-    The formula is √(2δM)·(1 + ⅓√(δ/2M) + ⅑(δ/2M)) − δ, or M if δ is at least 2M.
+    `stall_ns` (δ) is how long a save stalls training. `mean_ns` (M) is the mean time between losses of unsaved work. The formula is
+    √(2δM)·(1 + ⅓√(δ/2M) + ⅑(δ/2M)) − δ, or M if δ is at least 2M.
 
     >>> round(daly_ns(5 * 60 * NS, 24 * HOUR_NS) / (60 * NS))  # minutes; Daly's figure 3
     117

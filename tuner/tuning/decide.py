@@ -436,8 +436,8 @@ def _next_to_run(state: State) -> TrialRecord | None:
     """Return the next trial to start or resume, or None if no trial may run.
 
     A waiting trial comes first. Among the waiting trials, those that a user promoted come first, then preempted ones, then the others,
-    each in the order of their numbers. A waiting trial is left out if its hold was refused (`State.skipped`), or if the finish reserve
-    does not allow it to resume.
+    each in the order of their numbers. A waiting trial is left out if its hold was refused (`State.skipped`), or if the money
+    that is kept back for the best trial (the finish reserve) does not allow it to resume.
 
     If no waiting trial may run, the scheduler promotes a trial. It promotes none in two cases: while a trial is skipped,
     because that trial waits for the money, and while a configuration that the user queued may start, because it comes first.

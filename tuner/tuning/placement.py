@@ -166,9 +166,9 @@ class PlacementRequest:
 
     @property
     def line_slope(self) -> Fraction:
-        """Return the slope of the line of uniform progress, as work per unit of time: C(0)/R(0), but at least `TIGHT` and at most 1.
+        """Return the slope of the line of uniform progress: all work divided by the time from the start to the deadline.
 
-        C(0)/R(0) is above 1 if the work was overestimated.
+        The slope is at least `TIGHT` and at most 1. Without this limit, it would be above 1 if the work was overestimated.
         """
         assert self.deadline is not None
         return min(Fraction(1), max(TIGHT, Fraction(self.work_ns, max(1, self.deadline - self.begun))))
@@ -356,12 +356,17 @@ class Schedule:
         return self.time_ns - self.left_ns
 
     def until_off_line_ns(self) -> int:
-        """Return the nanoseconds until an idle training falls behind the line of uniform progress, or 0 or less if it is already behind."""
+        """Return the nanoseconds until an idle training falls behind the line of uniform progress, or 0 or less if it is already behind.
+
+        The line is the progress of a training that works at an even pace and ends at the deadline.
+        """
         # The progress C(0) - C(t) is less than C(0)·t/R(0) if and only if C(t) > C(0)/R(0)·R(t).
         return self.time_ns - self.left_ns * self.line_slope.denominator // self.line_slope.numerator
 
     def until_on_line_ns(self, ahead_ns: int) -> int | None:
         """Return how long the training must work without interruption to be `ahead_ns` ahead of the line of uniform progress.
+
+        The line is the progress of a training that works at an even pace and ends at the deadline.
 
         Returns:
             Nanoseconds. 0 if the training is far enough ahead already. None if it never gets that far ahead.

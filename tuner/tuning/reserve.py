@@ -82,7 +82,8 @@ class Reserve:
     def may_continue(self, trial: TrialRecord) -> bool:
         """Return whether a waiting trial may resume: the budget pays for it up to its target step, or no other trial needs the money.
 
-        If the reserve is due (`is_due`) and there is a leader, the budget must pay for the trial up to its last step instead.
+        If the budget cannot pay for a typical new trial (`is_due`) and money is kept back for a leader, the budget must pay for the trial
+        up to its last step instead.
         """
         if self.leader is not None and self.is_due:
             return self.can_finish(trial)
@@ -91,7 +92,7 @@ class Reserve:
     def may_begin(self) -> bool:
         """Return whether a new trial may start: the budget pays for it up to the first rung, or no other trial needs the money.
 
-        It may not start if the reserve is due (`is_due`) and there is a leader.
+        It may not start if the budget cannot pay for a typical new trial (`is_due`) and money is kept back for a leader.
         """
         if self.leader is not None and self.is_due:
             return False
@@ -100,9 +101,9 @@ class Reserve:
 
     @property
     def new_step_s(self) -> float:
-        """Return the longest step time, in seconds, with which a new trial could reach its last step.
+        """Return the longest step time, in seconds, with which the rest of the budget could train a new trial to its last step.
 
-        The time that active trials need is subtracted first, but not the time of the leader: if the new trial becomes the best, the old
+        The needs of active trials are subtracted from the budget first, but not those of the leader: if the new trial becomes the best, the old
         leader need not finish.
         """
         free = self.left_ns - self._committed_ns(None, to_end=False) - _overhead_ns(self.state)
@@ -198,7 +199,8 @@ def _step_ns(
 def _length(state: State, since: int, until: int | None) -> float:
     """Return the mean duration of the steps after `since` up to `until`, divided by that of all steps so far. Return 1 without proxies.
 
-    In a stage of the proxies that no trial has reached, steps are assumed to take as long as in the stage before it.
+    Proxies are settings that make early steps cheaper. A stage is a range of steps with the same values of the proxies. In a stage that no
+    trial has reached, steps are assumed to take as long as in the stage before it.
     """
     if not state.stages or until is None or until <= since or not state.trained_ns:
         return 1.0

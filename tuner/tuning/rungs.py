@@ -1,10 +1,10 @@
 """The rungs of a job, the ranking of trials on each rung, and predictions of the final scores of paused trials.
 
 `outlooks` predicts from the trials that continued past the same rungs. From each rung to the next, a straight line is
-fitted to the scores of the trials that have a score at both. Its slope is drawn towards 1, like that of the sampler's lines for
-early scores. The residual variance and the uncertainty of the line add up from rung to rung. The prediction is a Student's t
-distribution, whose degrees of freedom depend on the number of trials. The predictions are not corrected for the bias that
-only the better trials continued.
+fitted to the scores of the trials that have a score at both. Its slope is drawn towards 1, as in the lines with
+which the sampler predicts final scores from early ones. The residual variance and the uncertainty of the line add up from
+rung to rung. The prediction is a Student's t distribution, whose degrees of freedom depend on the
+number of trials. The predictions are not corrected for the bias that only the better trials continued.
 """
 
 import math

@@ -133,7 +133,7 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
 
 
 def _feasible_first(state: State) -> tuple[bool, ...]:
-    """Return (True, False): a caller that looks for a trial to promote considers all feasible trials (True) before the infeasible ones.
+    """Return the order in which to look for a trial to promote: (True, False), first among feasible trials, then among infeasible ones.
 
     Without constraints, all trials are feasible, so return (True,).
     """
@@ -159,8 +159,8 @@ def earned(
 ) -> TrialRecord | None:
     """Return the trial that has earned its promotion next, highest rung first, or None. The running trial `also` counts as waiting.
 
-    If the finish reserve is due, return the leader. If the leader cannot be promoted and there are forecasts, return the trial with the
-    best forecast among those that the budget can still finish.
+    If the rest of the budget cannot pay for a typical new trial (`Reserve.is_due`), return the best trial, the leader. If the leader cannot
+    be promoted and there are forecasts, return the trial with the best forecast among those that the budget can still finish.
     """
     reserve = Reserve.of(state)
     if reserve is not None and reserve.is_due:

@@ -41,8 +41,9 @@ def after_report(state: State, event: Reported) -> Ending | None:
 def lead(state: State, trial: TrialRecord, value: float) -> float:
     """Make the trial the leader (the best trial) if its value has the best score so far. Return the score of the value.
 
-    If the job has proxies, only scores of the highest stage (see `Fidelity.stage`) that any trial has reached are compared. A trial with a
-    lower violation of the constraints is better, regardless of the scores.
+    If the job has proxies (settings that make early steps cheaper), a stage is a range of steps with the same values of the proxies. Only
+    trials in the highest stage that any trial has reached are compared. Of these, a trial with a lower violation of the constraints is
+    better, regardless of the scores.
     """
     score, stage = state.spec.objective.score(value), state.spec.fidelity.stage(trial.steps)
     best = (state.leader_stage, -state.leader_violation, state.leader_score)

@@ -176,7 +176,7 @@ def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> 
 def _worst(evidence: JobEvidence, step: int, last: int) -> list[Curve]:
     """Return the trials that were trained to `last` although a comparison at `step` would have stopped them.
 
-    The comparison would have continued only the best 1/η of the trials.
+    The comparison would have continued only the best 1/η of the trials, where η is the reduction factor of the job.
     """
     scored = [
         (point.score, n, curve)

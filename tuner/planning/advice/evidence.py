@@ -114,7 +114,10 @@ class JobEvidence:
 
     @cached_property
     def size(self) -> MeasuredSize | None:
-        """The measured scaling of the job's number of GPUs or processes. None if it was not measured, or is the smallest measured number."""
+        """The measured efficiency of trials with as many GPUs or processes as this job's trials have.
+
+        None if it was not measured. None also for the smallest measured number, with which the others are compared.
+        """
         size = self.spec.resources
         larger = (each for each in self.sizes[1:] if each.resources.nodes == size.nodes)
         return next((each for each in larger if each.devices == devices(size)), None)
@@ -141,7 +144,7 @@ class JobEvidence:
         return self.offer.rate(changed)
 
     def neighbours(self, fits: Callable[[Listing], bool]) -> list[Listing]:
-        """Return cheaper machines than `home`, in its cloud and zone, that have room for one of the job's trials. The cheapest comes first.
+        """Return machines that are cheaper than the job's, in the same cloud and zone, with room for one of its trials. The cheapest comes first.
 
         Machines for which `fits` returns false are omitted.
         """

@@ -59,7 +59,7 @@ CAVEATS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeOptimum:
-    """The model size and the number of tokens with the smallest loss for a number of FLOPs, by one law."""
+    """The model size and the number of tokens with the smallest loss for a number of FLOPs, by one scaling law."""
 
     law: str
     parameters: int
@@ -78,7 +78,7 @@ def optimum(law: Law, flops: float) -> ComputeOptimum:
 
 
 def optima(flops: float) -> list[ComputeOptimum]:
-    """Return the best model size and number of tokens for a number of FLOPs, by each law. The recommended law comes first."""
+    """Return the best model size and number of tokens for a number of FLOPs, by each scaling law. The recommended law comes first."""
     parameters = (flops / (6 * TOKENS_PER_PARAMETER)) ** 0.5
     name = "twenty tokens per parameter (approaches 1 and 2)"
     by_rule = _optimum(name, parameters, TOKENS_PER_PARAMETER * parameters, None)
@@ -346,7 +346,10 @@ def ownership_view(question: OwnershipQuestion, catalogue: Catalogue) -> Ownersh
     if question.cloud is not None:
         return compare(question.owned, question.cloud)
     if question.accelerator is None:
-        raise Invalid.at("/ownership/cloud_usd_per_hour", "give the price in the cloud, or an accelerator")
+        raise Invalid.at(
+            "/ownership/cloud_usd_per_hour",
+            "the price of a similar machine in the cloud is missing; give it, or give an accelerator",
+        )
     pointer = "/ownership/accelerator"
     enough = [
         listing

@@ -62,9 +62,10 @@ class CurveGP:
         self._weights = cho_solve((self._chol, True), data.y - self._mean, check_finite=False)
 
     def predict(self, x: Floats, t: float, trial: Ints) -> tuple[Floats, Floats]:
-        """Return the mean and the standard deviation (without noise) of the scores at the step whose logarithm is `t`, each of shape (n,).
+        """Return the mean and the standard deviation (without noise) of the scores of `x` at the step whose logarithm is `t`, each of shape (n,).
 
         Args:
+            x: Features of one configuration per row.
             trial: The number of the trial of each row of `x`. Shape (1,) if all rows have the same trial.
         """
         k = self._kernel(x, np.array([t]), trial)
@@ -120,7 +121,11 @@ class CurveGP:
 
 
 def log_expected_improvement(u: Floats) -> Floats:
-    """Return log(u·Φ(u) + φ(u)). It is accurate even for u far below zero, where the terms cancel (Ament et al., arXiv:2310.20708)."""
+    """Return the logarithm of the expected improvement in standard deviations: log(u·Φ(u) + φ(u)).
+
+    `u` is the predicted mean minus the best score so far, in standard deviations of the prediction. The result is accurate even for u far below
+    zero, where the terms cancel (Ament et al., arXiv:2310.20708).
+    """
     log_density = -0.5 * u * u - 0.5 * np.log(2 * np.pi)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log(u * np.exp(log_ndtr(u)) + np.exp(log_density))

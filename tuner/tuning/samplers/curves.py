@@ -127,7 +127,7 @@ class LevelScores:
         return np.asarray(self._table[column][rows], dtype=np.float64)
 
     def step_seconds(self) -> tuple[Floats, Floats]:
-        """Return the features and the mean step time in seconds of the trials with measured steps."""
+        """Return, for the trials with measured steps, the features of their configurations and their mean step times in seconds."""
         trials = self._trials
         timed = trials[(trials["trained_ns"] > 0) & (trials["steps"] > 0)]
         return timed["features"], timed["trained_ns"] / timed["steps"] / NS

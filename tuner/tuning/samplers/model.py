@@ -48,7 +48,7 @@ FORECASTS = 400  # the largest number of trials with a forecast: the best by the
 
 @dataclass(slots=True)
 class _Model:
-    """The fitted model, as of `reports_seen` reports."""
+    """The model, fitted when the sampler had received `reports_seen` scores and failures."""
 
     reports_seen: int
     gp: "CurveGP"

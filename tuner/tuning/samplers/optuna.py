@@ -59,7 +59,7 @@ class RungStorage(InMemoryStorage):
         self._ranks[number] = rank
 
     def end(self, number: int, *, failed: bool) -> None:
-        """Record in a trial's rank that the trial has ended. If it failed, remove its rank."""
+        """Record that trial `number` of the study has ended. A failed trial loses its rank, which `rank` set."""
         rank = self._ranks.pop(number, None)
         if rank is not None and not failed:
             self._ranks[number] = (rank[0], True, *rank[2:])
