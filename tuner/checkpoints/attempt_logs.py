@@ -1,4 +1,4 @@
-"""The output of user code, stored next to its checkpoints in one file per attempt.
+"""The output of user code, stored next to the trial's checkpoints in one file for each node of an attempt.
 
 Layout: `<storage>/<project>/<job>/<trial>/logs/a<attempt>.log`. This is the log of node 0. Every other
 node of the attempt writes `a<attempt>-node<number>.log`. A log begins with a line of JSON that gives the number of bytes printed. The

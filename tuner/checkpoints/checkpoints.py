@@ -108,8 +108,9 @@ class CheckpointStore:
             attempt: The number of the attempt that saved the checkpoint.
             step: The last finished step.
             source: The directory with the files.
-            part: See `CheckpointId.part`.
-            part_ns: See `PartOfStep.trained_ns`. Used if `part` is not 0.
+            part: 0 if the checkpoint was saved after `step`. If it was saved in the middle of the next step, the number of that save within
+                the attempt, from 1.
+            part_ns: How long the next step was trained before such a save, in nanoseconds. Not used if `part` is 0.
 
         Raises:
             FileNotFoundError: `source` has no files.
@@ -470,9 +471,9 @@ class CheckpointArchive(SegmentedFile):
     def __init__(
         self, storage: Storage, place: tuple[str, ...], manifest: Mapping[str, Any], data: bytes
     ) -> None:
-        """Compute the layout of the tar file.
+        """Prepare to read a checkpoint as a tar file. The content of its files is read only when the tar file is read.
 
-        `place` is the checkpoint's directory, and `data` is the stored manifest.
+        `place` is the path of the checkpoint's directory. `data` is the content of the manifest file, and `manifest` is that content, parsed.
         """
         #: The checkpoint's files in the order of its manifest.
         self.files = [_stored_file(storage, place, file) for file in manifest["files"]]

@@ -74,7 +74,8 @@ class ChunkWriter:
 
         Args:
             named: The chunks to keep.
-            among: The names in the trial's directory. Directories of later attempts and other names are skipped.
+            among: The names of all files and directories in the trial's directory. Only directories with chunks of this or an earlier
+                attempt are cleaned.
         """
         kept = set(named)
         for folder in among:

@@ -48,7 +48,7 @@ def upload_options(url: str, environ: Mapping[str, str]) -> dict[str, Any]:
             drivers and workers.
 
     Raises:
-        ValueError: The class or the tags are not valid for this storage. The text names the variable.
+        ValueError: The class or the tags are not valid for this storage. The message names the variable.
     """
     kind = _kind(url)
     wanted, tags = environ.get("TUNER_STORAGE_CLASS", ""), _tags(environ.get("TUNER_STORAGE_TAGS", ""))
@@ -90,8 +90,8 @@ def _tags(text: str) -> dict[str, str]:
 class Storage:
     """Reads and writes directories of files under one root, which is given as a URL.
 
-    In each directory, a given file is written after all others. A reader that first checks for this last file sees the whole
-    directory or nothing.
+    When a directory is stored, a file that the caller chooses is written after all others. A reader that first checks for this file
+    sees the whole directory or nothing.
     """
 
     def __init__(self, url: str) -> None:
@@ -258,7 +258,7 @@ class Storage:
         self._fs.rm_file(self.path(PROBES, name))
 
     def _check_size(self, target: str, given: int) -> None:
-        """Raise OSError if the stored file does not have the size of the written data."""
+        """Raise OSError if the stored file `target` does not have `given` bytes, the size of the data that was written to it."""
         stored = int(self._fs.info(target)["size"])
         if stored != given:
             raise OSError(f"{target} has {stored} of the {given} bytes that were written")

@@ -1,1 +1,1 @@
-"""Run one job under Ray Tune: turn Tune's hooks into events of the loop, and the loop's commands into calls of Ray actors."""
+"""Run one job under Ray Tune: turn Tune's calls of its hooks into events of the job's loop, and the loop's commands into calls of Ray actors."""

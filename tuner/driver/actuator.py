@@ -103,7 +103,7 @@ class Actuator:
             send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
 
     def ended(self, trial: str, attempt: int) -> None:
-        """Forget an attempt that has ended or will never begin. Do not forget a later attempt of the same trial."""
+        """Forget an attempt that has ended or will never begin. A later attempt of the same trial is kept."""
         if self._actors.get(trial, (0,))[0] == attempt:
             del self._actors[trial]
         if trial in self._waiting and self._waiting[trial].attempt == attempt:
@@ -121,7 +121,7 @@ class Actuator:
 
 
 def actor_sender(actor: Any) -> Send:
-    """Return a function that sends messages to an actor without waiting. It does not report if the actor is dead."""
+    """Return a function that sends messages to an actor without waiting. If the actor is dead, the function does not notice it."""
 
     def send(message: Mapping[str, Any]) -> None:
         actor.order.options(name=task_name(message)).remote(dict(message))
@@ -259,7 +259,7 @@ class MemoryLimit:
         self._known: int | None = None
 
     def __call__(self) -> int | None:
-        """Return the memory that the trial may use on the node with the most memory for it, in bytes. Return None if it fits on no node."""
+        """Return the memory that the trial may use, in bytes, on the node where it may use the most. Return None if it fits on no node."""
         now = self._clock()
         if self._asked_at is None or now - self._asked_at >= FRESH_S:
             self._asked_at = now

@@ -72,7 +72,7 @@ class ExportRun:
                 return
 
     def _kinds(self) -> list[Offer]:
-        """Return the offers of the job: on-demand offers before spot offers, and the cheapest first within each market."""
+        """Return the offers of the job, in the order in which the export tries them: on demand before spot, and the cheapest first."""
         size = self.row.spec.resources
         return sorted(
             self.row.offers,
@@ -118,7 +118,7 @@ class ExportRun:
             self._end(result, used)
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
-        """Return the arguments of `tuner.worker.export.export`."""
+        """Return the arguments with which the actor calls `tuner.worker.export.export`. The export must end within `limit_ns` nanoseconds."""
         spec, size, export = self.row.spec, self.row.spec.resources, self.export
         with self.database.read() as db:
             trial = answers.trial(db, self.row.id, spec.objective.mode, export.trial)

@@ -223,8 +223,8 @@ class HoldService:
         """Place the first hold of an attempt, for the first of `places` (offers with their rates) that the budget can pay for.
 
         Returns:
-            The place, the length of the lease in nanoseconds and the hold, or None if the budget allows none of the
-            places.
+            The place, the length of the lease in nanoseconds and the cost that is held for it, or None if the budget allows none of
+            the places.
         """
         for place in places:
             lease = self._affordable(tx.allowance(request.at).left, place.rate, request)
@@ -299,7 +299,7 @@ class HoldService:
 
         Args:
             tx: The transaction.
-            lease: The attempt's money.
+            lease: The hold, the lease and the meter readings of the attempt.
             lost_ns: The part of the training time that counts as lost, in nanoseconds. Training that is
                 already posted is moved from `train` to `lost`.
             at: The time of the ledger entries.

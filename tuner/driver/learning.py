@@ -40,7 +40,7 @@ class Learner:
     ) -> ev.Suggested | ev.Predicted:
         """Carry out a command of `decide` that needs the sampler, and return the resulting event.
 
-        The duration of a suggestion is stored in `suggestion_ns`.
+        If the command is `Suggest`, store in the attribute `suggestion_ns` how long the answer took.
         """
         if isinstance(order, do.Predict):
             return self.advise(state, order.trial, clock.now())

@@ -220,9 +220,9 @@ class Loop:
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts (trial and number) whose worker has been silent for too long.
 
-        A worker sends a heartbeat every second. Only while it stores its last checkpoint may it be silent, at most until its
-        lease ends. So an attempt is overdue once nothing has come until `SILENT_NS` after the end of its lease. If the worker
-        was ordered to stop, or is on a wrong machine, the attempt is overdue after `SILENT_NS` of silence.
+        A worker sends a heartbeat every second. While it stores its last checkpoint, it may be silent until its lease ends. So an
+        attempt is overdue if `SILENT_NS` have passed both since its lease ended and since the worker's last message. If the worker was
+        ordered to stop, or is on a wrong machine, the attempt is overdue after `SILENT_NS` without a message.
         """
         now, overdue = self._clock.elapsed_ns(), []
         for lease in self.leases.values():

@@ -81,7 +81,7 @@ class MachineCheck:
         return "stays" if hold_service.reprice(tx, lease, place, at) else "refused"
 
     def _rate(self, offers: Sequence[Offer]) -> Rate:
-        """Return the rate of a trial whose nodes are on machines of these offers, one offer for each node that is known."""
+        """Return the rate of a trial whose known nodes are on machines of these offers. Each other node counts as the most expensive of them."""
         rates = [offer.rate(self.wanted.on_one_node) for offer in offers]
         if len(set(rates)) == 1:
             return offers[0].rate(self.wanted)

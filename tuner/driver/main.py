@@ -362,7 +362,10 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
 
     def may_continue() -> bool:
-        """Return whether the job should still begin. Also record for the heartbeat that the driver makes progress."""
+        """Return whether the job should still begin: no pause or cancel was requested, its wall clock has time left, and its window is open.
+
+        Also note that the driver makes progress, because heartbeats are recorded only while it does.
+        """
         heartbeat.turns()
         window = row.spec.window
         return context.may_begin() and (window is None or window.is_open(Instant(time.time_ns())))

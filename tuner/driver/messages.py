@@ -170,7 +170,7 @@ class WorkerMessage:
 
 
 def _text(value: T) -> T:
-    """Return a value of user code for the record: in a string, characters that the database does not accept are replaced."""
+    """Replace the characters of a string from user code that the database does not accept. Return any other value unchanged."""
     return storable(value) if isinstance(value, str) else value  # type: ignore[return-value]
 
 

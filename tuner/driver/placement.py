@@ -141,8 +141,9 @@ class CheapestFree:
     """Placement on the cheapest offer that has room for another trial of the job.
 
     Machines that the autoscaler may start count as room. If no offer has room, the cheapest offer is chosen, and the attempt waits.
-    An attempt waits up to `OFFER_WAIT_NS` before it may move to another offer. While the autoscaler has yet to start the machine, the
-    limit is the longer of `OFFER_WAIT_NS` and `coming_ns`.
+    An attempt waits for a machine of its offer up to `OFFER_WAIT_NS` before it may move to another offer. If the autoscaler has yet to
+    start the machine, the attempt waits up to `coming_ns` instead, if that is longer. If the job's other trials take all the room of
+    the offer, the attempt may move at once.
     """
 
     def __init__(self, places: AllowedPlaces, *, coming_ns: int = OFFER_WAIT_NS) -> None:

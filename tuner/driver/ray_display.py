@@ -56,7 +56,7 @@ class WorkerActivity:
 
 @dataclass(frozen=True, slots=True)
 class JobSpend:
-    """The job's money according to the ledger."""
+    """The spend and the budget of a job, and the spend of some of its trials, according to the ledger."""
 
     metadata: Mapping[str, str]  #: The job's spend and budget, as texts for the metadata of the Ray Job.
     posted: Mapping[str, Money]  #: The posted spend of each requested trial.

@@ -15,25 +15,25 @@ from tuner.worker.self_test import SelfTestActorLost, Verdict, self_test
 
 
 class Tester:
-    """The actor that runs the self-test."""
+    """The Ray actor that runs the restore self-test of a job's trainable."""
 
     def ready(self) -> None:
         """Do nothing. Ray completes the call once the actor has a machine."""
 
     def run(self, order: dict[str, Any]) -> tuple[Verdict, int]:
-        """Run the self-test. Return the verdict, and the age of this process in nanoseconds, for the bill."""
+        """Run the self-test with the arguments `order`. Return the verdict, and the age of this process in nanoseconds, for the bill."""
         hide_unrequested_gpus()
         return self_test(**order), time.monotonic_ns() - STARTED_NS
 
 
 class Exporting:
-    """The actor that runs an export."""
+    """The Ray actor that runs an export of a trial's checkpoint."""
 
     def ready(self) -> None:
         """Do nothing. Ray completes the call once the actor has a machine."""
 
     def run(self, order: dict[str, Any]) -> tuple[ExportResult, int]:
-        """Run the export. Return the result, and the age of this process in nanoseconds, for the bill."""
+        """Run the export with the arguments `order`. Return the result, and the age of this process in nanoseconds, for the bill."""
         hide_unrequested_gpus()
         return export(**order), time.monotonic_ns() - STARTED_NS
 
@@ -98,7 +98,7 @@ class SelfTestActor(PaidActor):
     work = Tester
 
     def verdict(self) -> Verdict:
-        """Return the verdict of a test that has ended."""
+        """Return the verdict of the restore self-test. Call this only after `answered` has returned True."""
         return self.answer()  # type: ignore[no-any-return]
 
 
@@ -106,7 +106,7 @@ class ExportActor(PaidActor):
     work = Exporting
 
     def result(self) -> ExportResult:
-        """Return the result of an export that has ended."""
+        """Return the result of the export. Call this only after `answered` has returned True."""
         return self.answer()  # type: ignore[no-any-return]
 
 

@@ -52,7 +52,7 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True)
 class SpotEligibility:
-    """Decide whether one job may use spot machines, with a self-test if the result is not known yet."""
+    """Decide whether one job may use spot machines: run the restore self-test of its trainable, unless the result is known already."""
 
     database: Database
     row: JobRow
@@ -74,9 +74,9 @@ class SpotEligibility:
     def refusal(self, *, died_at: Instant | None) -> str | None:
         """Return None if this job may run. If its trainable fails the self-test, return why the job may not run.
 
-        If a failed test may pass another time, the job runs on its on-demand offers only, if it has any. If `may_continue` returns
-        False, the test is abandoned and the result is None. A job that has had an attempt has passed the test before, so it is not
-        tested again, even if its code has changed since.
+        If a failed test may pass another time, the job runs on its on-demand offers only, if it has any. If the job should not begin
+        after all (`may_continue` returns False), the test is abandoned and the result is None. A job that has had an attempt has
+        passed the test before, so it is not tested again, even if its code has changed since.
 
         Args:
             died_at: When the previous driver is known to have stopped. The holds that it left open are billed until then. None means now.
@@ -108,8 +108,8 @@ class SpotEligibility:
     def _note(self, result: SelfTestRow) -> None:
         """Store a self-test result under the digest of the code, for the drivers of later jobs.
 
-        Also store it for the service, under the digest `seen` that the service computed. When a job with this code is submitted, the
-        service computes the same digest and finds the result.
+        Also store it under the digest that the service computed when this job was submitted (`seen`). When a later job with the same
+        code is submitted, the service computes that digest again and finds the result.
         """
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, result)
@@ -145,7 +145,7 @@ class SpotEligibility:
     # The test
 
     def _tested(self, died_at: Instant | None) -> Verdict | None:
-        """Run the test, and repeat it if its machine is lost. Return None if `may_continue` has returned False."""
+        """Run the test, and repeat it if its machine is lost. Return None if the job should not begin after all (`may_continue` returned False)."""
         with self.database.write("gate.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             now = _now()
@@ -167,7 +167,7 @@ class SpotEligibility:
     def _test(self, number: int) -> Verdict | None:
         """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing.
 
-        Return None if `may_continue` has returned False. `number` counts the tries of this driver, from 1.
+        Return None if the job should not begin after all (`may_continue` returned False). `number` counts the tries of this driver, from 1.
         """
         size = self.row.spec.resources
         # Offers with an existing machine come first, and on-demand ones before spot ones. Otherwise the cheapest offer comes first.
@@ -194,7 +194,7 @@ class SpotEligibility:
         """Place a hold (reserve money) for the test, run the test on a `SelfTestActor` that has a machine, and settle
         the hold.
 
-        Return None if `may_continue` has returned False.
+        Return None if the job should not begin after all (`may_continue` returned False).
         """
         name = hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(self.row.spec.resources.on_one_node)
@@ -222,7 +222,7 @@ class SpotEligibility:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
     def _order(self, limit_ns: int) -> dict[str, Any]:
-        """Return the arguments of the self-test, which must end within `limit_ns` nanoseconds."""
+        """Return the arguments with which the actor runs the restore self-test. The test must end within `limit_ns` nanoseconds."""
         spec, size = self.row.spec, self.row.spec.resources
         with self.database.read() as db:
             teacher = teacher_of(db, self.row, self.storage)
@@ -243,9 +243,10 @@ class SpotEligibility:
         }
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Wait up to `within_s` seconds until `done` returns True. Return False after that time, or if `may_continue` returns False.
+        """Wait up to `within_s` seconds until `done` returns True, and return whether it did.
 
-        The argument of `done` is how long one call may wait, in seconds.
+        Return False at once if the job should not begin after all (`may_continue` returns False). The argument of `done` is how long
+        one call may wait, in seconds.
         """
         deadline = time.monotonic() + within_s
         while self.may_continue():

@@ -33,7 +33,7 @@ def snapshot(
     Args:
         state: The state of the job.
         name: The trial.
-        leases: The money of the current attempts, by trial.
+        leases: The holds, leases and meter readings of the current attempts, by trial.
         saved: The step of the newest checkpoint, by trial.
         pace: The durations seen so far.
         now: The time on a monotonic clock.

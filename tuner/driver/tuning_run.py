@@ -243,7 +243,11 @@ def worker_class(spec: JobSpec) -> type[tune.Trainable]:
 
 
 def start_actors_without_tune() -> None:
-    """If a trainable has an attribute `actor`, have Tune start this actor class instead of the trainable itself."""
+    """Change Ray Tune in this process, so that it starts workers as Ray actors whose class does not import Tune.
+
+    Tune usually starts a trainable's own class as the actor. After this call, it starts the class in the trainable's attribute `actor`,
+    if the trainable has this attribute.
+    """
     remote_class = _ActorClassCache.get
 
     def get(cache: _ActorClassCache, trainable: type) -> Any:
@@ -253,7 +257,10 @@ def start_actors_without_tune() -> None:
 
 
 def send_without_tune() -> None:
-    """Have Ray leave out two objects that Tune adds to each worker's arguments. Workers do not use them and would import Tune to load them."""
+    """Register serializers in this process, so that Ray sends empty values for two objects that Tune adds to each worker's arguments.
+
+    Workers do not use these objects, and would import Tune to load them.
+    """
     register_serializer(_TrialInfo, serializer=lambda _: (), deserializer=dict)
     register_serializer(StorageContext, serializer=lambda _: (), deserializer=tuple)
 

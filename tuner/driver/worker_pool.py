@@ -199,7 +199,10 @@ class WorkerPool:
     # Every turn of Tune's loop
 
     def turn(self, tune: Any) -> Trial | None:
-        """Do the periodic work: kill silent workers, move waiting attempts and cancel requests. Return the oldest requested worker.
+        """Do the periodic work, and return the oldest requested worker, or None if none is requested.
+
+        Kill silent workers, end cancelled attempts, move waiting attempts to other offers, and cancel the requested workers that are
+        not needed any more.
 
         Args:
             tune: Tune's controller.

@@ -251,7 +251,7 @@ class Worker:
     """
 
     def __init__(self, config: dict[str, Any], storage: object = None) -> None:
-        """Start the supervisor, and the actors on the other nodes. Tune passes `storage`, which is not used."""
+        """Create the worker, with its supervisor and the actors on its other nodes. Tune passes `storage`, which is not used."""
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._others = OtherActors(_start_node_workers(config))

@@ -196,7 +196,7 @@ class RunningAttempt:
             self.outage_ns += ns
 
     def waited_for_data(self, waits: bool) -> None:
-        """Record whether the child waits for a dataset, according to the newest line of the `ReadLog`.
+        """Record whether the child waits for a dataset. Call this when a dataset reader of the child has added a line to the `ReadLog`.
 
         Before the first report, the time for which the child waits counts as setup and not as hanging. When a line arrives, the time since
         the line before it counts, because some file systems report bytes only every few seconds. A stalled download adds no line, so
@@ -277,7 +277,7 @@ class RunningAttempt:
         )
 
     def note_question(self, message: AskMessage) -> None:
-        """Note a question of the child in the middle of a step.
+        """Note that the child has asked, in the middle of a step, whether to save now.
 
         Raises:
             InvalidMessage: The child still waits for the reply to an earlier message.
@@ -326,8 +326,8 @@ class RunningAttempt:
         """Return the steps whose checkpoints must not be deleted, however old they are, once a checkpoint of `step` is stored.
 
         These are the step of the best checkpoint, the step from which the trial would resume if its driver died now, and
-        the steps in `spared`. The new checkpoint may be the best one, unless it is from the middle of the next step (`part`
-        is not 0). If scores are equal, the earliest step is the best, as in the job's results.
+        older steps (`spared`) while it is not known which of them is the best. The new checkpoint may be the best one, unless it is
+        from the middle of the next step (`part` is not 0). If scores are equal, the earliest step is the best, as in the job's results.
         """
         score = None if part else self.scores.get(step)
         if score is not None and (self.best is None or (score, -step) > (self.best[0], -self.best[1])):
@@ -356,8 +356,8 @@ class RunningAttempt:
     def need_ns(self) -> int:
         """Return by how many nanoseconds the lease is too short for the next step and a save, or 0 if it is long enough.
 
-        Return 0 as well while no step has been measured. If the child asks in the middle of a step, the lease must last until it has
-        asked again and has saved.
+        Return 0 as well while no step has been measured. If the child asks in the middle of a step whether to save, the lease must
+        last until the child has asked again and has saved.
         """
         if self.asks:
             return max(0, 2 * self.ask_gap_ns + 2 * self.saves.durable_ns + MARGIN_NS - self.left_ns())
@@ -394,7 +394,7 @@ class RunningAttempt:
         self.unpublished += 1
 
     def answer(self) -> Reply | None:
-        """Return the reply to the report or question that waits for one, or None if the child has to wait longer.
+        """Return the reply to the child's report, or to its question whether to save in the middle of a step, or None if no reply is due.
 
         The state of the job's best step is always stored. If saving each step is cheap, that state is
         saved at once. Otherwise the child keeps a copy of it in memory, and writes the copy to a checkpoint
@@ -418,7 +418,9 @@ class RunningAttempt:
         return Reply(stop=False, save=False, keep=self.improved, flush=flush and not self.saving)
 
     def _answer_in_step(self, *, flush: bool) -> Reply | None:
-        """Return the reply to a question in the middle of a step, or None if the child waits for a longer lease.
+        """Return the reply to the question whether to save in the middle of a step, or None if the child waits for a longer lease.
+
+        `flush` says whether the child has a copy of its best state in memory, which it should write to a checkpoint.
 
         If the lease ends soon, the child first waits for its renewal. If the lease is not renewed, the child saves and stops while there is
         still time for a save.
@@ -478,7 +480,7 @@ class RunningAttempt:
         return step, 0
 
     def _answered_in_step(self, step: int, reply: Reply) -> Position:
-        """Note the reply to a question in the middle of a step.
+        """Note the reply to the question whether to save in the middle of a step.
 
         Return the position of the state that the child was ordered to save, or that of the last finished step without such an order. For
         a save, also note how long the step was trained. The time for which the child waited for the reply does not count.

@@ -1,7 +1,7 @@
-"""Export a checkpoint under a lease.
+"""Export the model of a checkpoint to files in several formats, under a lease.
 
 The export runs as an attempt of a supervisor of its own, like the restore self-test. The attempt has the export's id in place of a
-trial's. Each variant is one step of the attempt, and the files of the variant are the checkpoint of that step.
+trial's. Each variant (the file of one format) is one step of the attempt, and its files are stored as the checkpoint of that step.
 """
 
 import json
@@ -54,19 +54,19 @@ def export(
     limit_s: float,
     resources: Mapping[str, float],
 ) -> ExportResult:
-    """Run an export, and return its result. This blocks for up to `limit_s` plus a few seconds.
+    """Export a trial's checkpoint, and return the result. This blocks for up to `limit_s` plus a few seconds.
 
     Args:
         export: The export's id.
         entry: The trainable, `module:attribute`.
-        package: The package of the trainable, as `Stored.message` returns it, or None.
+        package: What is needed to load the package of the trainable. None if the trainable does not come from a package.
         storage: The URL of the storage with the checkpoint, to which the files are written.
         trial: The trial whose checkpoint is exported.
         step: The step of the checkpoint.
         attempt: The attempt that saved the checkpoint.
-        wanted: The configuration of `run_export`, without `checkpoint`.
+        wanted: What to export and how to measure it: the keys `config`, `formats`, `mode`, `max_drop` and `threads`.
         limit_s: How many seconds the download of the checkpoint and the attempt may take together.
-        resources: The numbers of CPUs and GPUs.
+        resources: The numbers of CPUs and GPUs that the export may use.
     """
     began, formats = time.monotonic(), len(wanted["formats"])
     store = CheckpointStore(storage, project, job)

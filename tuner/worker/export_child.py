@@ -12,13 +12,14 @@ from tuner.training.exporting import Exporter, ExportFailed, export_function
 
 
 def run_export(channel: Channel) -> None:
-    """Export the variants that the attempt's configuration lists. Exceptions of user code propagate.
+    """Export the model of a checkpoint to each format that the attempt's configuration lists. Exceptions of user code propagate.
 
     The configuration has the keys `config` (the trial's configuration), `checkpoint` (the directory of the checkpoint), `formats`,
-    `mode`, `max_drop` and `threads`.
+    `mode` (whether a higher or a lower metric is better), `max_drop` (by how much the metric may get worse) and `threads` (how
+    many threads the measurements use).
 
-    Each variant is a step. Its files, and its figures as JSON, are saved as the checkpoint of that step, so a variant that is finished
-    is kept if a later one kills the process.
+    Each format gives one variant, which is one step. Its file, and its measurements as JSON, are saved as the checkpoint of that step,
+    so a variant that is finished is kept if a later one kills the process.
     """
     wanted, staging = channel.begin.config, Path(channel.begin.staging)
     work = staging / "work"

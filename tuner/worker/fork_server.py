@@ -100,7 +100,8 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
     """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
     If user code cannot be imported, the child will report the error. If user code started threads or used CUDA, children could not be
-    forked safely, so the server restarts itself without the trainable, and imports only those modules of `COSTLY` that were imported before.
+    forked safely, so the server restarts itself without the trainable. It then imports only the slow libraries (`COSTLY`) that it had
+    imported before.
     """
     module, before = entry.partition(":")[0], set(sys.modules)
     # whether preparing the data has started threads outside Python, such as those of OpenMP

@@ -29,7 +29,7 @@ class LogPump:
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
-        """Create the pipe and start both threads. `order` is the order that began the attempt."""
+        """Create the pipe for the child's output, and start both threads. `order` is the order that began the attempt."""
         self._order = order
         self._read, self.write_fd = os.pipe()
         self._lock = threading.Lock()

@@ -101,7 +101,7 @@ class ReadLog:
     """The file to which `tuner.training.dataset` appends a line about what it has read. All processes of user code write to it."""
 
     def __init__(self, home: Path) -> None:
-        """Create the file in a worker's directory."""
+        """Create the file in `home`, the worker's directory."""
         self._file = (home / READS).open("w+b", buffering=0)
         self._taken = 0
 

@@ -152,7 +152,7 @@ class _Runs:
         """Run the objective with these values.
 
         Whenever a run suggests a new set of parameters, run the objective again with one parameter changed at a time, to each of its
-        `_few_values`.
+        values. A parameter with many possible values is not changed.
         """
         queue = [values]
         for chosen in queue:  # the list grows during the loop
@@ -249,7 +249,7 @@ def _compare(space: Space, run: _Run) -> None:
 
 
 def _is_part(values: Config, chosen: Mapping[str, Value]) -> bool:
-    """Return whether a run with the values `chosen` would repeat an earlier run, which used `values`."""
+    """Return whether all `values` of an earlier run are among `chosen`, so that a run with `chosen` would only repeat it."""
     return all(name in chosen and same(chosen[name], value) for name, value in values.items())
 
 

@@ -60,7 +60,8 @@ def run(config: Mapping[str, Any]) -> None:
     """Run the program of a job until it ends, or until the service ends the attempt.
 
     Args:
-        config: `command`, `metrics_pattern`, `steps` and `values`, as `JobSpec.begin_config` returns them.
+        config: The `command`; `metrics_pattern`, a regular expression for lines of its output, or None if it writes metrics to a file;
+            `steps`, the number of steps, or None; and `values`, the values of the trial's parameters and the job's constants.
     """
     channel = current()
     assert channel is not None
@@ -210,7 +211,7 @@ class Program:
     # Metrics
 
     def _take_output(self, wait_s: float) -> None:
-        """Copy the program's output to this process's output. Wait up to `wait_s` seconds for the first of it."""
+        """Copy the program's output to this process's output. If it has printed nothing new, wait up to `wait_s` seconds for output."""
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         for _ in range(MAX_READS):
@@ -235,7 +236,8 @@ class Program:
     def _report_new(self, *, last: bool) -> None:
         """Report the steps that the program has finished since the last call. Stop the program with SIGSTOP meanwhile.
 
-        Do nothing on ranks other than 0. Their programs continue until they wait for the program of rank 0.
+        `last` says whether the program has ended, so that its last line counts even if the line is not complete. Do nothing on ranks
+        other than 0. Their programs continue until they wait for the program of rank 0.
         """
         if not self._is_first_rank:
             return
@@ -272,7 +274,7 @@ class Program:
         """Return what the program has appended to its metrics file after the lines that were already read.
 
         Raises:
-            ProgramFailed: The program has not only appended to the file, so steps may be lost.
+            ProgramFailed: The program removed, replaced or shortened the file, or changed lines that were read, so steps may be lost.
         """
         try:
             with self._metrics.open("rb") as file:

@@ -91,8 +91,8 @@ def with_retries(
 ) -> T:
     """Call `work` and return its result. Retry if it raises.
 
-    Raise the last error once `RETRY_S` has passed, all waits of `WAITS_S` are used, the attempt was stopped, its lease has ended, or
-    `wanted` returns False. An error that is probably permanent is raised after `FEW` retries.
+    Raise the last error if all retries have failed, `RETRY_S` has passed, the attempt was stopped, its lease has ended, or `wanted`
+    returns False. An error that is probably permanent is raised after `FEW` retries.
     """
     began = time.monotonic()
     for number, wait_s in enumerate(WAITS_S):

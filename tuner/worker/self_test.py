@@ -1,8 +1,8 @@
 """The restore self-test of a trainable: train, save, kill -9, restore, and compare the restored state with the saved state.
 
-The test uses a real supervisor, fork server and children. Checkpoints are stored in a folder of this machine. With `echo`, a child
-saves the restored state again before it continues to train. For a Ray Tune function, whose state is not visible from outside, the
-echo shows that the function fetched its checkpoint.
+The test uses a real supervisor, fork server and children. Checkpoints are stored in a folder of this machine. The child that restores
+the checkpoint saves the restored state again before it continues to train (the echo), and the two checkpoints are compared. For a
+Ray Tune function, whose state is not visible from outside, the echo shows that the function fetched its checkpoint.
 """
 
 import time
@@ -72,7 +72,8 @@ def self_test(
 ) -> Verdict:
     """Run the restore self-test in a supervisor of its own, and return the verdict. This blocks for up to `limit_s` plus a few seconds.
 
-    See `RestoreSelfTest.verdict` for `configs`. The other arguments are those of an attempt.
+    The configurations `configs` are tried in order until one decides the verdict. The other arguments are those with which the job's
+    attempts run.
     """
     scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
     try:

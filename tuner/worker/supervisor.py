@@ -84,7 +84,7 @@ class Supervisor:
         owns_process: bool = False,
         others: OtherNodes | None = None,
     ) -> None:
-        """Start the fork server of a trainable.
+        """Create the supervisor of a worker, and start the fork server that imports the trainable.
 
         Args:
             entry: The trainable, `module:attribute`.
@@ -414,8 +414,9 @@ class Supervisor:
         """Fail the attempt because user code raised an exception. Call it under the lock.
 
         If a rank is killed or raises an exception, the other ranks raise exceptions too, because they lose the connection to it. So this
-        first waits up to `CAUSE_S` for the end of a process, which another thread reports. Otherwise the attempt fails with the exception
-        that was sent first. The messages are compared by their times, because the threads that receive them may run in any order.
+        first waits up to `CAUSE_S`: if another thread notices meanwhile that a process was killed or exited, the attempt fails because of
+        that. Otherwise it fails with the exception that was sent first. The messages are compared by their times, because the threads
+        that receive them may run in any order.
         """
         if attempt.nodes > 1:
             self._rank_ended(attempt, RankEnd(rank, at_ns, failure))
