@@ -141,7 +141,7 @@ def _parsed(fields: Any) -> Artifact:
     artifact = Artifact(**fields)
     numbers = (artifact.step, artifact.size_bytes, artifact.at_ns)
     if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
-        raise ValueError("step, size_bytes and at_ns must be whole numbers from 0 to 2^63 - 1")
+        raise ValueError("step, size_bytes or at_ns is not a whole number from 0 to 2^63 - 1")
     if not _STORED.fullmatch(artifact.stored_as) or not artifact.stored_as.endswith(f"-{artifact.name}"):
         raise ValueError("stored_as is not the name of a stored artifact")
     if not re.fullmatch(r"[0-9a-f]{64}", artifact.sha256):

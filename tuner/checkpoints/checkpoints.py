@@ -256,7 +256,7 @@ class CheckpointStore:
             data = self._storage.read(*self._where(trial, checkpoint), MANIFEST)
         except FileNotFoundError as error:
             raise CheckpointMissing(
-                f"{self._storage.path(*self._where(trial, checkpoint))} does not exist"
+                f"{self._storage.path(*self._where(trial, checkpoint))} has no manifest"
             ) from error
         except (IsADirectoryError, NotADirectoryError) as error:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest is not a file") from error
@@ -273,14 +273,14 @@ class CheckpointStore:
         if version != VERSION:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest has version {version}, not {VERSION}")
         if place != [self._job, trial, checkpoint.step, checkpoint.attempt, checkpoint.part]:
-            raise CheckpointDamaged(f"{checkpoint.name}: its manifest belongs to {place}")
+            raise CheckpointDamaged(f"{checkpoint.name}: its manifest is that of another checkpoint, {place}")
         if not names or not all(map(_is_within, names)):
             raise CheckpointDamaged(
                 f"{checkpoint.name}: its manifest names no files, or files outside the checkpoint"
             )
         if self._storage.is_local and any(in_chunks):
             raise CheckpointDamaged(
-                f"{checkpoint.name}: its manifest names chunks, but a storage folder has none"
+                f"{checkpoint.name}: its manifest names chunks, but a local folder stores whole files"
             )
         return manifest
 
