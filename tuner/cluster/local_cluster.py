@@ -34,7 +34,7 @@ class LocalCluster:
     def __init__(
         self, home: Path, specs: Sequence[NodeSpec], metadata: Metadata, *, replace_after_s: float | None
     ) -> None:
-        """Prepare the nodes.
+        """Create the cluster without starting anything: `kept` starts its nodes.
 
         Args:
             home: The directory of the head and of the cluster's files.
@@ -161,7 +161,7 @@ class LocalCluster:
     def _alive(self) -> dict[str, str] | None:
         """Return the names of the living nodes by Ray's node id, or None if the head does not answer.
 
-        Also return None if no node is starting or due to be started again, because the names are needed only then.
+        Also return None, without asking the head, if no node is starting or due to be started again: the caller then needs no names.
         """
         if self._dashboard is None or not any(map(self._is_waiting, self.nodes)):
             return None

@@ -58,11 +58,11 @@ class LocalNode:
     def __init__(
         self, spec: NodeSpec, *, prefix: str, token_path: Path, log_path: Path, sockets: Path
     ) -> None:
-        """Prepare a node.
+        """Create the node without starting it.
 
         Args:
             spec: The machine that it simulates.
-            prefix: The beginning of the mark by which its processes are found (see `tuner.cluster.processes`).
+            prefix: The beginning of its session name. Its processes have this name in an environment variable, by which they are found.
             token_path: The file with the cluster's token.
             log_path: The file for the output of its processes.
             sockets: The directory for its sockets, created by the head. The name is short, because paths of sockets have a length limit.

@@ -31,7 +31,7 @@ class LocalWatch:
     """Start the process that watches for preemption notices of this machine, and restart it if it ends.
 
     Only one thread may use this object. Like the head, the watch process outlives the process that started it. It is
-    killed together with the head, because its session name begins with that of the head (see `tuner.cluster.processes`).
+    killed together with the head, because the session name in its environment begins with that of the head.
     On a machine that is not in a cloud, the watch process ends within seconds and is not restarted.
     """
 

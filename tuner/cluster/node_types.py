@@ -53,10 +53,10 @@ class NodeTypes:
     at_most: int = 0
 
     def startable(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
-        """Return the types of the machines that may still be started. For two machines of the same type, the type occurs twice.
+        """Return the type of each machine that may still be started. If two machines of a type may be started, the type occurs twice.
 
-        `there` has the labels, CPUs and GPUs of each existing worker node. The machines of each type are counted as if no machine of
-        another type will be started.
+        `there` has the labels, CPUs and GPUs of each existing worker node. The limit for all types together (`at_most`) is applied to each
+        type alone, as if no machine of another type will be started.
         """
         left, workers = {node_type.name: node_type.at_most for node_type in self.types}, 0
         for labels, cpus, gpus in there:
@@ -262,7 +262,10 @@ class _Reader:
         return given
 
     def _amount(self, given: object, where: str) -> float:
-        """Return an amount as a number. It may be given as a number or as a Kubernetes quantity, such as 500m or 12Gi."""
+        """Return the amount of a resource as a number. `given` is a number or a Kubernetes quantity, such as 500m or 12Gi.
+
+        `where` names the field for the error message.
+        """
         text = str(given).strip()
         unit = next((suffix for suffix in (*_UNITS, "m") if text.endswith(suffix)), "")
         try:

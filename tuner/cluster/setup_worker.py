@@ -22,7 +22,7 @@ APPLIED = ("env_vars", "py_executable")
 
 
 def main(arguments: list[str]) -> None:
-    """Set the variables, and replace this process by the worker.
+    """Set the environment variables of the worker's runtime environment, and replace this process by the worker.
 
     `arguments` are the worker's program and options, and the two options that the raylet adds for this program.
     """

@@ -17,7 +17,7 @@ UNUSED = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.state.
 
 
 def main() -> None:
-    """Run Ray's command line without the commands in `UNUSED`."""
+    """Run Ray's command line without importing the modules `UNUSED`, whose commands are not needed here."""
     sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # importing a module that is None fails
     gc.disable()  # saves a tenth of the processor time of the imports
     from ray.scripts.scripts import main as ray_command

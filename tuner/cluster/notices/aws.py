@@ -63,7 +63,12 @@ def _ask_for_token(http: httpx2.Client, url: str, timeout_s: float) -> tuple[str
 
 
 def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
-    """Return True if AWS answers. Otherwise raise MalformedNotice or an error of `ask`."""
+    """Return True if this machine runs on AWS, whose metadata service then answers at `url`.
+
+    Raises:
+        MalformedNotice: The answer is not one that AWS's metadata service gives.
+        TimeoutError, httpx2.HTTPError: There was no complete answer.
+    """
     _ask_for_token(http, url, timeout_s)
     return True
 
@@ -91,7 +96,7 @@ class Imds:
 
 
 class AwsFeed(Feed):
-    """A feed that follows the interruption notice."""
+    """The source of the interruption notice for this machine, which it reads from the metadata service."""
 
     name = "AWS instance-action"
 

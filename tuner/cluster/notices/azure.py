@@ -125,12 +125,17 @@ def _ask_for_name(http: httpx2.Client, url: str, timeout_s: float) -> str:
 
 
 def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
-    """Return True if Azure answers. Otherwise raise MalformedNotice or an error of `ask`."""
+    """Return True if this machine runs on Azure, whose metadata service then answers at `url`.
+
+    Raises:
+        MalformedNotice: The answer is not one that Azure's metadata service gives.
+        TimeoutError, httpx2.HTTPError: There was no complete answer.
+    """
     return bool(_ask_for_name(http, url, timeout_s))
 
 
 class AzureFeed(Feed):
-    """A feed that follows the scheduled events of this machine.
+    """The source of the notices that Azure gives as scheduled events of this machine.
 
     The first answer may take minutes (`first_s`), because the first request enables the service.
     """

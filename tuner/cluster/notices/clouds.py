@@ -84,7 +84,7 @@ def detect(sources: Sources, over: threading.Event | None = None) -> Cloud | Non
 
 
 def feeds(http: httpx2.Client, sources: Sources, over: threading.Event | None = None) -> list[Feed]:
-    """Return the feeds of the machine's cloud, or an empty list if it is not in a cloud."""
+    """Return the sources of preemption notices in the machine's cloud, or an empty list if the machine is not in a cloud."""
     cloud = detect(sources, over) if sources.cloud == "detect" else sources.cloud
     match cloud:
         case "aws":
@@ -125,7 +125,10 @@ def _gcp_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:
 
 
 def facts_of_this_machine(sources: Sources) -> Facts:
-    """Return the facts about this machine. Return an empty mapping if `sources` names no cloud or the cloud does not answer."""
+    """Return the facts about this machine, such as its type and region, as its cloud reports them.
+
+    Return an empty mapping if the cloud does not answer, or if `sources.cloud` is None or `detect` and so does not name the cloud.
+    """
     if sources.cloud is None or sources.cloud == "detect":
         return {}
     read = {"aws": _aws_facts, "gcp": _gcp_facts, "azure": _azure_facts}[sources.cloud]

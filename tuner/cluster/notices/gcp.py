@@ -64,14 +64,19 @@ def _value(answer: MetadataAnswer) -> str:
 
 
 def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
-    """Return True if Google answers. Otherwise raise MalformedNotice or an error of `ask`."""
+    """Return True if this machine runs on Google Cloud, whose metadata service then answers at `url`.
+
+    Raises:
+        MalformedNotice: The answer is not one that Google's metadata service gives.
+        TimeoutError, httpx2.HTTPError: There was no complete answer.
+    """
     return bool(_value(ask(http, "GET", f"{url}{BASE}/id", headers=HEADERS, timeout_s=timeout_s)))
 
 
 class GcpFeed(Feed):
-    """A feed that follows one value of the metadata server.
+    """The source of one kind of notices, such as preemptions: the value `key` of Google's metadata server.
 
-    A request waits up to `hang_s` seconds for a change. The answer may take `timeout_s` seconds more.
+    A request waits up to `hang_s` seconds for a change of the value. The answer may take `timeout_s` seconds more.
     """
 
     def __init__(

@@ -29,8 +29,8 @@ class NodeBoard:
     def announce(self, node_id: str, notice: Notice) -> None:
         """Write a notice.
 
-        If a notice with this id exists, replace it only if the new deadline is earlier. A later deadline may only result from
-        computing the same deadline again when the notice was repeated.
+        If a notice with this id exists, replace it only if the new deadline is earlier. A later deadline need not be a real change: for
+        some notices, the deadline is computed from the current time, so it becomes later each time the same notice is read.
         """
         board = self._folder / node_id
         board.mkdir(mode=0o700, parents=True, exist_ok=True)

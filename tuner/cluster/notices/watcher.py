@@ -150,7 +150,7 @@ class Watcher:
         return well
 
     def _note(self, feed: Feed, error_text: str) -> None:
-        """Store the problem with the last answer. Log when it begins and ends, so that a long outage writes two lines."""
+        """Store the problem with the feed's last answer, or an empty text if it has none. Log only when a problem begins and when it ends."""
         before, self._errors[feed.name] = self._errors[feed.name], error_text
         if error_text and not before and not self._over.is_set():
             log.warning("%s: %s; retrying", feed.name, error_text)
@@ -158,7 +158,7 @@ class Watcher:
             log.info("%s: answers again", feed.name)
 
     def _call(self, listener: Callable[[Notice], None], notice: Notice) -> bool:
-        """Call a function about a notice. Return whether that worked."""
+        """Call `listener` with a notice. Return False if it raised an exception, or if the watcher is closed."""
         with self._calling:
             if self._over.is_set():
                 return False
@@ -187,7 +187,7 @@ def backoff_s(failures: int, random: Random, *, first_s: float, most_s: float) -
 
 @contextmanager
 def sigterm_announced(announce: Callable[[Notice], None], *, grace_s: float) -> Iterator[None]:
-    """Announce SIGTERM as a notice instead of ending the process, until the context ends.
+    """In the `with` block, pass SIGTERM to `announce` as a notice. The signal then does not end the process.
 
     The receiver of the notice must end the process within `grace_s` seconds. Use this in the main thread only. The previous signal
     handler is restored afterwards.
