@@ -108,7 +108,7 @@ def type_name(value: object) -> str:
     """Return the name under which a value's type is stored.
 
     Raises:
-        ValueError: Values of this type are not stored.
+        ValueError: The type has no such name, so its values cannot be stored.
     """
     name = _NAMES.get(type(value))
     if name is None:
@@ -136,7 +136,8 @@ def _to_json(value: object) -> object:
 def _fields(value: "DataclassInstance") -> dict[str, object]:
     """Return the fields of a dataclass object as JSON values by name.
 
-    A field that is marked as new is left out if it has its default, so that older releases, which do not know it, can read the row.
+    A field whose metadata has the key `new` is left out if it has its default value, so that older releases, which do not know the
+    field, can read the row.
     """
     given = [(name, getattr(value, name), default) for name, default in _fields_of(type(value))]
     return {name: _to_json(inner) for name, inner, default in given if inner != default}
@@ -144,10 +145,10 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
 @cache
 def _fields_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
-    """Return the name of each field, and the value that `_fields` does not store for the field.
+    """Return the name of each field of a dataclass, with the value for which `_fields` leaves the field out.
 
-    For a field that is marked as new, it is the default. For any other field it is `MISSING`, which equals no value, so that the field
-    is always stored.
+    If the field's metadata has the key `new`, this value is its default. Otherwise it is `MISSING`, which equals no value, so that the
+    field is always stored.
     """
     return [
         (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)

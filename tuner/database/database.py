@@ -215,7 +215,7 @@ class Database:
 
     @contextmanager
     def _only_writer(self) -> Iterator[None]:
-        """If the database is SQLite, wait until no other thread of this process writes.
+        """With SQLite, let only one thread of this process write in the `with` block. Other threads wait for its end.
 
         SQLite allows one writer at a time. A waiting writer only polls for the lock, so other writers could overtake it for
         seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway: SQLite's own lock still keeps writers apart.
@@ -387,7 +387,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _is_locked(error: Unavailable) -> bool:
-    """Return True if a lock could not be taken. PostgreSQL's errors for this are lock_not_available and deadlock_detected."""
+    """Return True if the error means that a lock could not be taken. PostgreSQL's errors for this are lock_not_available and deadlock_detected."""
     cause = error.__cause__
     return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
 

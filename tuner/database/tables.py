@@ -49,7 +49,7 @@ def append_only(table: Table, *, same: str) -> None:
     """Make a table append-only for every database user, by triggers that are created with the table.
 
     Args:
-        same: The SQL condition under which a new row, `NEW`, would replace an existing one.
+        same: The SQL condition for an existing row with the key of the row that is inserted, `NEW`. Such an insertion is refused.
     """
     refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
     # In SQLite, INSERT OR REPLACE deletes rows without firing the DELETE trigger, so another trigger refuses an INSERT that would replace a row.

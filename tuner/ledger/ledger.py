@@ -247,7 +247,7 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
     shared budgets. The rest is posted to the job's account alone.
 
     Args:
-        where: A hold that was never placed. Its cost is posted for its trial and attempt at the time `placed_at`.
+        where: The cost to post, with its trial, attempt and time (`placed_at`), in the form of a hold that is not placed yet.
     """
     own = where.cost.at_most(account(db, job).left)
     shared = shared_budgets.allowance(db, project, job, where.placed_at, own).left
@@ -350,7 +350,7 @@ def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
 
 
 def _added_up() -> Select[Any]:
-    """Return a query that selects the accounts of given jobs, with the sums of their entries and of their open holds.
+    """Return a query for the accounts of the jobs in its parameter `of`, with the sums of their entries and of their open holds.
 
     It is one statement, so that all sums are read from the same state of the database.
     """
@@ -394,7 +394,7 @@ def faults(db: Connection, job: str) -> list[str]:
 
 
 def faults_of(db: Connection, jobs: Collection[str]) -> dict[str, list[str]]:
-    """Return the faults of several accounts at once, by job. See `faults`."""
+    """Compare the accounts of several jobs with their limits, entries and open holds. Return the faults as texts, by job."""
     rows = db.execute(_ADDED_UP, {"of": list(jobs)})
     return {row["job"]: _wrong(row) for row in rows.mappings()}
 

@@ -34,7 +34,7 @@ class WriteTurn(Protocol):
         """
 
     def kept(self) -> AbstractContextManager[None]:
-        """Return a context manager that keeps the turn while it is open, so that no other replica writes. Use it around each write."""
+        """Return a context manager in whose block only this replica may write to the mirror. Use it around each write."""
 
     def give_back(self) -> None: ...
 

@@ -118,7 +118,7 @@ class MirroredReport:
 
 @dataclass(frozen=True, slots=True)
 class MirroredTrial:
-    """A trial after a set of changes, and its reports in these changes."""
+    """The state of a trial after a set of changes, with the reports that are part of this set."""
 
     id: str
     number: int

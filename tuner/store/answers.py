@@ -54,7 +54,7 @@ class CostedReport:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial with its cost and the numbers of its attempts and preemptions."""
+    """A trial with its cost, and how many attempts and preemptions it has had."""
 
     trial: str
     number: int

@@ -232,7 +232,7 @@ def best(db: Connection, job: str, limits: CostLimits = ANY) -> CostedReport | N
     """Return the report with the best metric whose costs are within the limits, or None if there is none.
 
     Of reports with equal metrics, return the cheapest. If they also cost the same, the better second objective decides, then the shorter
-    training duration, the smaller GPU time, and the greater age.
+    training duration, the smaller GPU time, and last the earlier report.
     """
     given = limits.given()
     return _first(

@@ -239,7 +239,10 @@ def _without_newer_settings(script: Path) -> None:
 
 @contextmanager
 def _service(url: URL) -> Iterator[dict[str, str]]:
-    """Write a temporary service file. Yield environment variables with which `service=tuner` connects to the database."""
+    """Write the connection settings to a temporary service file of PostgreSQL, which exists until the end of the `with` block.
+
+    Yield environment variables with which PostgreSQL's programs find the file, so that `service=tuner` connects to the database.
+    """
     settings = {
         "host": url.host,
         "port": url.port,

@@ -229,7 +229,7 @@ def metric_names(db: Connection, job: str) -> list[str]:
 
 
 def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, list[float | None]]:
-    """Return the values of one metric in all reports up to event number `until`, by trial, in the order of `report_series`.
+    """Return the values of one metric in all reports up to event number `until`, by trial, in ascending order of steps.
 
     The value is None if a report does not have the metric.
     """

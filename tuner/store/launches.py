@@ -28,7 +28,7 @@ class Launch:
     wanted_at: Instant
     submitted_at: Instant | None
     heartbeat_at: Instant | None
-    quick_deaths: int  #: Number of drivers in a row that died before they recorded a report.
+    quick_deaths: int  #: Number of drivers in a row that died soon after their start, without a report.
     not_before: Instant  #: The launch is not submitted before this time. 0 if the launch is not put off.
     #: The versions of tuner, Ray and Python that the driver runs. None if the driver has not reported them yet.
     tuner_version: str | None = None
@@ -46,7 +46,7 @@ class Launch:
         return f"{self.job}-{epoch}" if epoch else None
 
     def is_due(self, now: Instant) -> bool:
-        """Return True if the launch is wanted and not put off.
+        """Return True if the launch was ordered, is not submitted yet, and is not put off to a time after `now`.
 
         If `wanted_at` is in the future, the clock has been set back since the launch was ordered. Then `not_before` is wrong too, and
         is ignored.
@@ -89,6 +89,9 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
     """Order a launch with the next epoch, because the driver of `launch` is dead.
 
     Return False if another process has already ordered the next launch, or if `launch` has ended.
+
+    Args:
+        quick_deaths: How many drivers in a row, up to that of `launch`, died soon after their start.
     """
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
     values: dict[str, object] = {"state": "wanted", "epoch": launch.epoch + 1, "wanted_at": at}
@@ -105,7 +108,7 @@ def put_off(db: Connection, launch: Launch, not_before: Instant) -> None:
 
 
 def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
-    """Record that the launch was submitted to Ray. Return False if the launch is not wanted any more."""
+    """Record that the launch was submitted to Ray. Return False if the launch is not waiting to be submitted."""
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state == "wanted")
     return db.execute(update(launches).where(mine).values(state="submitted", submitted_at=at)).rowcount == 1
 

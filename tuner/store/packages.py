@@ -1,4 +1,4 @@
-"""The records of uploaded packages."""
+"""The records of uploaded packages: archives with the code of trainables."""
 
 from dataclasses import dataclass
 

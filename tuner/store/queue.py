@@ -88,7 +88,7 @@ def begun(db: Connection) -> set[str]:
 
 
 def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
-    """Return the time windows of these jobs, by job. A job without a window is left out.
+    """Return the daily time windows in which these jobs may run, by job. A job without a window is left out.
 
     Only specs with a window are read, because at its start the service calls this for thousands of jobs, of which few have a window.
     """

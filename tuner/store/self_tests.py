@@ -29,10 +29,10 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTestRow 
 
 
 def as_submitted(seen: str) -> str:
-    """Return the key (`SelfTestRow.code`) under which a second copy of a result is stored, for admission.
+    """Return the key (`SelfTestRow.code`) under which the service finds the self-test result of a trainable when a job is submitted.
 
-    The first copy is stored under the digest of the cluster's files, with which the test runs. They may differ from the service's
-    files, and admission knows only the digest of the latter.
+    A result is stored twice. The test runs with the files of the cluster, so one copy has their digest as its key. The service knows
+    only the digest of its own files, which may differ, so the other copy has the key that this function returns.
 
     Args:
         seen: Digest of the trainable's code in the service's files.

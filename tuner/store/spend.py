@@ -238,9 +238,10 @@ def _transferred(
     )
 
     def by_place(size: ColumnElement[int], other: str) -> tuple[ColumnElement[int], ColumnElement[int]]:
-        """Return two columns: the bytes that were moved between regions, and the bytes for which this is not known.
+        """Return two columns of an attempt: the bytes that were moved between regions, and the bytes for which this is not known.
 
-        Each is `size` or 0. `size` was moved if the attempt ran outside the region `other`. This is not known if one of the two regions is unknown.
+        If the attempt ran outside the region `other`, the first column is `size`. If its region or `other` is unknown, the second column is
+        `size`. Otherwise a column is 0.
         """
         region = a.region if other else null()
         moved = case((func.lower(region) != other.lower(), size), else_=0)
