@@ -168,7 +168,7 @@ def fit_batch_size(step: Callable[[int, int], object], largest: int, *, smallest
     """Return the largest micro-batch that fits into memory, and the number of micro-batches that make up a batch of `largest`.
 
     `step` is tried with `largest` examples. Whenever memory runs out, it is tried with half as many. The micro-batches together are always
-    the whole batch, so training has the same result. The sizes are recorded as facts of the trial.
+    the whole batch, so training has the same result. Both numbers are recorded with the trial.
 
         size, parts = fit_batch_size(try_one, largest=config["batch_size"])
         ...
@@ -215,7 +215,7 @@ class Teacher(NamedTuple):
 
 
 def teacher() -> Teacher | None:
-    """Return the teacher of the job, or None if the job file names none, and in a script.
+    """Return the trial that the job file names as `teacher`. Return None if it names none, and in a script, which has no job file.
 
     Call it only once, because each call reads the checkpoint. It may be called before or after entering `SpotSafe`.
     """

@@ -25,7 +25,10 @@ class ArtifactLimits:
     """Check the limits for the artifacts of one attempt, from the names and sizes of the files that it has reported."""
 
     def __init__(self, room_bytes: int | None = None) -> None:
-        """Begin with no files. `room_bytes` is how many bytes the attempt may report in total, or None if the job's limit does not apply."""
+        """Create the check for an attempt that has not reported a file yet.
+
+        `room_bytes` is how many bytes the attempt may report in total, or None if the job's limit does not apply.
+        """
         self._room = room_bytes
         self._sizes: dict[str, int] = {}
         self._total = 0
@@ -73,7 +76,7 @@ class ArtifactFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Watch a directory from which nothing was reported yet. It need not exist."""
+        """Create the object for the directory `path`, which need not exist yet. All its files count as new."""
         self._path = Path(path)
         self._reported: dict[str, tuple[int, int, int]] = {}
 

@@ -188,8 +188,8 @@ class _BeforeRound:
 def _counted_from(env: Any, begin: int) -> Any:
     """Return LightGBM's environment of a round, changed as if training had begun with round `begin`.
 
-    LightGBM adds the rounds of the restored model to the last round. In the result they are subtracted, so that the last round is the
-    number of rounds that the call of `lightgbm.train` names.
+    After a restore, LightGBM sets `end_iteration` to the rounds of the restored model plus those that the call of `lightgbm.train` names.
+    In the result, `end_iteration` is only the latter.
     """
     return dataclasses.replace(
         env, begin_iteration=begin, end_iteration=env.end_iteration - env.begin_iteration
@@ -197,7 +197,7 @@ def _counted_from(env: Any, begin: int) -> Any:
 
 
 class _NeverStops:
-    """The attribute `before_iteration` of a callback that works with XGBoost and with LightGBM.
+    """The value of the attribute `before_iteration` of a callback that works with XGBoost and with LightGBM.
 
     XGBoost calls it before each round, and ends training if it returns True. It always returns False. LightGBM reads it as a flag,
     which is false.

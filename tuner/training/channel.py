@@ -80,7 +80,7 @@ class BeginMessage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The supervisor's reply to a report or a question. The child carries it out in this order: flush, keep, save, stop."""
+    """The supervisor's reply to a report or a question. The child acts on its fields in this order: flush, keep, save, stop."""
 
     stop: bool  #: The attempt is over.
     save: bool  #: Write a checkpoint of the current state.

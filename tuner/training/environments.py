@@ -62,7 +62,7 @@ class Home(ABC):
         return Reply(stop=False, save=False)
 
     def latency_ms(self, states: Callable[[], Any]) -> float | None:
-        """Return the time of one prediction, in milliseconds, of the module that the trainable's `export` builds.
+        """Return the milliseconds that one prediction takes with the PyTorch module that the trainable's `export` builds.
 
         Return None if the trainable defines no `export`, or if it does not run under the service: only the service needs the latency.
 
@@ -97,7 +97,7 @@ class Home(ABC):
 
 
 class Supervised(Home):
-    """The home under the service."""
+    """The destination of reports and checkpoints under the service: the worker's supervisor, through a channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
@@ -149,7 +149,7 @@ class Supervised(Home):
 
 
 class Alone(Home):
-    """The home in a plain script.
+    """The destination of reports and checkpoints in a plain script.
 
     With `checkpoint_dir`, every report saves a checkpoint, and training continues from the newest complete checkpoint there.
     """
@@ -189,7 +189,7 @@ class Alone(Home):
 
 
 class PlainTune(Home):
-    """The home under Ray Tune without the service: report through `ray.tune.report`, with a checkpoint each time.
+    """The destination of reports and checkpoints under Ray Tune without the service: report through `ray.tune.report`, with a checkpoint each time.
 
     Ray is taken from `sys.modules` and never imported here, because a trainable needs only PyTorch.
     """

@@ -1,10 +1,11 @@
-"""Export a trained module to files that run elsewhere, and measure what each file is worth.
+"""Export a trained PyTorch module to files that run elsewhere, and measure what each file is worth.
 
-A trainable's module declares `export(config, state) -> Exported` next to the function that trains. `state` maps the names that were
+The Python file of a trainable defines `export(config, state) -> Exported` next to the function that trains. `state` maps the names that were
 given to `SpotSafe` to the saved states. If the trainable saves its checkpoints in another way, it is the `Path` of the checkpoint's
 directory.
 
-All variants but `torch` are ONNX files. They run with ONNX Runtime, which needs neither PyTorch nor the code of the trainable.
+Each format gives one file, called a variant. All formats but `torch` give ONNX files. They run with ONNX Runtime, which needs neither
+PyTorch nor the code of the trainable.
 """
 
 import copy
@@ -67,10 +68,10 @@ class ExportFailed(Exception):
 
 
 def export_function(module: Any) -> Callable[[Mapping[str, Any], Any], Exported]:
-    """Return the function `export` of a trainable's module.
+    """Return the function `export` that the Python module of a trainable defines.
 
     Raises:
-        ExportFailed: The module has none (`no_export_function`).
+        ExportFailed: The Python module defines no such function (`no_export_function`).
     """
     function = getattr(module, "export", None)
     if not callable(function):
@@ -83,7 +84,7 @@ def export_function(module: Any) -> Callable[[Mapping[str, Any], Any], Exported]
 
 
 class Exporter:
-    """Export the variants of one module, one after the other, and measure each."""
+    """Export a trained PyTorch module to one file for each format, and measure each file."""
 
     def __init__(
         self,
@@ -94,17 +95,17 @@ class Exporter:
         max_drop: float | None = None,
         threads: int = 1,
     ) -> None:
-        """Evaluate the module.
+        """Prepare the export: check `exported`, and compute the metric of its PyTorch module, with which each file is compared.
 
         Args:
-            exported: What the trainable's `export` returned.
-            folder: An existing directory. The file of each variant is written to a directory in it that has the format's name.
+            exported: The return value of the trainable's function `export`.
+            folder: An existing directory. Each exported file is written to a new subdirectory that is named after its format.
             mode: Whether a larger metric is better (`max`), or a smaller one.
-            max_drop: The largest drop of the metric, in its own unit, with which a variant is delivered. None accepts any.
-            threads: The threads of the runtime, for the metric and for latency.
+            max_drop: By how much the metric of a file may be worse than that of the module. A worse file is not delivered. None accepts any.
+            threads: How many CPU threads PyTorch and ONNX Runtime use to compute the metrics and to measure the latency.
 
         Raises:
-            ExportFailed: The trainable returned something else (`invalid_export`), or its `evaluate` failed (`evaluate_failed`).
+            ExportFailed: `exported` is not a valid `Exported` (`invalid_export`), or its `evaluate` failed (`evaluate_failed`).
         """
         self._exported, self._folder = _checked(exported), folder
         self._sign, self._max_drop, self._threads = (1 if mode == "max" else -1), max_drop, threads
@@ -115,7 +116,10 @@ class Exporter:
         self.metric = self._evaluate(self._module)
 
     def variant(self, format: Format) -> Variant:
-        """Export one variant and measure it. An error is returned in the variant, so that the others are still delivered."""
+        """Export the module to one format, and return the file with its measurements.
+
+        An error is returned in the result and not raised, so that the files of other formats are still delivered.
+        """
         began, folder = time.monotonic(), self._folder / format
         try:
             folder.mkdir()
@@ -136,7 +140,7 @@ class Exporter:
         return replace(variant, seconds=time.monotonic() - began)
 
     def _write(self, format: Format, folder: Path) -> Path:
-        """Write the file of a variant to its own directory, and return its path."""
+        """Write the module to a file of this format in `folder`, and return the path of the file."""
         path = folder / ("model.pt2" if format == "torch" else "model.onnx")
         match format:
             case "torch":
@@ -178,7 +182,7 @@ class Exporter:
                 )
 
     def _pruned(self, format: Format) -> nn.Module:
-        """Return a pruned copy of the module."""
+        """Return a copy of the module from which channels are removed (`pruned`), or in which many weights are zero (`pruned-unstructured`)."""
         copied = copy.deepcopy(self._module)
         if format == "pruned" and remove_channels(copied, PRUNED_SHARE) == 0:
             raise ExportFailed(
@@ -199,7 +203,7 @@ class Exporter:
 
     @cached_property
     def _onnx(self) -> Path:
-        """The unquantized ONNX file, from which the others are made. Its outputs are compared with those of the module."""
+        """The ONNX file of the unchanged module. The format `onnx` delivers a copy of it, and the quantized files are made from it."""
         path = self._folder / "onnx.tmp"
         _write_onnx(self._program, path)
         return path
@@ -214,7 +218,7 @@ class Exporter:
         return path
 
     def _measure(self, format: Format, path: Path) -> Variant:
-        """Measure a written file. Its metric is measured first, because it decides whether the file is delivered."""
+        """Measure a written file. If its metric is too much worse than that of the module, return only the metric and the reason, and no file."""
         began = time.monotonic()
         loaded = _TorchFile(path) if format == "torch" else _OnnxFile(path, self._threads)
         load_ms = (time.monotonic() - began) * 1000
@@ -454,7 +458,7 @@ def _quantize_int4(source: Path, path: Path) -> None:
 
 
 class _TorchFile:
-    """A loaded `.pt2` file."""
+    """A module that was loaded from a `.pt2` file, PyTorch's own format for exported modules."""
 
     def __init__(self, path: Path) -> None:
         with quiet():
@@ -516,7 +520,7 @@ def exported_latency_ms(module: ModuleType, config: Mapping[str, Any], state: An
     The states of the random generators are restored, because training must not depend on whether the latency is measured.
 
     Raises:
-        ExportFailed: The module has no such function, or it returned something else.
+        ExportFailed: The Python module defines no function `export`, or the function does not return a valid `Exported`.
     """
     states = random_states()
     try:
@@ -527,7 +531,7 @@ def exported_latency_ms(module: ModuleType, config: Mapping[str, Any], state: An
 
 
 def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASURED_S) -> float:
-    """Return the median time of one prediction, in milliseconds: of a call of the module with one row of the inputs.
+    """Return the median time in milliseconds that the module takes for one prediction: a call with one row of the inputs.
 
     The module is called in evaluation mode and without gradients, with the threads and on the device that it trains with. Its mode is
     restored. Measure once, before the loop: the time does not depend on the weights.
@@ -644,7 +648,10 @@ def _is_dense(layer: nn.Module) -> bool:
 
 
 def _connect(first: Any, between: Sequence[nn.Module], second: Any) -> bool:
-    """Return whether the second layer reads each channel of the first with columns of its own, the same number for each channel."""
+    """Return whether a channel of the first layer can be removed together with the weights of the second layer that read it.
+
+    This is so if each channel is read by its own columns of the second layer's weights, the same number for each channel.
+    """
     flat = [layer for layer in between if isinstance(layer, nn.Flatten)]
     if any((flatten.start_dim, flatten.end_dim) != (1, -1) for flatten in flat):
         return False

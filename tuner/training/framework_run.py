@@ -69,7 +69,8 @@ class FrameworkRun:
     def begin(self) -> None:
         """Begin the time that is billed as training. The time before is billed as setup and restore.
 
-        In the service's self-test, first save a copy of the restored files, so that the test can compare both checkpoints.
+        If the service tests whether the trainable restores its checkpoints correctly (restore self-test), first save a copy of the restored
+        files, so that the test can compare both checkpoints.
         """
         self._join_ranks()
         if self._home.echo and self.restored is not None:

@@ -156,7 +156,7 @@ class ResumableLoader:
             began = time.perf_counter()
 
     def _choose(self, measured: tuple[float, float] | None) -> bool:
-        """Send `measured` to the search, and make the loader with the arguments that the search yields or returns next.
+        """Send `measured` to the search for the fastest arguments, and make the loader with the arguments that it yields or returns next.
 
         `measured` has the seconds of waiting for a batch and of training on it. None starts the search.
 
@@ -219,7 +219,7 @@ def fastest_arguments(
         workers: The number of workers that the user chose. Nothing is then timed. None if the search must find the number.
         given: Further arguments of `DataLoader`, which are not changed.
         in_memory: Whether the examples are in memory, so that workers are not useful.
-        gpu: Whether pinned memory may be useful.
+        gpu: Whether the trial has a GPU, so that pinned memory may be useful.
     """
     arguments = {"num_workers": workers or 0, "pin_memory": gpu, **given}
     pins = gpu and "pin_memory" not in given

@@ -19,12 +19,12 @@ _waited_ns: list[int] = []
 
 
 def note(**facts: str | int) -> None:
-    """Record facts. A newer value replaces an older one."""
+    """Record facts about the training setup, such as `batch_size=64`. A newer value of a fact replaces the older one."""
     _facts.update(facts)
 
 
 def measurements() -> dict[str, Any]:
-    """Return the measurements so far: `data_wait_ns` if batches were timed, and `facts` if there are any."""
+    """Return the measurements so far, by name: `data_wait_ns` if batches were timed, and `facts` if `note` has recorded any."""
     measured: dict[str, Any] = {"facts": dict(_facts)} if _facts else {}
     return {**measured, "data_wait_ns": _waited_ns[0]} if _waited_ns else measured
 

@@ -1,4 +1,4 @@
-"""Mixed precision by name: fp32, bf16, fp16, on CPU and CUDA. Training for a model that is exported with 8 bits."""
+"""Train with the precision that a name gives (fp32, bf16 or fp16), on CPU and CUDA, or prepare a model for an export with 8 bits."""
 
 from contextlib import AbstractContextManager, ContextDecorator, ExitStack
 from types import MethodType, TracebackType

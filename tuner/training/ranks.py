@@ -155,7 +155,7 @@ def _as_tensor(block: bytearray) -> Any:
 
 
 class SharedHome(Home):
-    """The home of a training on several ranks. Only rank 0 uses the real home."""
+    """The destination of reports and checkpoints on each of several ranks. Only rank 0 passes them on to `home`."""
 
     def __init__(self, home: Home, ranks: Ranks) -> None:
         self._home, self._ranks = home, ranks

@@ -260,7 +260,7 @@ class SpotSafe:
             raise StopTraining(0)
 
     def _with_serving(self, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metrics together with those of `SERVING_METRICS` that the job needs and the trainable does not report.
+        """Return the metrics, with `latency_ms` and `usd_per_million` added if the job needs them and the trainable does not report them.
 
         The latency is measured once in an attempt, because it hardly depends on the weights. It is not measured if several processes
         train together, because a module whose pieces are spread over processes cannot be built in one of them. The trainable must
@@ -351,7 +351,7 @@ class SpotSafe:
             self._home.phase("train")
 
     def _write(self, state: dict[str, Any], step: int, part: int) -> None:
-        """Write a state and report the result to the home.
+        """Write a state, and report the result to the destination of checkpoints (`Home`).
 
         This may run in a background thread, in which an exception would go unnoticed. Therefore the exception is stored, and `_wait` raises it.
         """

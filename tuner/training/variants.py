@@ -1,4 +1,4 @@
-"""The files that an export makes, and their figures. This needs the standard library only, because a worker's supervisor reads it."""
+"""The files that an export makes, and the measurements of each. This needs the standard library only, because a worker's supervisor reads it."""
 
 import math
 import re
@@ -16,7 +16,7 @@ BATCHES = (1, 8, 64)  # the batch sizes that latency is measured with
 
 @dataclass(frozen=True, slots=True)
 class BatchLatency:
-    """The measured latency and throughput of calls with one batch size."""
+    """The measured latency and throughput of an exported model when each call predicts `batch` examples."""
 
     batch: int
     p50_ms: float
@@ -26,7 +26,10 @@ class BatchLatency:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One file with its figures. If the file is missing, `code` and `detail` give the reason. Otherwise they are None."""
+    """The file that an export made in one format, with its measurements.
+
+    If the file could not be made or is not delivered, `file` is None, and `code` and `detail` give the reason. Otherwise they are None.
+    """
 
     format: Format
     file: str | None = None  #: The path of the file, relative to the export's directory.
@@ -49,7 +52,7 @@ class Variant:
 
     @classmethod
     def of(cls, plain: Any) -> "Variant":
-        """Return a variant from a dictionary that `plain` returned.
+        """Return the variant from which the method `Variant.plain` made the dictionary `plain`.
 
         Every value is checked, because the process that sends the dictionary also runs user code.
 
