@@ -103,7 +103,9 @@ def _alert(text: str) -> dict[str, Any]:
 def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
     first, separator, second = text.partition(mark)
     if not separator or not first:
-        raise typer.BadParameter(f"write it as {example}", param_hint=option)
+        raise typer.BadParameter(
+            f"has no {mark!r}, or no text before it; write it as {example}", param_hint=option
+        )
     return first, second
 
 

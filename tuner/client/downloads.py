@@ -121,7 +121,7 @@ async def _fetch(http: Http, path: str, target: Path, query: Mapping[str, int]) 
                 if attempt == TRIES - 1:
                     raise unreachable(http.url, error) from error
             await http.sleep(0.25 * 2**attempt)
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last try neither returned a response nor raised an error")
 
 
 def _unpack(tar: Path, into: Path) -> int:

@@ -261,7 +261,7 @@ class Http(ABC):
                 wait_s = max(wait_s, _retry_after_s(response))
             await self.sleep(wait_s)
             waited_s += wait_s
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last try neither returned a response nor raised an error")
 
 
 class BlockingHttp(Http):
