@@ -172,13 +172,13 @@ class ReplayDecision(Answer):
 
 
 class ReplayDifference(Answer):
-    """The first event at which a replay differs from the record, or at which two policies differ.
+    """The first event at which a replay differs from the record, or at which two policies (a scheduler and a sampler each) differ.
 
     `decided` is the decision of the job's own policy. `recorded` is what the record contains at this event; it is null if two policies were
     compared. `instead` is the decision of the other policy; it is null if the replay was compared with the record.
 
-    `code` is one of `answer`, `commands`, `not_permitted`, `answer_missing`, `event_missing`, `not_possible`, `warm_start`, `trial_state`,
-    `trial_config`, `trial_missing` and `job_end`.
+    `code` is the kind of the difference: `answer`, `commands`, `not_permitted`, `answer_missing`, `event_missing`, `not_possible`,
+    `warm_start`, `trial_state`, `trial_config`, `trial_missing` or `job_end`.
     """
 
     code: str
@@ -209,8 +209,8 @@ class Replay(Answer):
 
     `difference` is the first difference that was found, or null if nothing differs. `events` is the number of replayed events, `decisions`
     the number of commands that the job's policy decided after these events, and `answers` the number of the sampler's answers that were
-    computed again and compared. `policy` is the job's own policy. `instead` is the policy with which it was compared, or null if the replay
-    was compared with the record. `concurrent_trials` is how many trials could run at once.
+    computed again and compared. `policy` is the job's own scheduler and sampler. `instead` is the other scheduler and sampler with which
+    they were compared, or null if the replay was compared with the record. `concurrent_trials` is how many trials could run at once.
     """
 
     job: str
@@ -471,7 +471,8 @@ class Savings(Answer):
 class Bill(Answer):
     """The spend of a job by kind, per trial and in total.
 
-    `self_test_usd` is the cost of the restore self-test, if this job paid for it. `exports_usd` is the cost of exports, which
+    `self_test_usd` is the cost of testing that the trainable can continue from a checkpoint, as it must before it may use spot machines. It is
+    0 if this job did not pay for a test. `exports_usd` is the cost of exports, which
     `cost_per_completed_trial_usd` does not contain. If the database was restored from a backup, `restored_usd` is the amount that the job
     spent after that backup was made. All other spend belongs to a trial.
     """
@@ -525,8 +526,8 @@ class SpentPoint(Answer):
 
 
 class PeerEstimate(Answer):
-    """Estimate of the amount that another search method would have spent to reach the best metric of this job. The method is replayed on
-    the job's own learning curves in random orders.
+    """Estimate of the amount that another search method would have spent to reach the best metric of this job. The method is replayed many
+    times on the job's own learning curves, each time with the trials in another random order.
 
     `method` is `random_search` (every trial is trained to the last step) or `stopping_asha` (the decisions of Ray Tune's
     AsyncHyperBandScheduler with reduction factor 3). `status` is `estimated`, `unreached` (in at least half of the orders, the method would

@@ -48,9 +48,9 @@ class Candidate(Answer):
     """One machine in one region on one market. Whole machines are billed.
 
     `basis` says where the speed comes from: `measured` on this accelerator, `catalogued` (the data sheets' ratio to `measured_on`;
-    `relative_speed` lists the lowest, the expected and the highest ratio) or `flops`. The ranges cover the uncertainty of the speed. On
-    spot machines, their upper end also covers as many interruptions as nine of ten runs have at most. `meets_deadline` is true if the
-    longest time of `hours_range` meets the deadline.
+    `relative_speed` lists the lowest, the expected and the highest ratio) or `flops` (computed from the FLOPs of the run and the peak of the
+    accelerator). The ranges cover the uncertainty of the speed. On spot machines, their upper end also covers more interruptions than
+    average, a number that nine of ten runs do not exceed. `meets_deadline` is true if the longest time of `hours_range` meets the deadline.
     """
 
     cloud: str
@@ -170,8 +170,8 @@ class Machines(Answer):
 class ScalingEstimate(Answer):
     """How training speeds up with more GPUs, and the cheapest machines for each number of GPUs.
 
-    In `machines`, `usd_per_hour` is the on-demand price of all machines together. `usd_per_hour_saved` is the price of each hour of
-    training time that is saved.
+    In `machines`, `usd_per_hour` is the on-demand price of all machines together. `usd_per_hour_saved` is the
+    additional cost of each hour by which they are faster than the cheapest machines with fewer GPUs.
     """
 
     gradient_bytes: int

@@ -106,7 +106,7 @@ class Run(Request):
 
 
 class ExportedVariant(Request):
-    """A variant of an export. The estimate uses its measured figures."""
+    """A variant (one file) of an export. The estimate uses its measured speed and size."""
 
     job: Word
     export: Word

@@ -15,7 +15,7 @@ class ExportRequest(Body):
     """An export of a trial's best checkpoint.
 
     The export never costs more than `max_cost_usd`, or than what is left of the job's budget if that is less. This amount is held until the
-    export has ended. A variant is not delivered if its metric is worse by more than `max_drop`, in the metric's own unit.
+    export has ended. A variant (one exported file) is not delivered if its metric is worse by more than `max_drop`, in the unit of the metric.
     """
 
     trial: str | None = Field(None, max_length=40, description="The trial. Default: the job's best trial.")
@@ -67,8 +67,8 @@ class VariantLatency(Answer):
 class ExportVariant(Answer):
     """One exported file. If it was not delivered, `file` is null, and `code` and `detail` say why.
 
-    The file is compared with the module before export: `drop` is how much worse its metric is, and `difference` the largest difference
-    between the outputs of the two. `sparsity` is the share of the weights that are zero, which only `pruned-unstructured` has.
+    The file is compared with the model as it was before the export: `drop` is how much worse the metric of the file is, and `difference` the
+    largest difference between the outputs of the two. `sparsity` is the share of the weights that are zero, which only `pruned-unstructured` has.
     """
 
     format: str
@@ -90,9 +90,9 @@ class Export(Answer):
     """An export of a job.
 
     `state` is `queued`, `running`, `succeeded` (at least one variant was delivered) or `failed`. `code` says why the export failed, or why
-    variants are missing. `metric` is the metric of the module before export. `threads` is the number of threads with which the figures were
-    measured. `pareto` lists the formats on the Pareto front of the metric and the dollars per million predictions in batches, cheapest
-    first.
+    variants are missing. `metric` is the metric of the model as it was before the export. `threads` is the number of threads with which
+    the figures were measured. `pareto` lists the formats on the Pareto front of the metric and the dollars per million predictions in
+    batches, cheapest first.
     """
 
     id: str

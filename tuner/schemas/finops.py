@@ -15,8 +15,8 @@ class KindCost(Answer):
 
 
 class Saving(Answer):
-    """What some of the examined jobs cost, compared with what they would have cost in the case that `counterfactual` describes. `jobs` is
-    the number of compared jobs: those for which the second cost is known.
+    """What jobs of the month cost (`usd`), compared with what they would have cost in the case that `counterfactual` describes. `jobs` is the
+    number of compared jobs: those of the report's `examined_jobs` for which the second cost is known.
     """
 
     name: str
@@ -28,7 +28,8 @@ class Saving(Answer):
 
 
 class RightSizing(Answer):
-    """Advice that applied to `jobs` of the examined jobs. `saves_usd` is the sum of the savings that are known, or null if none is known.
+    """Advice of one kind on how jobs of the month could have been cheaper. It applied to `jobs` of the report's `examined_jobs`. `saves_usd`
+    is the sum of the savings that are known, or null if none is known.
 
     Do not add the savings of different kinds: they overlap.
     """
@@ -40,7 +41,7 @@ class RightSizing(Answer):
 
 
 class Maturity(Answer):
-    """A capability, measured against the maturity levels `crawl`, `walk` and `run`.
+    """A capability in managing costs, measured against the FinOps Foundation's maturity levels `crawl`, `walk` and `run`.
 
     `value` and `level` are null if the capability cannot be measured. `walk` and `run` are the values at which these levels begin, and
     `thresholds` is the source of these two values.
