@@ -1,4 +1,4 @@
-"""The Python client: the calls of the REST API with types, as the blocking `Client` and as `AsyncClient`, whose methods are awaited.
+"""The Python client: a typed method for each call of the REST API. The methods of `Client` block, and those of `AsyncClient` are awaited.
 
 from tuner import Client
 
@@ -58,7 +58,7 @@ class Client(Calls, Blocking):
         self._http = BlockingHttp(self.url, self._sync)
 
     def on_request(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        """Call `begin` when a request is sent, and `end` when the headers of its response arrive."""
+        """Register two callbacks: `begin` is called when a request is sent, and `end` when the headers of its response arrive."""
         self._sync.event_hooks = {"request": [lambda _: begin()], "response": [lambda _: end()]}
 
     def close(self) -> None:

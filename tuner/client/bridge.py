@@ -59,8 +59,8 @@ def iterate(items: Items[T]) -> Iterator[T]:
 class _Method:
     """Base of the decorators `call` and `series`, which turn a function into a method.
 
-    The method blocks in subclasses of `Blocking` and is awaited in subclasses of `Awaiting`. In any other class, the attribute is the
-    decorator itself. Its `body` is the undecorated function, which other calls can await.
+    The method blocks in subclasses of `Blocking` and is awaited in subclasses of `Awaiting`. In any other class, such as `Calls`, looking up
+    the method returns the decorator object. `Calls.name.body` is the undecorated function, which other calls can await.
     """
 
     body: Any

@@ -73,12 +73,12 @@ class Calls(ABC):
         Args:
             job: The fields of a job file, as a dictionary, or a function to tune. A function is pickled by value and uploaded as a
                 package. The service must allow packages, and its workers must have the modules that the function imports.
-            space: The `search_space` of a function. An Optuna objective, which has `kind="optuna"`, needs none: the service runs it and
-                records what it suggests.
+            space: The `search_space` of a function. It may be omitted for an Optuna objective, for which you pass `kind="optuna"`: the
+                service then runs the objective and records the parameters that it suggests.
             budget: The budget of a function, in dollars or as in a job file.
             idempotency_key: A second submission with the same key returns the first job. Without a key, the client generates one,
                 so that its own retries never create a second job.
-            fields: Further fields of the job file, such as `objective`, for a function. `name` is the function's unless given.
+            fields: Further fields of the job file, such as `objective`, for a function. Without `name`, the job has the function's name.
 
         Raises:
             ApiError: With status 409 if the service does not allow packages, and with 422 if the function cannot be pickled.
@@ -300,20 +300,22 @@ class Calls(ABC):
     async def best_of_all(
         self, trainable: str, metric: str, **limits: Unpack[BestQuery]
     ) -> choices.BestOfAll:
-        """Return the best configuration among all jobs that tuned `trainable` for `metric`."""
+        """Return the best configuration that can be trained within the limits, among all jobs that tuned `trainable` for `metric`."""
         refuse_unknown(limits, http.BEST)
         query = {"trainable": trainable, "metric": metric, **limits}
         return await self._http.ask(choices.BestOfAll, "GET", "/v1/best", query=query)
 
     @call
     async def pareto(self, job: AnyJob, **machine: Unpack[MachineOptions]) -> choices.Pareto:
-        """Return the Pareto front of metric against cost, or of both metrics against cost. `best` chooses from the points on this front."""
+        """Return the Pareto front of metric against cost, or of both metrics against cost if the job has two objectives. `best` chooses from
+        the points on this front.
+        """
         refuse_unknown(machine, http.MACHINE_OPTIONS)
         return await self._http.ask(choices.Pareto, "GET", path_of(job, "/pareto"), query=machine)
 
     @call
     async def bill(self, job: AnyJob) -> answers.Bill:
-        """Return the bill: the job's cost by kind and by trial, and the savings."""
+        """Return the bill: the job's cost by kind and by trial, and the savings from early stopping and spot machines."""
         return await self._http.ask(answers.Bill, "GET", path_of(job, "/bill"))
 
     @call
@@ -325,7 +327,7 @@ class Calls(ABC):
 
     @call
     async def advice(self, job: AnyJob) -> answers.Advice:
-        """Return advice: what would have made the job cheaper, with evidence and dollars, and what could not be judged."""
+        """Return advice: changes that would have made the job cheaper, with the evidence and the dollars saved, and questions left open."""
         return await self._http.ask(answers.Advice, "GET", path_of(job, "/advice"))
 
     @call
@@ -416,7 +418,7 @@ class Calls(ABC):
 
     @call
     async def artifacts(self, job: AnyJob, trial: str) -> answers.ArtifactList:
-        """Return the files that a trial reported with its metrics, by name."""
+        """Return a list, sorted by name, of the files that a trial reported with its metrics."""
         return await self._http.ask(
             answers.ArtifactList, "GET", path_of(job, f"/trials/{quoted(trial)}/artifacts")
         )
@@ -498,7 +500,7 @@ class Calls(ABC):
             formats: Any of `onnx`, `torch`, `int8-dynamic`, `int8-static`, `int4-weight`, `pruned` and
                 `pruned-unstructured`. None means all.
             max_cost_usd: Maximum cost of the export, in dollars.
-            max_drop: The largest drop of the metric, in its own unit, with which a variant is delivered. None accepts any.
+            max_drop: The largest loss of quality, in the unit of the metric, with which an exported file is delivered. None means no limit.
             wait: Whether to wait until the export has ended.
 
         Raises:
@@ -547,7 +549,7 @@ class Calls(ABC):
 
     @call
     async def download_variant(self, job: AnyJob, export: str, format: str, *, to: str | Path) -> Path:
-        """Download the file of one variant, check it, and return its path.
+        """Download one variant (exported file), check it, and return its path.
 
         Args:
             export: The export's id.
@@ -822,11 +824,11 @@ class Calls(ABC):
 
     @abstractmethod
     def _job_of(self, answer: Job) -> JobFacts:
-        """Return the job with methods that call the service through this client."""
+        """Return the job in `answer` as an object whose methods call the service through this client."""
 
     @abstractmethod
     def _trial_of(self, answer: answers.TrialDetail, job: str) -> answers.TrialDetail:
-        """Return the trial with methods that call the service through this client."""
+        """Return the trial in `answer` as an object whose methods call the service through this client."""
 
 
 def id_of(job: AnyJob) -> str:

@@ -23,7 +23,7 @@ class ProgressDisplay:
         """Show the state of the job."""
 
     def silent(self, since: datetime) -> None:
-        """Show that the service does not answer."""
+        """Show that the service has not answered since the time `since`."""
 
 
 def progress_of(wanted: bool | None) -> ProgressDisplay:
@@ -189,10 +189,10 @@ class ReconnectLimit:
 
         - An error with an HTTP status below 500 is always raised.
         - If the service has answered before, any other error is raised only when the service has been silent for longer than `lasts_s`.
-        - If the service has never answered, a timeout is raised only when the time limit was already `ANSWER_S_MAX`. Any other error is
-          raised at once.
+        - If the service has never answered, a timeout is raised only if this try already had the longest time limit, `ANSWER_S_MAX`. Any
+          other error is raised at once.
 
-        Each tolerated timeout doubles the time limit of the next try, up to `ANSWER_S_MAX`.
+        Each timeout that is not raised doubles the time limit of the next try, up to `ANSWER_S_MAX`.
         """
         was_slow = isinstance(error.__cause__, httpx2.TimeoutException)
         if self._answered_at is not None:

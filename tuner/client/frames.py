@@ -55,8 +55,8 @@ def curves(answer: Curves) -> pd.DataFrame:
 def kind_of(parameter: Mapping[str, Any], values: Iterable[Any]) -> str:
     """Return the pandas type of a parameter's column.
 
-    A float or int parameter of the search space has the pandas type of such numbers. Any other parameter has a type that fits all its choices
-    and all `values`.
+    For a float or int parameter of the search space, this is the pandas type of real or whole numbers. For any other parameter, it is a type
+    that fits all its choices and all `values`.
     """
     if parameter.get("type") in NUMBERS:
         return NUMBERS[parameter["type"]]

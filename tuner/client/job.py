@@ -202,7 +202,7 @@ class AsyncJob(Acting, Awaiting):
 
 
 def _optional(module: str, what_for: str) -> Any:
-    """Import a module. If a dependency is missing, raise an ImportError that says how to install it."""
+    """Import a module. If a package is missing, raise an ImportError: `what_for` needs the package, which can be installed with pip."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

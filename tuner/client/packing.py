@@ -69,7 +69,7 @@ def _zipped(files: dict[str, bytes]) -> bytes:
 
 
 def _name(stem: str) -> str:
-    """Return a name that the service accepts: ASCII letters, digits, spaces, `.`, `_` and `-`, at most 100 characters."""
+    """Turn a file's name into a package name that the service accepts: at most 100 ASCII letters, digits, spaces, `.`, `_` and `-`."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in " ._-") else "-" for c in stem)
     return plain.lstrip(" ._-")[:100] or "package"
 
@@ -104,7 +104,7 @@ def {name}(config):
 
 
 def packed_function(function: Callable[..., Any]) -> PackedFunction:
-    """Pickle a function by value, with the functions, classes and global values of its own module that it uses.
+    """Pack a function as a package. It is pickled by value, with the functions, classes and global values of its own module that it uses.
 
     Other modules that the function imports are not packed.
 

@@ -145,9 +145,9 @@ def draw_best(axes: Axes, data: PlotData) -> None:
 
 
 def draw_pareto(axes: Axes, data: PlotData) -> None:
-    """Draw the Pareto front: the best metric that can be trained for each amount of dollars.
+    """Draw the Pareto front: the best metric that can be reached for each training cost.
 
-    If the job has two objectives, draw both metrics against each other. The colour is the cost.
+    If the job has two objectives, draw both metrics against each other. The colour of a point is then its training cost.
     """
     assert data.pareto is not None
     second = data.pareto.second_metric
@@ -208,7 +208,7 @@ def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
 def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
     """Return the names of the bars and, for each bar, the cost by kind. The most expensive trial comes first.
 
-    Trials beyond the first BARS share the last bar. The sum over all bars is the bill's total without the restore self-test.
+    Trials beyond the first BARS share the last bar. Spend that does not belong to a trial, such as the cost of exports, is left out.
     """
     ranked = sorted(bill.trials, key=lambda trial: trial.total_usd, reverse=True)
     shown, rest = ranked[:BARS], ranked[BARS:]
@@ -250,7 +250,7 @@ def _labels(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _text(put: Any, text: str) -> None:
-    """Set a text without parsing it as a formula, because names that users choose may contain dollar signs."""
+    """Set a label with the method `put` of `Axes`, without parsing `$…$` in it as a formula: names chosen by users may contain dollar signs."""
     put(text, parse_math=False)
 
 

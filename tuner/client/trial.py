@@ -44,7 +44,7 @@ class TrialActions(answers.TrialDetail):
 
     @call
     async def artifacts(self) -> answers.ArtifactList:
-        """Return the files that the trial reported with its metrics, by name."""
+        """Return a list, sorted by name, of the files that the trial reported with its metrics."""
         return await Calls.artifacts.body(self._client, self._job, self.id)
 
     @call
