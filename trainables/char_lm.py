@@ -114,7 +114,7 @@ def train(config: dict[str, Any]) -> None:
     Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
     A width that is not a multiple of heads is rounded down to a multiple, but is at least heads.
     Constants: heads, precision (fp32, bf16, fp16), accumulate (micro-batches per step), recompute (1: the activations of all blocks, 2: those
-    of every second block), quantize_aware (true: for int8-static), seed.
+    of every second block), quantize_aware (true: train for export as int8-static), seed.
     Reports after every 40 optimizer steps: val_loss in nats per character, val_bits_per_char, train_loss.
     """
     torch.manual_seed(config.get("seed", 0))
@@ -162,7 +162,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
-    """Return the trained model. A variant is judged by its loss on the held-out text, in nats per character."""
+    """Return the trained model. Each exported file is judged by its loss on the validation text, in nats per character."""
     learned, held_out = texts()
     model = build(config)
     model.load_state_dict(state["model"])

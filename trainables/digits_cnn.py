@@ -64,7 +64,7 @@ def train(config: dict[str, Any]) -> None:
     """Train the network.
 
     Tunable parameters: learning_rate, width, depth, batch_size, dropout, weight_decay, optimizer (sgd, adamw), momentum.
-    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches per step), quantize_aware (true: for int8-static), seed.
+    Constants: precision (fp32, bf16, fp16), accumulate (micro-batches per step), quantize_aware (true: train for export as int8-static), seed.
     Reports after each epoch: val_accuracy in [0, 1], val_loss, train_loss.
     """
     torch.manual_seed(config.get("seed", 0))
@@ -104,7 +104,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
-    """Return the trained network. A variant is judged by its accuracy on the validation images."""
+    """Return the trained network. Each exported file is judged by its accuracy on the validation images."""
     x_train, x_val, _, y_val = data()
     model = build(config.get("width", 16), config.get("depth", 2), config.get("dropout", 0.0))
     model.load_state_dict(state["model"])

@@ -87,7 +87,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def export(config: dict[str, Any], state: dict[str, Any]) -> Exported:
-    """Return the trained network. A variant is judged by its accuracy on the validation images."""
+    """Return the trained network. Each exported file is judged by its accuracy on the validation images."""
     x_train, x_val, _, y_val = data()
     model = build(config.get("width", 64), config.get("depth", 1), config.get("dropout", 0.0))
     model.load_state_dict(state["model"])

@@ -94,7 +94,7 @@ class GracefulServer(uvicorn.Server):
     1. The first SIGTERM or SIGINT sets `shutting_down`. After a SIGTERM the server listens for another `drain_s` seconds, so that load
        balancers notice that it is not ready. Another signal skips this wait. A signal after the wait forces the exit.
     2. `end_streams` ends the event streams. Other responses get `ANSWER_S` seconds to finish.
-    3. `run` returns. The signal is not raised again, see `capture_signals`.
+    3. `run` returns. Unlike in uvicorn, the signal is not raised again, because it would kill the process while its threads still work.
     """
 
     def __init__(

@@ -109,9 +109,9 @@ def with_start(job: dict[str, Any], given: Sequence[str], best_of: Callable[[str
 
 
 def _job_of_function(entry: str, options: Overrides) -> dict[str, Any]:
-    """Return a job with only the trainable `entry`, a name and the default metric. The caller adds the other parts from the options.
+    """Return a job that has only the trainable `entry`, a name, and the metric `value` (Optuna's name for what an objective returns).
 
-    Raise BadParameter if a required option is missing.
+    The caller adds or replaces the other parts from the options. Raise BadParameter if a required option is missing.
     """
     if options.space is None and options.kind is None:
         raise typer.BadParameter(

@@ -76,7 +76,7 @@ def read_job(file: Path) -> dict[str, Any]:
     """Read a job from a file, or from standard input if the file is `-`.
 
     Raises:
-        typer.BadParameter: The file cannot be read, does not hold a mapping, or its search space contains calls of Ray Tune.
+        typer.BadParameter: The file cannot be read, does not hold a mapping, or its search space has `tune.uniform(0, 1)` or the like.
     """
     job = read_mapping(file, "a job: a mapping with name, trainable, objective, search_space, budget")
     _refuse_python(file, job.get("search_space"))
@@ -99,7 +99,7 @@ PYTHON = re.compile(rf"(?:ray\.)?(?:tune\.)?({'|'.join(INSTEAD)})\(")
 
 
 def _refuse_python(file: Path, space: object) -> None:
-    """Raise BadParameter if a parameter is written as a call of Ray Tune. The message says what to write instead."""
+    """Raise BadParameter if a parameter is written as Python code, such as `tune.uniform(0, 1)`. The message says what to write instead."""
     for name, value in space.items() if isinstance(space, dict) else ():
         call = PYTHON.match(value) if isinstance(value, str) else None
         if call is not None:

@@ -1,4 +1,4 @@
-"""The `tuner` command line: one function per command, and the groups of `tuner --help`."""
+"""The `tuner` command line: many of its commands, one function each, and the headings under which `tuner --help` lists all commands."""
 
 import gc
 import json

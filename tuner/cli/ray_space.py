@@ -51,7 +51,8 @@ def job_of_space(space: object) -> dict[str, Any]:
 def _flat(space: Mapping[Any, Any], *, nested: bool, within: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the name and the value of each entry of a space.
 
-    The entries of a nested dictionary that contains parameters are yielded separately, under names such as `optimizer.lr`.
+    The entries of a nested dictionary that contains parameters are yielded separately, under names such as `optimizer.lr`. If `nested` is
+    true, the whole `param_space` has such dictionaries, and keys with dots are refused.
     """
     for key, value in space.items():
         name = f"{within}{key}"

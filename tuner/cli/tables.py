@@ -64,7 +64,10 @@ Column = tuple[str, Callable[[T], object]]
 
 
 def rows(items: Iterable[T], columns: Mapping[str, Callable[[T], object]] | Sequence[Column[T]]) -> Table:
-    """Return a table with a row for each item. Columns are given as a sequence if two may have the same heading."""
+    """Return a table with a row for each item.
+
+    A column is a heading and a function that returns an item's cell. `columns` is a sequence if a heading may occur twice.
+    """
     pairs = list(columns.items() if isinstance(columns, Mapping) else columns)
     table = plain(*(heading for heading, _ in pairs))
     for item in items:
@@ -84,7 +87,7 @@ def show(shown: RenderableType) -> None:
 
 
 def text(shown: RenderableType, style: Style) -> str:
-    """Return plain text, Markdown or CSV.
+    """Return tables and texts as plain text, Markdown or CSV, as `style` says.
 
     CSV contains only the tables, amounts without a dollar sign, and an empty cell for an unknown value.
     """

@@ -124,7 +124,7 @@ def train(
 def command(
     trainable: str, config: Mapping[str, Any], step: int, environment: wire.Environment | None = None
 ) -> str:
-    """Return the command line that trains a configuration with the threads and the seed that its trial had."""
+    """Return the `tuner train` command that trains a configuration to `step`, with the threads and the seed of its trial's `environment`."""
     line = f"tuner train {shlex.quote(trainable)} --steps {step} --config {shlex.quote(json.dumps(dict(config)))}"
     if environment is not None and environment.threads is not None:
         line += f" --threads {environment.threads}"
@@ -136,7 +136,7 @@ def command(
 def _of_job(
     client: Client, job: Job, trial: str | None, steps: int | None
 ) -> tuple[str, dict[str, Any], int, Environment | None]:
-    """Return what training a trial needs: the entry to call, its configuration, the last step, and the recorded environment.
+    """Return what training a trial needs: the `module:function` to call, its configuration, the last step, and the recorded environment.
 
     Without `trial`, use the best trial of the job. Without `steps`, the last step is the one at which the trial was best.
     """
@@ -156,7 +156,8 @@ def _of_job(
 
 @contextlib.contextmanager
 def _teacher_of(client: Client, job: Job) -> Iterator[dict[str, Any] | None]:
-    """Download the job's teacher, and yield the path of its checkpoint and its configuration. Yield None if the job has no teacher.
+    """Download the checkpoint of the job's teacher (the earlier trial whose model the job's trials learn from), and yield its path and its
+    configuration. Yield None if the job has no teacher.
 
     The checkpoint is in a temporary directory, which is removed at the end.
     """

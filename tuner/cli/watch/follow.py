@@ -46,8 +46,8 @@ class JobFollower:
     def add(self, event: "Event") -> list[Highlight]:
         """Add an event to the state and return what is new in it.
 
-        The first events, up to and including the first `job` event, happened before the watching began. Their highlights are shown without a
-        time of day, and only their changes of state are returned.
+        The first events, up to and including the first `job` event, happened before the watching began. Of what is new in them, only changes
+        of the job's state and budget are returned. All of it is shown in the view, but without a time of day.
         """
         with self._lock:
             is_live = bool(self.job.data)
