@@ -284,7 +284,9 @@ class HoldService:
         lease.held = lease.rate.cost(lease_ns) - lease.rate.cost(lease.meter.total_ns)
         rest_ns = lease_ns - lease.meter.total_ns
         if not self._hold(tx, (lease.trial, lease.attempt, lease.slice), lease.held, rest_ns, at):
-            raise AssertionError("the hold of a lease was refused, although the lease was chosen to fit the account")
+            raise AssertionError(
+                "the hold of a lease was refused, although the lease was chosen to fit the account"
+            )
 
     def charge_assigned_machine(self, lease: AttemptLease, place: Place) -> None:
         """Set the attempt's place to that of the machine that it was given, so that its time is billed at that machine's price.

@@ -363,7 +363,7 @@ def efficient_loader(
         )
     if "num_workers" in more:
         if workers is not None:
-            raise TypeError("give either workers or num_workers")
+            raise TypeError("workers and num_workers are both given; give only one of them")
         workers = more.pop("num_workers")
     gpu = torch.cuda.is_available()
     note(batch_size=batch_size)

@@ -68,13 +68,15 @@ class Variant:
             if not isinstance(known[name], str | None):
                 raise ValueError(f"{name} of a variant is not text")
         if known["file"] is not None and not _FILE.fullmatch(known["file"]):
-            raise ValueError("the file of a variant is not a folder and a plain name")
+            raise ValueError(
+                "the path of a variant's file must be a folder and a file name, without further folders"
+            )
         for name in ("bytes", "metric", "drop", "difference", "sparsity", "load_ms", "seconds"):
             known[name] = None if known[name] is None else _number(name, known[name])
         known["latency"] = tuple(_latency(plain_latency) for plain_latency in known["latency"] or ())
         known["seconds"] = known["seconds"] or 0.0
         if known["file"] is not None and (None in (known["bytes"], known["metric"]) or not known["latency"]):
-            raise ValueError("a delivered variant needs its size, metric and latency")
+            raise ValueError("the size, metric or latency of a delivered variant is missing")
         return cls(**known)
 
 

@@ -62,7 +62,7 @@ class MetadataAnswer:
 
 def succeeded(answer: MetadataAnswer) -> None:
     if answer.status != 200:
-        raise MalformedNotice(f"status {answer.status}")
+        raise MalformedNotice(f"the metadata service answered with the HTTP status {answer.status}")
 
 
 def text_of(answer: MetadataAnswer) -> str:
