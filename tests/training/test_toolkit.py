@@ -329,7 +329,7 @@ def test_arguments_of_the_loader_are_kept_or_refused() -> None:
     assert loader.arguments["num_workers"] == 0
     with pytest.raises(TypeError, match="does not take drop_last, sampler"):
         efficient_loader(Augmented(), 4, drop_last=True, sampler=[1])
-    with pytest.raises(TypeError, match="either workers or num_workers"):
+    with pytest.raises(TypeError, match="workers and num_workers are both given"):
         efficient_loader(Augmented(), 4, workers=1, num_workers=1)
     assert len(rows_of(efficient_loader(torch.arange(8), 4, seed=2**60))) == 2
 
