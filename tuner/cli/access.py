@@ -58,7 +58,7 @@ def add_project(
     name: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Create a project. The operator, who has the service's own key, works in it with `tuner --project PROJECT COMMAND`."""
+    """Create a project. With the service's own key, use any command in it as `tuner --project PROJECT COMMAND`."""
     Output(as_json).show(connect().add_project(name), lambda project: _projects([project]))
 
 

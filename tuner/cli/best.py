@@ -53,7 +53,7 @@ def best(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """Show the best configuration whose training is within the limits of the --max options, and what a larger limit would gain."""
+    """Show the best configuration that can be trained within the limits of the --max-… options, and what a larger limit would gain."""
     client = connect()
     answer = client.best(
         job,
@@ -80,7 +80,7 @@ def best_of_all(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """Show the best configuration of all jobs of a trainable whose training is within the limits of the --max options."""
+    """Among all jobs of a trainable, show the best configuration that can be trained within the limits of the --max-… options."""
     client = connect()
     answer = client.best_of_all(
         trainable,

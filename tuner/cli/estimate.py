@@ -73,7 +73,7 @@ def estimate(
         str | None,
         typer.Option(
             metavar="JOB/EXPORT/VARIANT",
-            help="Estimate the cost of serving this exported model, from the latency measured at its export, instead of a training run..",
+            help="Estimate the cost of serving this exported model, from the latency measured at its export, instead of a training run. VARIANT is a format, such as int8-dynamic.",
         ),
     ] = None,
     requests_per_second: Annotated[

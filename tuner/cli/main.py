@@ -79,8 +79,8 @@ def stop(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Stop a trial permanently. Without JOB and TRIAL, stop the local Ray cluster of the home directory TUNER_HOME instead: its jobs are
-    interrupted, and continue when `tuner serve` is started again."""
+    """Stop a trial permanently. Without arguments, stop the local Ray cluster that belongs to TUNER_HOME instead. Running jobs are
+    interrupted, and continue when `tuner serve` is started next."""
     if job and not trial:
         raise typer.BadParameter("name a trial of the job; to end the whole job, use `tuner cancel JOB`")
     if job:
@@ -181,7 +181,7 @@ def submit(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a tuning job. The file's `planning` section is ignored. Options replace what the file says.
+    """Submit a tuning job that a job file or options describe. Options replace values of the file. Its section `planning` is used only by `tuner plan`.
 
     With MODULE:FUNCTION, describe the job with options instead of a file. The command imports the function's module and the module of
     --space on this machine to read the search space. The code is not uploaded: the service's workers must be able to import it, too.

@@ -88,7 +88,7 @@ def set_budget(
 
 @budgets.add("remove")
 def remove_budget(name: Name) -> None:
-    """Remove a shared budget. Jobs that paused because it was used up continue."""
+    """Remove a shared budget. Jobs that were paused because it was used up are resumed."""
     connect().remove_budget(name)
 
 
@@ -328,7 +328,7 @@ def collect(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete files of ended jobs that their retention policies do not require. The service does this by itself within minutes after a job
+    """For jobs that have ended, delete the files that the job's retention policy does not keep. The service does this by itself within minutes after a job
     ended, and tries again if the storage fails."""
     client = connect()
     due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
@@ -372,7 +372,7 @@ def topup(
     gpu_hours: Annotated[float | None, typer.Option(help="GPU-hours to add.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Add to a job's budget, and resume the job if the budget had ended it."""
+    """Add to a job's budget. If the job ended because its budget was used up, resume the job."""
     if usd is None and gpu_hours is None:
         raise typer.BadParameter("give --usd or --gpu-hours")
     for option, more in (("--usd", usd), ("--gpu-hours", gpu_hours)):

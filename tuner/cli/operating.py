@@ -38,7 +38,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write. It must not exist.")],
     as_json: Json = False,
 ) -> None:
-    """Back up the database into one file while jobs run. Checkpoints stay in the storage."""
+    """Back up the database to a single file. Jobs can keep running. Checkpoints are not included; they remain in the storage."""
     from tuner.service import backup as its  # imported late because it is slow
 
     Output(as_json).show(its.backup(Settings.from_env(), file), _backed_up)

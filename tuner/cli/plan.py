@@ -28,7 +28,10 @@ CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_d
 def plan(
     file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Job file; - reads standard input.")],
     step_seconds: Annotated[
-        float | None, typer.Option(help="Seconds per step, if no earlier job has measured them.")
+        float | None,
+        typer.Option(
+            help="Seconds per step to assume. Without it, the step time that earlier jobs measured is used."
+        ),
     ] = None,
     steps_from: Annotated[
         list[str] | None, typer.Option(metavar="JOB", help="Use the step times of this job. Can be repeated.")

@@ -261,7 +261,7 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
 def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
     """Post a cost to the job's account only.
 
-    No row is added to `holds`, because the accounts of the shared budgets are recalculated from its rows.
+    No row is added to `holds`: the accounts of the shared budgets are recalculated from the rows of `holds`, so the cost would count for them, too.
     """
     a, at = accounts.c, where.placed_at
     more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}

@@ -55,7 +55,7 @@ class NextDollarForecast:
 
 
 def forecast(database: Database, row: JobRow) -> NextDollarForecast:
-    """Compute the forecast of a job.
+    """Forecast what more money for the job would gain: the metrics that its unfinished trials would reach.
 
     It is computed again at each call. `tuner.api.response_cache` caches the answers that clients poll.
     """

@@ -78,7 +78,7 @@ def accumulate(
 
 @contextmanager
 def _exchange(model: Any, *, is_last: bool) -> Iterator[None]:
-    """In this block, let the ranks exchange gradients only if `is_last`: the block has the last backward pass of the step."""
+    """Let the ranks exchange gradients in this block only if `is_last` is set, which means that the block contains the step's last backward pass."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule):
         model.set_requires_gradient_sync(is_last)

@@ -292,7 +292,7 @@ class Exporter:
         except Exception as error:
             raise ExportFailed(
                 "evaluate_failed",
-                f"evaluate(predict) of the exported model failed; predict takes and returns tensors in main memory: {_shown(error)}",
+                f"evaluate(predict) raised an error with the exported model, whose predict takes and returns tensors in main memory: {_shown(error)}",
             ) from error
         if not math.isfinite(metric):
             raise ExportFailed(

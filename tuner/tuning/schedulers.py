@@ -121,7 +121,7 @@ class PromotionAsha:
 def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[TrialRecord]:
     """Yield the trials that wait at a rung and are among its best 1/η, highest rung first. The running trial `also` counts as waiting.
 
-    Trials that violate a constraint come after all others.
+    Trials that violate a constraint are ranked, and yielded, after all others.
     """
     for is_feasible in _feasible_first(state):
         for rung in reversed(state.rungs):

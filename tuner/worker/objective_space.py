@@ -131,7 +131,7 @@ class _Runs:
     _sets: set[frozenset[str]] = field(default_factory=set)  # the sets of parameters that occurred together
 
     def recorded(self) -> Space:
-        """Return the search space that the runs show.
+        """Return the search space that follows from the parameters suggested in the recorded runs of the objective.
 
         The space is checked by running the objective with random configurations from it. If such a run suggests a set of parameters that
         no run suggested before, further runs change one of its parameters at a time. Then the checks begin again.

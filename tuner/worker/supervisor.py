@@ -455,12 +455,12 @@ class Supervisor:
                 self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
-        """Act on the news of another node: ranks that ended there, or the early end of the attempt there.
+        """Record that ranks ended on another node, or end the attempt if it ended early on that node.
 
         Args:
             trial: The trial.
             number: The number of the attempt.
-            result: The part of `step`'s result with `state`, `error` and `rank_ends`.
+            result: The part of the result of that node's `step` method with `state`, `error` and `rank_ends`.
         """
         with self._changed:
             attempt = self._attempt

@@ -51,7 +51,7 @@ def read_token(answer: MetadataAnswer) -> tuple[str, int]:
     succeeded(answer)
     token, ttl = text_of(answer), answer.headers.get(TTL_HEADER, "")
     if not _TOKEN.fullmatch(token):
-        raise MalformedNotice("the answer is not a token")
+        raise MalformedNotice("the metadata service did not answer with a session token")
     if not (ttl.isascii() and ttl.isdecimal() and len(ttl) <= len(str(TTL_MAX_S))):
         raise MalformedNotice(f"{shown(ttl)} is not the lifetime of a token")
     return token, int(ttl)

@@ -100,7 +100,7 @@ MONTHS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YearlyCost:
-    """The yearly cost of a repeated run, for one way to run it."""
+    """The yearly cost of a training run that is repeated, with one choice of machine and market."""
 
     name: str
     usd_per_run: Money
