@@ -59,7 +59,7 @@ def _without_job(body: Callable[..., Any], original: Callable[..., Any]) -> Call
 
 
 class Acting(JobFacts):
-    """A job as it was when it was last fetched. `refresh`, `wait` and the methods that change the job update it in place.
+    """A job in the state of the last fetch. `refresh`, `wait` and the methods that change the job update it in place.
 
     REST's fields `best` and `artifacts` are `best_so_far` and `retention` here, because `best` and `artifacts` are methods.
     """

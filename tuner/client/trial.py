@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TrialActions(answers.TrialDetail):
-    """A trial as it was when it was last fetched: its learning curve, its bill, its attempts and its checkpoints."""
+    """A trial in the state of the last fetch: its learning curve, its bill, its attempts and its checkpoints."""
 
     model_config = ConfigDict(ignored_types=(call, series))
 

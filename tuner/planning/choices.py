@@ -30,7 +30,7 @@ def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:
 
     Args:
         setting: The job and the machines that are simulated.
-        requested: The job as it was requested.
+        requested: The requested job.
     """
     step_ns = max(1, round(setting.paces.evidence.step_ns / setting.speed))
     save_ns = setting.paces.evidence.delays.save_ns
@@ -61,7 +61,7 @@ def made(
     """Return the choices of the checkpoint interval, the first rung, the reduction factor and the concurrency.
 
     Args:
-        requested: The job as it was requested.
+        requested: The requested job.
         setting: The job and the machines that were simulated.
         planned: The checkpoint interval that `checkpoints` chose.
         limit_ns: The time within which the job should finish. None means no limit.

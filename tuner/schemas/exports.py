@@ -67,7 +67,7 @@ class VariantLatency(Answer):
 class ExportVariant(Answer):
     """One exported file. If it was not delivered, `file` is null, and `code` and `detail` say why.
 
-    The file is compared with the model as it was before the export: `drop` is how much worse the metric of the file is, and `difference` the
+    The file is compared with the model before the export: `drop` is how much worse the metric of the file is, and `difference` the
     largest difference between the outputs of the two. `sparsity` is the share of the weights that are zero, which only `pruned-unstructured` has.
     """
 
@@ -90,7 +90,7 @@ class Export(Answer):
     """An export of a job.
 
     `state` is `queued`, `running`, `succeeded` (at least one variant was delivered) or `failed`. `code` says why the export failed, or why
-    variants are missing. `metric` is the metric of the model as it was before the export. `threads` is the number of threads with which
+    variants are missing. `metric` is the metric of the model before the export. `threads` is the number of threads with which
     the figures were measured. `pareto` lists the formats on the Pareto front of the metric and the dollars per million predictions in
     batches, cheapest first.
     """

@@ -167,7 +167,7 @@ def _exported_file(job: str, store: CheckpointStore, export: str, path: str) -> 
 
 
 def _trial(trial: ChangedTrial) -> MirroredTrial:
-    """Return a trial as it was after the last change that has been read.
+    """Return the state of a trial after the last change that has been read.
 
     If the trial has changed again since then, it is shown as running, because only its newest state is recorded.
     """
