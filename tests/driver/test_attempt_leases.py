@@ -82,10 +82,10 @@ def test_refused_hold_after_sufficient_balance_raises_and_records_nothing() -> N
     """The transaction is rolled back, and the driver restarts from the recorded state."""
     journal, hold_service, lease = begun()
     other = Place(EXPENSIVE, Rate(EXPENSIVE.price))
-    with pytest.raises(AssertionError, match="read in this transaction"):
+    with pytest.raises(AssertionError, match="hold of a lease was refused"):
         hold_service.extend(Refuses(journal.tables), lease, LeaseRequest(NS, 1, None, AT))
     journal, hold_service, lease = begun()
-    with pytest.raises(AssertionError, match="read in this transaction"):
+    with pytest.raises(AssertionError, match="hold of a lease was refused"):
         hold_service.reprice(Refuses(journal.tables), lease, other, AT)
     assert [hold_row.id for hold_row in journal.open_holds()] == [hold_id(JOB, TRIAL, 1, 1)]
     assert journal.account().posted == Cost()
