@@ -71,7 +71,7 @@ def test_unknown_job_is_refused_with_a_pointer(client: TestClient, name: str) ->
     there = fakes.submit(client)
     ((pointer, detail),) = faults(client, body(**warm(there, name)))
     assert pointer == "/warm_start/jobs/1"
-    assert "leave it out" in detail
+    assert "leave out the job" in detail
 
 
 @pytest.mark.parametrize("what", OTHERS)
