@@ -47,6 +47,19 @@ def test_jobs_with_a_driver_or_a_lost_driver_count_as_running(
         assert queue.at_work(db, "nobody") == []
 
 
+def test_changed_concurrency_of_unfinished_jobs_is_read(database: Database) -> None:
+    """One of three jobs has ended, and the concurrency of another was changed."""
+    for number in range(3):
+        create(database, new_job(job(number)))
+    with database.write() as db:
+        jobs.move(db, job(2), "cancelled", "cancelled", at=AT)
+        launches.end(db, job(2), 1)
+        before = queue.concurrency_of_unfinished(db)
+        assert set(before) == {job(0), job(1)}
+        jobs.set_concurrency(db, job(1), 7, 9)
+        assert queue.concurrency_of_unfinished(db) == {job(0): before[job(0)], job(1): 7}
+
+
 def test_jobs_of_another_project_do_not_use_the_quota(database: Database) -> None:
     for number, project in enumerate((PROJECT, OTHER, PROJECT)):
         create(database, new_job(job(number), project=project))
