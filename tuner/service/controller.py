@@ -157,8 +157,8 @@ class Controller(PeriodicService):
         The row's concurrency and the fields that never change are up to date. Other fields may be outdated.
         """
         row = self._rows.get(job) or self._row(job)
-        now = self._concurrency.get(job, row.concurrency)
-        self._rows[job] = row if row.concurrency == now else replace(row, concurrency=now)
+        concurrency = self._concurrency.get(job, row.concurrency)
+        self._rows[job] = row if row.concurrency == concurrency else replace(row, concurrency=concurrency)
         return self._rows[job]
 
     def _row(self, job: str) -> JobRow:
