@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-LOWER_PRIORITY = 10
+LOWER_PRIORITY = 5
 
 
 @dataclass(frozen=True, slots=True)
