@@ -115,6 +115,16 @@ def test_lease_end_stops_a_hanging_child(drive: Any) -> None:
     assert sum(ended["meter"].values()) == SECOND
 
 
+def test_driver_hears_of_a_short_lease_in_time_to_renew_it() -> None:
+    """A worker that imports a trainable for seconds sends nothing but heartbeats. Three of them must come before the lease ends."""
+    left_s = 1.5
+    for _ in range(3):
+        left_s -= supervisor.heartbeat_s(round(left_s * SECOND))
+    assert left_s > supervisor.FLUSH_S
+    assert supervisor.heartbeat_s(LEASE_S * SECOND) == supervisor.HEARTBEAT_S
+    assert supervisor.heartbeat_s(-SECOND) == supervisor.FLUSH_S
+
+
 def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     gate = tmp_path / "gate"

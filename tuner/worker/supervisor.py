@@ -55,6 +55,8 @@ from tuner.worker.server_handle import ForkServer, Servers
 from tuner.worker.watchdog import NoticeSource, Watchdog
 
 HEARTBEAT_S = 1.0
+# If a lease ends soon, the next heartbeat comes after this part of the remaining time: a third.
+HEARTBEATS_PER_LEASE = 3
 FLUSH_S = 0.2
 EXIT_GRACE_S = 1.0
 # A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
@@ -673,6 +675,8 @@ class Supervisor:
     def step(self) -> dict[str, Any]:
         """Wait up to `HEARTBEAT_S` for something to report about the attempt, then return a result for the driver.
 
+        Wait for a shorter time if the lease ends soon (`heartbeat_s`).
+
         If the attempt has ended, kill its processes, wait for saves in progress, and return its final result.
 
         Raises:
@@ -682,7 +686,7 @@ class Supervisor:
         if attempt is None:
             raise RuntimeError("no attempt was begun")
         with self._changed:
-            self._changed.wait_for(lambda: self._news(attempt), HEARTBEAT_S)
+            self._changed.wait_for(lambda: self._news(attempt), heartbeat_s(attempt.left_ns()))
             if attempt.state is None and attempt.reports:
                 pause = FLUSH_S - (time.monotonic() - self._answered_at)
                 self._changed.wait_for(
@@ -786,6 +790,14 @@ class Supervisor:
         self.server.close()
         self._reads.close()
         self._scratch.close()
+
+
+def heartbeat_s(left_ns: int) -> float:
+    """Return the time until the next heartbeat of an attempt, in seconds. `left_ns` is the rest of its lease, in nanoseconds.
+
+    It is `HEARTBEAT_S`, or less if the lease ends soon: the driver renews a lease when it hears that half of it is used.
+    """
+    return min(HEARTBEAT_S, max(FLUSH_S, left_ns / HEARTBEATS_PER_LEASE / 1e9))
 
 
 def _discard(forked: list[tuple[int, Connection]]) -> None:
