@@ -55,8 +55,6 @@ from tuner.worker.server_handle import ForkServer, Servers
 from tuner.worker.watchdog import NoticeSource, Watchdog
 
 HEARTBEAT_S = 1.0
-# If a lease ends soon, the next heartbeat comes after this part of the remaining time: a third.
-HEARTBEATS_PER_LEASE = 3
 FLUSH_S = 0.2
 EXIT_GRACE_S = 1.0
 # A child waits for each reply, so it reads the reply at once, unless another of its threads holds the GIL.
@@ -795,9 +793,10 @@ class Supervisor:
 def heartbeat_s(left_ns: int) -> float:
     """Return the time until the next heartbeat of an attempt, in seconds. `left_ns` is the rest of its lease, in nanoseconds.
 
-    It is `HEARTBEAT_S`, or less if the lease ends soon: the driver renews a lease when it hears that half of it is used.
+    It is a third of that rest, but at least `FLUSH_S` and at most `HEARTBEAT_S`. The driver renews a lease once it hears that half of the
+    lease is used, so it must hear from a short lease more than once.
     """
-    return min(HEARTBEAT_S, max(FLUSH_S, left_ns / HEARTBEATS_PER_LEASE / 1e9))
+    return min(HEARTBEAT_S, max(FLUSH_S, left_ns / 3e9))
 
 
 def _discard(forked: list[tuple[int, Connection]]) -> None:
