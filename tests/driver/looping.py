@@ -46,16 +46,25 @@ class Job:
 
     def __init__(self, *constraints: Constraint, second: Objective | None = None, **metrics: float) -> None:
         self.metrics = {"acc": 0.5, **metrics}
-        self.world, clock = World(), SimulatedClock()
-        job, its = (
-            replace(spec("1", scheduler="none"), constraints=constraints, second=second),
-            loop_config(1),
-        )
-        self.journal = journal = MemoryJournal(its.job, job.budget)
-        self.loop = Loop(job, its, sampler=sampler_for(job), journal=journal, world=self.world, clock=clock)
-        recover(self.loop, died_at=None, now=clock.now())
-        self.loop.start(ev.ControlRequested(clock.now(), "resume"))
+        self.world, self.clock = World(), SimulatedClock()
+        self.spec = replace(spec("1", scheduler="none"), constraints=constraints, second=second)
+        self.journal = MemoryJournal(loop_config(1).job, self.spec.budget)
+        self.launch()
         self.trains(1, 1)
+
+    def launch(self) -> None:
+        """Start a driver. The previous one, if any, is dead."""
+        sampler = sampler_for(self.spec)
+        self.loop = Loop(
+            self.spec,
+            loop_config(1),
+            sampler=sampler,
+            journal=self.journal,
+            world=self.world,
+            clock=self.clock,
+        )
+        recover(self.loop, died_at=None, now=self.clock.now())
+        self.loop.start(ev.ControlRequested(self.clock.now(), "resume"))
 
     def trains(self, attempt: int, *steps: int) -> None:
         """Train up to each of these steps and save it. Then preempt the attempt."""

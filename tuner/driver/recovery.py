@@ -11,7 +11,7 @@ from tuner.domain import events as ev
 from tuner.domain.cost import CostKind
 from tuner.domain.ids import hold_id
 from tuner.domain.ledger import lost_of
-from tuner.domain.money import FREE, Cost
+from tuner.domain.money import FREE, ZERO, Cost
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import Instant
 from tuner.driver.loop import Loop
@@ -60,7 +60,9 @@ def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> No
     at_kept = tx.reached(row.trial, kept) if kept else (FREE, 0)
     if reached is not None and at_kept is not None:
         trained, again = tx.posted(row.trial, row.attempt).get("train", FREE), reached[0] - at_kept[0]
-        again = Cost(min(again.usd, trained.usd), min(again.gpu_ms, trained.gpu_ms))
+        # A report has the cost of the first attempt that reached its step. If that attempt cost more than a later repetition, the difference
+        # is negative.
+        again = Cost(max(ZERO, min(again.usd, trained.usd)), max(0, min(again.gpu_ms, trained.gpu_ms)))
         moved: dict[CostKind, Cost] = {"train": -again, "lost": again}
         tx.correct(
             f"{hold_id(loop.job, row.trial, row.attempt, 0)}/driver-lost",
