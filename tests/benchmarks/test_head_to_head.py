@@ -77,7 +77,9 @@ def test_trainings_to_the_last_step_become_a_table_that_replays_the_search(
     )
     table = load_table(path)
     assert table.metric[18, 8] == 2.0
-    assert table.metric[0, 0] == pytest.approx(1 / STEPS, abs=1e-5), "a metric that is not a number counts as the worst"
+    assert table.metric[0, 0] == pytest.approx(1 / STEPS, abs=1e-5), (
+        "a metric that is not a number counts as the worst"
+    )
     assert {config["optimizer"] for config in table.configs} == {0, 1}
     bill = {"setup": 40.0, "train": 120.0}
     real = Result("digits_mlp", "service", 0, 5, [(60.0, 18.0)], 1, 10, bill, start_usd=20.0)

@@ -198,7 +198,7 @@ def advised(**more: object) -> Story:
 
 
 def test_prediction_at_a_rung_decides_whether_trial_continues() -> None:
-    for go, order in ((True, do.Continue(FIRST, 16)), (False, do.Pause(FIRST))):
+    for go, order in ((True, do.Continue(FIRST, 8)), (False, do.Pause(FIRST))):
         story = advised()
         assert story.report(0, 4, 0.5) == [do.Predict(FIRST)]
         assert story.tell(ev.Predicted(AT, FIRST, go)) == [order]
@@ -213,7 +213,7 @@ def test_paused_trial_with_positive_prediction_resumes_next() -> None:
     assert story.tell(ev.Predicted(AT, FIRST, True)) == [], "all workers are busy"
     story.report(1, 4, 0.4)
     story.tell(ev.Predicted(AT, SECOND, False))
-    assert begins(story.paused(1, 4)) == [(FIRST, 16)]
+    assert begins(story.paused(1, 4)) == [(FIRST, 8)]
 
 
 @pytest.mark.parametrize(

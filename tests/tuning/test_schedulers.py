@@ -11,7 +11,7 @@ from tuner.tuning.state import State, TrialRecord
 
 
 def paused(*values: float) -> State:
-    """Return a state with trials paused at the first of two rungs, and without a reserve."""
+    """Return a state with trials paused at the first of four rungs, and without a reserve."""
     story = Story(scheduler="auto", fidelity=Fidelity(min=1, max=48), on_exhausted="pause")
     story.state.trials.clear()
     story.state.active.clear()
@@ -33,7 +33,7 @@ def foretold(state: State, forecasts: Mapping[int, Forecast] | None) -> int | No
 
 def test_ranks_decide_promotion_without_forecasts() -> None:
     assert foretold(paused(0.1, 0.4, 0.2, 0.3), None) == 1
-    assert foretold(paused(0.1, 0.4, 0.2), None) is None, "a quarter of three is nobody"
+    assert foretold(paused(0.1), None) is None, "half of one trial is none"
 
 
 def test_best_forecast_is_promoted_if_it_may_reach_the_overall_best() -> None:
@@ -57,7 +57,7 @@ def test_promoted_or_skipped_trial_is_not_promoted() -> None:
 
 
 def test_running_trial_is_considered_only_if_requested() -> None:
-    state = paused(0.1, 0.4, 0.2, 0.3)
+    state = paused(0.1, 0.4)
     running = state.trials[1]
     state.set(running, "running")
     assert foretold(state, None) is None
@@ -73,11 +73,11 @@ def test_leader_finishes_first_then_best_affordable_forecast() -> None:
 
 
 def test_forecast_promotion_waits_until_space_is_exhausted() -> None:
-    state = paused(0.1, 0.4, 0.2, 0.3)
+    state = paused(0.1, 0.4)
     assert ForecastPromotion().promote(state) is None
     state.space_exhausted = True
     assert number_of(ForecastPromotion().promote(state)) == 1
-    assert state.trials[1].target_step == 16
+    assert state.trials[1].target_step == 8
     assert ForecastPromotion().promote(state) is None
     assert PromotionAsha().promote(state) is None
 
@@ -85,7 +85,7 @@ def test_forecast_promotion_waits_until_space_is_exhausted() -> None:
 def test_full_fidelity_and_stopping_asha_continue_or_stop_without_promotion() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     assert FullFidelity().at_rung(state, state.trials[0]) == "continue"
-    assert state.trials[0].target_step == 16
+    assert state.trials[0].target_step == 8
     assert FullFidelity().promote(state) is StoppingAsha().promote(state) is None
     assert StoppingAsha().at_rung(state, state.trials[1]) == "continue"
     assert StoppingAsha().at_rung(state, state.trials[2]) == "stop"

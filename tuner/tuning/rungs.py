@@ -16,10 +16,10 @@ from statistics import fmean
 from tuner.domain.job import JobSpec
 from tuner.domain.objective import Fidelity
 
-# The rungs of the scheduler `auto`: the first is at a twelfth of all steps, and each following rung at four times the step of the
+# The rungs of the scheduler `auto`: the first is at a twelfth of all steps, and each following rung at twice the step of the
 # one before (docs/decisions/0006-search-by-a-model-of-curves.md).
 AUTO_FIRST = 12
-AUTO_FACTOR = 4
+AUTO_FACTOR = 2
 
 
 def ladder(spec: JobSpec) -> Fidelity:

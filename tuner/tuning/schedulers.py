@@ -20,8 +20,10 @@ from tuner.tuning.state import State, TrialRecord
 # the model more than continued ones at first. It grows with the number of trained steps.
 REACH = 0.5
 # The reach begins to grow when the job has trained as many steps as this many complete trials have. From then on, it is proportional to
-# the job's steps.
-REACH_TRAININGS = 5
+# the job's steps, up to the largest reach.
+REACH_TRAININGS = 2.5
+# With a larger reach, a job with a large budget continues nearly all trials, and too little money is left for new ones.
+REACH_MAX = 3.0
 
 Verdict = Literal["continue", "pause", "stop", "predict"]
 
@@ -171,7 +173,8 @@ def earned(
                 forecasts, key=lambda number: (state.trials[number].violation, -forecasts[number][0], number)
             )
             return _first_waiting(state, reserve, best, also)
-    reach = REACH * max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
+    growth = max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
+    reach = min(REACH_MAX, REACH * growth)
     for is_feasible in _feasible_first(state):
         for rung in reversed(state.rungs):
             ranked = _best_first(rung, state.reduction_factor, forecasts, reach)
