@@ -1,8 +1,8 @@
-"""`python -m benchmarks.record --out DIR`: record tables of real trainings, for `tuner simulate` and `benchmarks.search`.
+"""`python -m benchmarks.record --out DIR --logs DIR`: record tables of real trainings, for `tuner simulate` and `benchmarks.search`.
 
-Trains random configurations of the trainables of `benchmarks.head_to_head` to the last step, one in each process at a time. The trainables
-take turns, so that each has its share of the rows if `--seconds` end the recording. A training that has not ended by then is not recorded.
-A step takes the processor time of its thread.
+Each process trains random configurations of the trainables of `benchmarks.head_to_head` to the last step, one after the other. The trainables
+take turns, so that each has its share of the rows if `--seconds` is too short for all rows. The time of a step in the tables is the
+processor time of the training thread.
 """
 
 import argparse
@@ -16,11 +16,7 @@ ROWS = {"digits_xgboost": 2000, "digits_mlp": 1500, "digits_cnn": 400, "char_gpt
 
 
 def in_turn(rows: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the trainable and the number of each row, so that any first part has the same share of all trainables.
-
-    >>> in_turn({"a": 1, "b": 2})
-    [('b', 0), ('a', 0), ('b', 1)]
-    """
+    """Return the trainable and the number of each row, in such an order that the first rows are the same share of each trainable's rows."""
     shares = sorted(
         ((number + 1) / count, name, number) for name, count in rows.items() for number in range(count)
     )
@@ -29,6 +25,7 @@ def in_turn(rows: dict[str, int]) -> list[tuple[str, int]]:
 
 def training(trainable: str, number: int, folder: Path, ends: float) -> None:
     """Train a random configuration, drawn with the seed `number`, unless the clock has passed `ends`."""
+    # Imported here, because `main` hides the GPU from PyTorch first.
     import optuna
 
     from benchmarks.head_to_head import suggested

@@ -45,6 +45,19 @@ def test_best_forecast_is_promoted_if_it_may_reach_the_overall_best() -> None:
     assert foretold(state, {}) is None
 
 
+def test_reach_grows_with_the_trained_steps_up_to_three_deviations() -> None:
+    state = paused(0.1, 0.4, 0.2, 0.3)
+
+    def reached(deviations: float) -> bool:
+        return foretold(state, {0: (5.0 - deviations, 1.0), 4: (5.0, 0.0)}) == 0
+
+    assert (reached(0.5), reached(0.6)) == (True, False)
+    state.steps = 48 * 5  # five complete trainings
+    assert (reached(1.0), reached(1.1)) == (True, False)
+    state.steps = 48 * 100
+    assert (reached(3.0), reached(3.1)) == (True, False)
+
+
 def test_promoted_or_skipped_trial_is_not_promoted() -> None:
     state = paused(0.1, 0.4, 0.2, 0.3)
     sure: dict[int, Forecast] = {1: (0.9, 0.0)}

@@ -22,7 +22,7 @@ REACH = 0.5
 # The reach begins to grow when the job has trained as many steps as this many complete trials have. From then on, it is proportional to
 # the job's steps, up to the largest reach.
 REACH_TRAININGS = 2.5
-# With a larger reach, a job with a large budget continues nearly all trials, and too little money is left for new ones.
+# The largest reach. Without it, a job with a large budget continues so many trials that too little money is left for new ones.
 REACH_MAX = 3.0
 
 Verdict = Literal["continue", "pause", "stop", "predict"]
