@@ -68,8 +68,8 @@ def test_every_process_of_a_head_carries_its_mark(local_head: LocalHead) -> None
     family = psutil.Process(head.pids[0]).children(recursive=True)
     assert len(family) >= 5
     assert {mark_of(process.pid) for process in family if process.is_running()} <= {head.session, None}
-    others = [process for process in titled(head) if mark_of(process.pid) != head.session]
-    assert not [process for process in others if not is_dead(process)]
+    # An ending process releases its environment while Linux still calls it running. It soon disappears.
+    until(lambda: all(mark_of(process.pid) == head.session or is_dead(process) for process in titled(head)))
 
 
 def titled(head: Head) -> list[psutil.Process]:
