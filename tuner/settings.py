@@ -251,7 +251,9 @@ def _project(text: str) -> str:
     """
     if re.fullmatch(r"[a-z0-9-]{0,63}", text):
         return text
-    raise ValueError(f"TUNER_PROJECT: {text!r} is not a project name: use lower-case letters, digits and -")
+    raise ValueError(
+        f"TUNER_PROJECT: {text!r} is not a project name: use at most 63 lower-case letters, digits and -"
+    )
 
 
 def _storage(url: str) -> str:

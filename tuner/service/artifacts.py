@@ -66,7 +66,7 @@ def artifact(service: Service, job: str, trial: str, name: str) -> tuple[Artifac
     except ArtifactDamaged as error:
         raise NotFound(str(error)) from error
     except Exception as error:  # every storage backend raises its own error types
-        raise Unavailable(f"the artifact cannot be read: {explained(error)}") from error
+        raise Unavailable(f"the artifact {name} of {trial} cannot be read: {explained(error)}") from error
 
 
 def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dict[str, Artifact]]:
@@ -81,7 +81,7 @@ def _stored(service: Service, job: str, trial: str) -> tuple[TrialArtifacts, dic
     except ArtifactDamaged as error:
         raise NotFound(f"the artifacts of {trial} cannot be read: {error}") from error
     except Exception as error:  # every storage backend raises its own error types
-        raise Unavailable(f"the artifacts cannot be read: {explained(error)}") from error
+        raise Unavailable(f"the artifacts of {trial} cannot be read: {explained(error)}") from error
 
 
 def _view(artifact: Artifact) -> ArtifactView:

@@ -197,7 +197,7 @@ def _refuse_unfit(about: About, database: Database, now: Instant) -> None:
     kind = copies.kind_of(database)
     if about.kind != kind:
         raise Conflict(
-            f"the file is a backup of {about.kind}, but TUNER_DATABASE_URL names {kind}: give a backup of the same kind"
+            f"the file is a backup of {about.kind}, but TUNER_DATABASE_URL names {kind}: give a backup of the same kind of database"
         )
     if not knows_revision(about.revision):
         raise Conflict(

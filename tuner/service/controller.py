@@ -288,7 +288,7 @@ class Controller(PeriodicService):
             close_open(db, row.project, row.id, died_at=died_at, at=now)
             launches.end(db, launch.job, launch.epoch)
             detail = (
-                f"the job's driver died {QUICK_DEATHS_MAX} times without a report in between; the output of the last one ends with:\n"
+                f"the job's driver died {QUICK_DEATHS_MAX} times without a report in between; the output of the last driver ends with:\n"
                 f"{log_end[-2000:]}"
             )
             jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)

@@ -108,16 +108,17 @@ def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
     kind = accelerator(listings[0].accelerator, listings[0].gpu_memory_gib) if listings else None
     if kind is None:
         raise ValueError(
-            f"{job} ran on {machine}, which is not in the catalogue or has no known GPU there; name another job"
+            f"{job} ran on {machine}, which is not in the catalogue or is listed without a known GPU; name another job"
         )
     if row.spec.resources.gpus < 1:
-        raise ValueError(f"the trials of {job} used no whole GPU; name a job whose trials do")
+        raise ValueError(f"the trials of {job} used no whole GPU; name a job whose trials used at least one")
     sizes = scaling_of(service, row.spec, machine)
     if sizes and sizes[0].resources.nodes > 1:
         raise ValueError(
-            f"the smallest trials of jobs like {job} used several nodes; run a pilot of the job on one node"
+            f"the smallest trials of jobs like {job} used several nodes, but scaling is measured against trials on one node; "
+            "run a pilot of the job on one node"
         )
     if not sizes:
-        detail = f"no jobs of {row.spec.trainable} on {machine} measured steps with different numbers of GPUs"
+        detail = f"no jobs of {row.spec.trainable} on {machine} have step times for different numbers of GPUs"
         raise ValueError(f"{detail}; run a pilot of the job with fewer or more GPUs")
     return described.MeasuredScaling(sizes=sizes, accelerator=kind.name, link=str(link_within(listings[0])))

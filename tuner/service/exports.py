@@ -171,9 +171,9 @@ def open_variant(service: Service, job: str, export: str, format: str) -> tuple[
     try:
         file = CheckpointStore(service.settings.storage, service.project, job).files(export).get(path)
     except Exception as error:  # every storage backend raises its own error types
-        raise Unavailable(f"the file cannot be read: {explained(error)}") from error
+        raise Unavailable(f"the file of the variant {format} cannot be read: {explained(error)}") from error
     if file is None:
-        raise NotFound(f"the file of {format} is missing from the storage; export again")
+        raise NotFound(f"the file of the variant {format} is missing from the storage; export again")
     return variant, file
 
 
@@ -250,7 +250,7 @@ def _machines(
         Invalid: The requested machine has no price on any market.
     """
     kind = query.instance_type or (export.offer.instance_type if export.offer else None)
-    machines, refusal = [], Invalid.at("instance_type", "has no known price")
+    machines, refusal = [], Invalid.at("instance_type", "has no known price; choose one from `tuner prices`")
     for market in MARKETS:
         try:
             priced = machine(service.settings, row, MachineQuery(market, kind))

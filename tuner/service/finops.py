@@ -167,7 +167,7 @@ def _month(service: Service, month: str | None, timezone: str) -> tuple[Instant,
     if month is not None:
         match = re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", month, re.ASCII)
         if match is None or not 1971 <= int(match[1]) <= 2200:
-            raise Invalid(Fault("month", "write a month such as 2026-11"))
+            raise Invalid(Fault("month", "must be a month from 1971-01 to 2200-12, such as 2026-11"))
         at = calendar.moment_of(f"{month}-15", where)
     first, last = calendar.period_of(at, "month", where)
     assert last is not None
