@@ -156,8 +156,9 @@ class Settings:
     def database_url_path(self) -> Path:
         """The path of the file from which drivers read the database URL if it contains a password.
 
-        If TUNER_DATABASE_URL_FILE is set, it is that file, which must exist on the head node of the cluster too. Otherwise it is a file in
-        the home directory, which the service writes for drivers on this machine.
+        If TUNER_DATABASE_URL_FILE is set, drivers read the file that the setting names. This file must exist on
+        the head node of the cluster too. Otherwise drivers read a file in the home directory, which the service writes for
+        drivers on this machine.
         """
         return Path(self.database_url_file) if self.database_url_file else self.home / "database_url"
 
@@ -237,9 +238,9 @@ def _path(text: str) -> str:
 
 
 def _path_or_text(text: str) -> str:
-    """Return a text that is JSON unchanged, and any other text as an absolute path.
+    """Return the value of TUNER_NODE_TYPES: JSON is returned unchanged, and a path is returned as an absolute path.
 
-    The setting TUNER_NODE_TYPES may be JSON, because the service reads the file and passes its content to drivers.
+    Users set the path of a file. The service passes the content of the file, which is JSON, to drivers in the same variable.
     """
     return text if text.startswith("{") else _path(text)
 
@@ -247,7 +248,7 @@ def _path_or_text(text: str) -> str:
 def _project(text: str) -> str:
     """Return the project name unchanged. Raise ValueError if it is not a valid name.
 
-    Only letters, digits and `-` are allowed, because the name is sent in an HTTP header.
+    Only lower-case letters, digits and `-` are allowed, because the name is sent in an HTTP header. The maximum length is 63.
     """
     if re.fullmatch(r"[a-z0-9-]{0,63}", text):
         return text

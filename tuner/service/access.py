@@ -157,7 +157,7 @@ def state_of(row: KeyRow, now: Instant) -> str:
 
 
 def _whose(service: Service) -> str | None:
-    """Return the user whose keys this request may see and change, or None if it may do so for all users."""
+    """Return the user whose keys this request may see and change, or None if the request may change the keys of all users."""
     return None if service.actor.may("admin") else service.actor.user
 
 
@@ -334,9 +334,10 @@ def user_of(service: Service, given: str, project: str | None = None) -> Actor:
 
 
 def still(service: Service, actor: Actor) -> bool:
-    """Return whether the actor's key is still valid in the actor's project. Return True for an actor without a key.
+    """Return whether the actor's key is still valid in the actor's project.
 
-    Long requests, such as event streams, check this repeatedly.
+    Return True for an actor without a user's key, such as the operator. Long requests, such as event streams, call this
+    function repeatedly.
     """
     if not actor.key:
         return True
@@ -347,10 +348,10 @@ def still(service: Service, actor: Actor) -> bool:
 
 
 def known(service: Service, key: str) -> Actor:
-    """Return the actor of a key that an earlier request has authenticated.
+    """Return the actor of a key whose secret was checked when a browser session or a long request began.
 
     Args:
-        key: The id of the key. The secret is not checked again.
+        key: The id of the key.
 
     Raises:
         Unauthorized: The key is not valid any more.

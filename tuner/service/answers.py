@@ -36,7 +36,7 @@ EMPTY = ReportSeries([], [], [], [])
 
 @dataclass(frozen=True, slots=True)
 class CurvesView:
-    """The learning curves of a job's trials up to an event, and one metric to draw as a chart."""
+    """The learning curves of a job's trials up to the event `seq`, and the values of one metric for a chart."""
 
     job: JobRow
     seq: int  #: Number of the newest event whose reports are included.
@@ -137,9 +137,9 @@ class BillView:
 
     @property
     def search(self) -> Money:
-        """Return the spend of the job without its exports, for comparison with `full_fidelity` and `on_demand`.
+        """Return the spend of the job without its exports.
 
-        Those amounts do not include exports either.
+        Compare this amount with `full_fidelity` and `on_demand`, which do not include exports either.
         """
         return self.account.posted.usd - self.exports
 
@@ -177,9 +177,9 @@ def page_of_trials(
 
 
 def _with_reason(row: TrialRow, job: JobRow) -> TrialRow:
-    """If the trial was pending or paused when its job ended, add that as its reason. Return any other trial unchanged.
+    """Return the row of a trial. If the trial was pending or paused when its job ended, set `reason` to the end of the job.
 
-    The reason is not in the database, because the end of a job does not change the rows of its pending and paused trials.
+    This reason is not in the database, because the end of a job does not change the rows of its pending and paused trials.
     """
     if row.reason or row.state not in ("pending", "paused") or job.state not in FINAL:
         return row
@@ -273,7 +273,7 @@ def changes(service: Service, job: str, after: int) -> tuple[ChangesSince, JobVi
 def version(service: Service, job: str) -> Version:
     """Return the current version of the answers about a job. Raise NotFound if the job does not exist.
 
-    If two versions are equal, no answer about the job has changed in between.
+    A cached answer about the job is still correct if the version has not changed since the answer was made.
     """
     with service.database.read() as db:
         return curves.version(db, job, service.project)

@@ -83,7 +83,7 @@ def of_budget(budget: Budget) -> dict[str, Any]:
 def of_shared_budget(budget: SharedBudget) -> dict[str, Any]:
     """Return the facts about a shared budget.
 
-    Of a webhook's URL, only the host is included, because the rest may be secret.
+    Only the host of each alert's webhook is included, because the rest of the webhook's URL may be secret.
     """
     return {
         "usd": None if budget.usd is None else budget.usd.usd,

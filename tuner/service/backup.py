@@ -93,10 +93,10 @@ def backup(settings: Settings, file: Path, *, now: Callable[[], Instant] = syste
 def _folder_next_to(file: Path) -> Iterator[Path]:
     """Yield a temporary folder next to the file and remove it afterwards.
 
-    It is on the same disk as the file, so that the finished backup can be renamed to the file atomically.
+    The folder is on the same disk as the file, so that the finished backup can be renamed to the file atomically.
 
     Raises:
-        BadFile: The folder cannot be created, or a write into it fails.
+        BadFile: The folder cannot be created, or the code of the `with` block cannot write a file.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.parent))
@@ -211,9 +211,9 @@ def _refuse_unfit(about: About, database: Database, now: Instant) -> None:
 
 
 def _refuse_altered(copy: Path) -> None:
-    """Raise BadFile if a SQLite copy has triggers, views or balances that tuner cannot have written.
+    """Raise BadFile if the SQLite database in a backup has a negative balance, or a trigger or view that tuner did not create.
 
-    The digest in the backup does not rule this out, because anybody who alters a backup can compute a new digest.
+    The digest in the backup does not reveal such a change, because anybody who alters a backup can compute a new digest.
     """
     with tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
         fresh = Path(name) / "fresh"
@@ -243,7 +243,8 @@ def _put(
         replaced: The accounts of the replaced database, by job.
 
     Returns:
-        The contents of the restored database, and the path of a copy of the replaced database if that was damaged.
+        The contents of the restored database, and the path of a copy of the replaced database. The path is None if the
+        replaced database was not damaged.
     """
     if about.kind == "postgresql":
         copies.put(database, copy, at=now)
@@ -264,9 +265,9 @@ def _correct(database: Database, about: About, replaced: Mapping[str, Account], 
 
 
 def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[CheckpointKey], str | None]:
-    """Search the storage. Return the checkpoints in `keys` that it does not have, and None.
+    """Return the checkpoints in `keys` that the storage does not have, and None.
 
-    If the storage cannot be searched, return an empty list, and the reason instead of None.
+    If the storage cannot be searched, return an empty list, and the reason as a text.
     """
     stores = {key.job: CheckpointStore(settings.storage, key.project, key.job) for key in keys}
 
@@ -282,11 +283,11 @@ def _missing(settings: Settings, keys: Sequence[CheckpointKey]) -> tuple[list[Ch
 
 
 def _has_later(settings: Settings, missing: CheckpointKey) -> bool:
-    """Return whether the storage has a later checkpoint of the trial than the missing one.
+    """Return whether the storage has a later checkpoint of the same trial than the missing checkpoint.
 
-    A later checkpoint shows that retention removed the missing one after the backup. If the storage has no later
-    checkpoint, the settings may name the wrong storage. The missing checkpoint then stays in the database, and a trial
-    that resumes from it reports the fault.
+    If so, retention removed the missing checkpoint after the backup, and `restore` can remove it from the database. If not,
+    the settings may name the wrong storage. `restore` then keeps the missing checkpoint in the database, and a trial that
+    resumes from this checkpoint reports the fault.
     """
     try:
         stored = CheckpointStore(settings.storage, missing.project, missing.job).ids(missing.trial)

@@ -133,9 +133,8 @@ def best_trial(db: Connection, row: JobRow) -> str | None:
 def _confirmed(db: Connection, view: BestView) -> BestView:
     """Replace the best configuration with the confirmed one, if the job repeated configurations with several seeds.
 
-    The confirmed configuration is the one with the best mean over its seeds. Another one counts as equally good
-    if the first is better with a probability below `EQUAL_BELOW`. The cheapest of those that are equally good is then
-    confirmed.
+    The first candidate is the configuration with the best mean over its seeds. Another configuration is a candidate too if
+    the probability that the first candidate is really better is below `EQUAL_BELOW`. The cheapest candidate is confirmed.
     """
     configs = fronts.repeated(db, view.job.id) if view.job.spec.confirm is not None else []
     if not configs:
@@ -293,7 +292,7 @@ def _cheapest(db: Connection, service: Service, row: JobRow, query: MachineQuery
 
 
 def without_best(db: Connection, row: JobRow) -> str:
-    """Return a text that says why a job whose Pareto front is empty has no best trial."""
+    """Return why a job has no best trial, as a text for users. The Pareto front of the job must be empty."""
     near, limits = fronts.nearest(db, row.id), row.spec.constraints
     if near is None or not limits:
         return f"no trial has reported {row.spec.objective.metric!r} yet"

@@ -105,7 +105,7 @@ def prices(
 def data_rates(settings: Settings) -> tuple[DataRates, ...]:
     """Return the prices of moving and storing data, one item for each cloud.
 
-    A price in the settings replaces the price of every cloud.
+    If TUNER_EGRESS_USD_PER_GB or TUNER_STORAGE_USD_PER_GB_MONTH is set, it replaces the list prices of all clouds.
     """
     return tuple(_with_settings(rates, settings) for rates in _shipped_rates())
 

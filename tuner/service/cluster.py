@@ -79,7 +79,9 @@ class Cluster(Protocol):
         Args:
             epoch: The number of the launch.
             about: Facts about the job that Ray's dashboard shows.
-            code: Digest of the trainable's code on the service's machine. None if it is not computed.
+            code: Digest of the trainable's code on the service's machine. The driver stores the result of the restore
+                self-test under this digest, so that the service finds the result for later jobs. None if the job cannot
+                use spot machines or the code has no digest.
         """
 
     def submit_export(self, submission_id: str, *, job: str, export: str) -> None:
@@ -199,7 +201,7 @@ WATCHED_NS = 10 * NS
 
 
 class SilenceWatch:
-    """A record of the processes that send no heartbeats, with the time when this service first observed the silence of each."""
+    """The drivers or export processes that send no heartbeats, each with the time when this service first observed its silence."""
 
     def __init__(self) -> None:
         self._silent: dict[str, tuple[object, Instant]] = {}

@@ -1,7 +1,7 @@
 """Measure how long the cluster's machines run and what they cost, in total and while no trial runs on them.
 
 The leader measures every few seconds. The cost of idle machines is not part of any job's bill. If no service measured
-for a period, its cost is not estimated. Only the length of the period is reported.
+during a period, the cost of the period is not estimated. Only the length of the period is reported.
 """
 
 from collections.abc import Iterable
@@ -50,17 +50,17 @@ class ClusterCost:
 
     @property
     def cost(self) -> Money | None:
-        """Return the cost of all machine time with a known price, or None if the cost is unknown."""
+        """Return the cost of the machine time whose price is known. Return None if `_is_known` is false."""
         return sum((machine_kind.cost for machine_kind in self.kinds), ZERO) if self._is_known else None
 
     @property
     def idle(self) -> Money | None:
-        """Return the cost of the priced machine time in which no trial ran, or None if the cost is unknown."""
+        """Return the cost of the machine time whose price is known and in which no trial ran. Return None if `_is_known` is false."""
         return sum((machine_kind.idle for machine_kind in self.kinds), ZERO) if self._is_known else None
 
     @property
     def _is_known(self) -> bool:
-        """Return whether the cost is known.
+        """Return whether the cost is known, at least that of the priced machines.
 
         With no priced machines the cost is zero only if the period was observed and no unpriced machine was running.
         Otherwise it is unknown.
@@ -76,10 +76,9 @@ class ClusterMeter:
         self._again_at = Instant(0)
 
     def measure(self) -> None:
-        """If a measurement is due, record the machine time since the last one.
+        """If a measurement is due, record the machine time since the last measurement by any service.
 
-        Another service may have made the last measurement. No machine time is recorded if the cluster does not answer, or if
-        the last measurement is more than `GAP_NS` ago.
+        No machine time is recorded if the cluster does not answer, or if the last measurement is more than `GAP_NS` ago.
 
         Raises:
             Unavailable: The database does not answer.

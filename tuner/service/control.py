@@ -90,8 +90,8 @@ def resume(service: Service, job: str) -> JobView:
 def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
     """Raise Conflict if the checkpoint of the job's teacher was deleted, or if another job still learns from this job.
 
-    A job's teacher is a trial of an earlier job. If that earlier job were resumed before the job that learns from it has ended,
-    its trials would replace the checkpoint of the teacher.
+    A job's teacher is a trial of an earlier job. If the earlier job were resumed before the job that learns from it has ended,
+    the trials of the earlier job would replace the checkpoint of the teacher.
     """
     stored_files.lock_job(db, row.id)
     if (student := stored_files.student_of(db, row.id)) is not None:
@@ -148,8 +148,8 @@ def patch(
     """Change the budget, tags, priority or number of concurrent trials of a job. Either all changes are made or none.
 
     Args:
-        budget: New values of fields of the budget. None removes a limit. A limit may not fall below what the job has already
-            used: money and GPU-hours spent and held, trials begun, wall clock run.
+        budget: New values of fields of the budget. A field with the value None removes its limit. A limit may not fall
+            below what the job has already used: money and GPU-hours spent and held, trials begun, wall clock run.
         tags: The new tags, which replace all present ones.
         max_concurrent_trials: How many trials may run at once, if the machines and the project's quota allow it.
         revisions: Change the job only if its revision is one of these; None for any revision.
@@ -299,7 +299,7 @@ def promote_trial(service: Service, job: str, trial: str) -> TrialView:
 
 @contextmanager
 def _steering(service: Service, job: str) -> Iterator[tuple[Connection, JobRow]]:
-    """Open a write transaction and yield it with the job's row. Other changes of the job wait until it ends.
+    """Open a write transaction and yield it with the job's row. Other changes of the job wait until the transaction ends.
 
     Raises:
         NotFound: The project has no such job.
@@ -378,9 +378,9 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
 
 
 def go_on(db: Connection, row: JobRow, now: Instant) -> None:
-    """Order a launch that resumes the job now, or when its time window opens. Do nothing if a launch is already ordered.
+    """Have the controller launch a driver that resumes the job, now or when the job's time window opens.
 
-    A paused job stays paused until its window opens.
+    Do nothing if the job already waits for the launch of a driver. A paused job stays paused until its window opens.
     """
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":

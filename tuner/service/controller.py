@@ -229,10 +229,10 @@ class Controller(PeriodicService):
         return self._watch.stays_silent(launch.submission_id, launch, self._service.now())
 
     def _is_still_silent(self, term: Term, launch: Launch) -> bool:
-        """Return whether the launch is unchanged in the database. If so, its driver has sent no heartbeat since the first read.
+        """Return whether the launch in the database still equals `launch`. If so, its driver has sent no heartbeat since this pass began.
 
-        The launch is read again because this service may itself have been suspended meanwhile. A healthy driver would then seem
-        silent.
+        The launch is read again because this service may itself have been suspended during the pass. A healthy driver would
+        then seem silent.
 
         Raises:
             Fenced: Another service has become the leader.
@@ -319,9 +319,9 @@ def _of_export(row: JobRow) -> JobRow:
 def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) -> bool:
     """Return whether the trials of one more job fit on the nodes, in addition to the trials of the jobs under way.
 
-    Only jobs under way that may use the same nodes count. Without such a job, return True, even if
-    the nodes do not have room for all of the job's concurrent trials. A job that may use both markets is assumed to use a
-    market only for the trials that do not fit in the other one.
+    Only jobs under way that may use the same nodes count. Without such a job, return True, even if the nodes do not have
+    room for all of the new job's concurrent trials. If a job under way may use both markets, its trials are assumed to use
+    the market that the new job cannot use, as far as they fit there.
 
     If the job may run on none of the present nodes, only the market counts: return False if a job under way may use the
     same market as the job.
@@ -351,9 +351,10 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
 
 
 def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: str) -> float:
-    """Return how many CPUs or GPUs of these nodes are free for a job of this market when the other jobs run.
+    """Return how many CPUs or GPUs of these nodes the other jobs leave free for a job that may use `market`.
 
     Args:
+        market: `spot`, `on_demand`, or `EITHER` for both.
         unit: `cpus` or `gpus`.
     """
     free, flexible = {"spot": 0.0, "on_demand": 0.0}, 0.0

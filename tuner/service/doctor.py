@@ -60,7 +60,7 @@ class Diagnosis:
 
 
 def examine(settings: Settings) -> Diagnosis:
-    """Make all checks that need no job, and return their results.
+    """Check the key, home directory, database, storage, Ray token, node types and, if TUNER_RAY_ADDRESS is set, the cluster.
 
     The checks write a file to the storage and remove it again. They create the folder of a local storage if it is missing.
     """
@@ -79,9 +79,9 @@ def refuse_unfit(settings: Settings) -> None:
 
 
 def refuse_without_key(settings: Settings) -> None:
-    """Raise Unavailable if the service's own key is missing but must be given, is too short, or is readable by other users.
+    """Raise Unavailable if the service's own key is too short, is readable by other users, or is missing and may not be generated.
 
-    Call this before `build`, which generates a missing key. A later check would not notice that the key was not given.
+    Call this before `build`, which generates a missing key. After `build`, a missing key would not be noticed.
     """
     _refuse(settings, of_key)
 
@@ -94,9 +94,9 @@ def _refuse(settings: Settings, *parts: Callable[[Settings], Iterable[PartCheck]
 
 
 def _of_storage_in_time(settings: Settings) -> list[PartCheck]:
-    """Check the storage. Return an empty list if it does not answer within `STORAGE_S` seconds.
+    """Check the storage. Return an empty list if the storage does not answer within `STORAGE_S` seconds.
 
-    The service starts even if the storage does not answer, because it can answer questions about jobs without it.
+    In that case the service starts anyway, because it can answer questions about jobs without the storage.
     `StorageWatch` checks the storage again later.
     """
     checks: list[PartCheck] = []

@@ -91,9 +91,9 @@ def estimate(settings: Settings, questions: EstimateQuestions, now: Instant) -> 
 
 
 def measured_scaling(service: Service, job: str) -> described.MeasuredScaling:
-    """Return the scaling efficiency over GPUs that jobs like this one measured on the same instance type.
+    """Return the scaling efficiency over GPUs, as measured by jobs like `job` with different numbers of GPUs.
 
-    Jobs like this one have the same trainable and constants.
+    Jobs like `job` have its trainable and constants, and ran on its instance type.
 
     Raises:
         ValueError: The project has no such job, or its scaling efficiency is not known.
