@@ -42,7 +42,9 @@ def open_checkpoint(
     except (CheckpointDamaged, CheckpointMissing) as error:
         raise NotFound(f"the checkpoint of step {chosen.step} of {trial} cannot be read: {error}") from error
     except Exception as error:  # every storage backend raises its own error types
-        raise Unavailable(f"the checkpoint cannot be read: {explained(error)}") from error
+        raise Unavailable(
+            f"the checkpoint of step {chosen.step} of {trial} cannot be read: {explained(error)}"
+        ) from error
 
 
 def file_of(archive: CheckpointArchive, path: str) -> StoredFile:
