@@ -185,7 +185,8 @@ def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, u
     assert len(pointers(answer)) == 101
     assert answer.json()["errors"][-1]["detail"] == "has 4900 more faults, which are not listed"
     answer = client.post("/v1/jobs", json=body(**{f"unknown_{n}": 1 for n in range(20_000)}))
-    assert answer.json()["errors"] == [{"pointer": "", "detail": "has more than 10000 names; send fewer"}]
+    detail = "has more than 10000 fields in total; send fewer"
+    assert answer.json()["errors"] == [{"pointer": "", "detail": detail}]
 
 
 def test_choice_that_is_not_plain_is_refused_with_one_error(client: TestClient, untouched: None) -> None:

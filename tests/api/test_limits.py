@@ -101,7 +101,7 @@ def test_slow_body_times_out(service: FakeService, monkeypatch: pytest.MonkeyPat
     }
     asyncio.run(fakes.SharedApp(service)(scope, receive, send))
     assert sent[0]["status"] == 408
-    assert b"send the body within" in sent[1]["body"]
+    assert b"the body was not complete after" in sent[1]["body"]
 
 
 class Clock:

@@ -70,7 +70,7 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
         return 400, "send Content-Length or Transfer-Encoding, not both"
     length = names.get(b"content-length", b"0")
     if length.isdigit() and int(length) > most:
-        return 413, f"send at most {most} bytes"
+        return 413, f"send a body of at most {most} bytes"
     if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_TARGET_BYTES:
         return 414, f"send a path and query of at most {MAX_TARGET_BYTES} bytes"
     if len(headers) > MAX_HEADERS or sum(len(k) + len(v) for k, v in headers) > MAX_HEADER_BYTES:
@@ -95,7 +95,9 @@ class _Body:
             async with asyncio.timeout(BODY_S):
                 return await self._whole()
         except TimeoutError as error:
-            raise HTTPException(408, f"send the body within {BODY_S:.0f} s") from error
+            raise HTTPException(
+                408, f"the body was not complete after {BODY_S:.0f} s; send it faster"
+            ) from error
 
     async def _whole(self) -> Message:
         parts, seen = [], 0
@@ -106,7 +108,7 @@ class _Body:
             parts.append(message.get("body", b""))
             seen += len(parts[-1])
             if seen > self._most:
-                raise HTTPException(413, f"send at most {self._most} bytes")
+                raise HTTPException(413, f"send a body of at most {self._most} bytes")
             if not message.get("more_body", False):
                 break
         return {"type": "http.request", "body": b"".join(parts), "more_body": False}

@@ -59,7 +59,7 @@ async def unambiguous(request: Request) -> None:
 
 
 def refuse_unknown_query(request: Request) -> None:
-    """Raise Invalid if the query has parameters that the route does not declare. Each fault suggests the nearest known name.
+    """Raise Invalid if the query has parameters that the route does not declare. Each fault suggests a similar name or lists the known ones.
 
     Without this check, `best?max_cost=5` would return the best configuration at any cost.
     """
@@ -98,7 +98,7 @@ def repeated(text: bytes) -> list[str]:
         nonlocal count, is_repeated
         count += len(pairs)
         if count > MAX_NAMES:
-            raise Invalid(Fault("", f"has more than {MAX_NAMES} names; send fewer"))
+            raise Invalid(Fault("", f"has more than {MAX_NAMES} fields in total; send fewer"))
         made = _Object(pairs)
         if len(made) < len(pairs):
             counts = Counter(name for name, _ in pairs)

@@ -48,9 +48,13 @@ class JobYaml(yaml.SafeLoader):
         elif id(node) in self._sizes:
             self._values += self._sizes[id(node)]
         else:
-            raise ComposerError(None, None, "an alias refers to a node that contains the alias", mark)
+            raise ComposerError(
+                None, None, "an alias refers to a node that contains the alias; remove the alias", mark
+            )
         if self._values > MAX_VALUES:
-            raise ComposerError(None, None, f"the file has more than {MAX_VALUES} values", mark)
+            raise ComposerError(
+                None, None, f"the file has more than {MAX_VALUES} values with its aliases expanded", mark
+            )
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:

@@ -24,7 +24,8 @@ def job_of_space(space: object) -> dict[str, Any]:
     """
     if not isinstance(space, Mapping):
         raise SpaceRefused(
-            "not_a_dictionary", f"the search space is a {type(space).__name__}; name a dictionary"
+            "not_a_dictionary",
+            f"the search space is a {type(space).__name__}, not a dictionary; name a dictionary with --space",
         )
     parameters: dict[str, Any] = {}
     constants: dict[str, Any] = {}
@@ -51,8 +52,8 @@ def job_of_space(space: object) -> dict[str, Any]:
 def _flat(space: Mapping[Any, Any], *, nested: bool, within: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the name and the value of each entry of a space.
 
-    The entries of a nested dictionary that contains parameters are yielded separately, under names such as `optimizer.lr`. If `nested` is
-    true, the whole `param_space` has such dictionaries, and keys with dots are refused.
+    The entries of a nested dictionary that contains parameters are yielded separately, under names such as `optimizer.lr`. `nested` is
+    true if any such dictionary exists in the whole `param_space`. Keys with dots are then refused.
     """
     for key, value in space.items():
         name = f"{within}{key}"
