@@ -86,7 +86,7 @@ def create_app(
 
     Args:
         service: The use cases that the routes call.
-        is_ready: Returns True if the controller reaches the Ray cluster.
+        is_ready: Returns True if the Ray cluster has answered at least once since the service started.
         mirrors: Returns the state of each mirror by name.
         page_files: The folder of the page at `/`, or None to serve no page.
 

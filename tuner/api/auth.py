@@ -1,8 +1,8 @@
 """Authentication: bearer keys, browser sessions, and streams that end when the caller loses access.
 
 A browser that follows a link cannot send the key as a header. The page therefore exchanges the key for a session cookie
-(`begin`), which is valid no longer than the key. `Callers` remembers the keys that were valid recently, and
-`while_allowed` ends a stream once its caller loses access.
+(`begin`), which is valid no longer than the key. `Callers` remembers the keys that were valid recently, so that the rate
+limit counts the requests of each key separately. `while_allowed` ends a stream once its caller loses access.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ LASTS_S = 8 * 3600
 def begin(request: Request, response: Response, service: Svc) -> Session:
     """Set a cookie that opens the dashboards under `/optuna` and `/ray` for eight hours.
 
-    The cookie is valid for nothing else, and ends when the key that requested it ends. Scripts send the key itself instead.
+    The cookie is valid for nothing else. It becomes invalid earlier if the key that requested it expires or is revoked. Scripts send the
+    key itself instead.
     """
     ends_s = service.now() // NS + LASTS_S
     for path in PATHS:
@@ -99,7 +100,7 @@ class Callers:
 
 
 async def actor_of(request: Request, given: str | None) -> Actor:
-    """Return the actor that a key belongs to.
+    """Return the actor that the key `given` belongs to. None means that the request has no key.
 
     Raises:
         Unauthorized: The key is missing or wrong.

@@ -107,7 +107,10 @@ class _Dashboard(ABC):
 
 
 class Mounted(_Dashboard):
-    """Serves optuna-dashboard: its page under `/dashboard`, its script, and its API at all other paths. `/jobs/JOB` redirects to the job's study."""
+    """Serves optuna-dashboard: its page under `/dashboard`, the JavaScript of the page, and its API at all other paths.
+
+    `/jobs/JOB` redirects to the job's study.
+    """
 
     not_reading = "the Optuna dashboard shows a copy of the data and is read-only: send GET or HEAD"
 

@@ -40,8 +40,8 @@ def cursor_of(*parts: Any) -> str:
 def page_of(rows: Sequence[T], limit: int, place: Callable[[T], tuple[Any, ...]]) -> dict[str, Any]:
     """Return the `items` of a page, and the `next_cursor` with which a client requests the page after it.
 
-    `place` returns the values in a row from which its cursor is made. `rows` has up to `limit + 1` rows. The row after the first `limit` rows
-    is not returned; it only shows that there is a next page.
+    `place` returns the values that identify a row's place in the listing; a cursor encodes them. `rows` has up to `limit + 1` rows. The row
+    after the first `limit` rows is not returned; it only shows that there is a next page.
     """
     return {
         "items": rows[:limit],
@@ -63,7 +63,7 @@ def read_cursor(cursor: str | None, *kinds: type | UnionType) -> list[Any] | Non
 
 
 def time_and_id(cursor: str | None) -> tuple[int, str] | None:
-    """Return the time in nanoseconds and the id in a cursor of a listing by time, or None if `cursor` is None."""
+    """Return the creation time, in nanoseconds, and the id that the cursor of a listing by time contains. Return None if `cursor` is None."""
     place = read_cursor(cursor, int, str)
     return None if place is None else (place[0], place[1])
 

@@ -1,6 +1,6 @@
 """The OpenAPI document.
 
-FastAPI generates the document. This module adds the model of errors, the key and the lowest role that each operation requires, and links
+FastAPI generates the document. This module adds the schema of error answers, the key and the lowest role that each operation requires, and links
 from answers to the requests that can follow them.
 """
 

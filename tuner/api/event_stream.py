@@ -347,8 +347,9 @@ def _state(view: JobView) -> dict[str, tuple[object, str]]:
 def _batch(changes: ChangesSince) -> EventBatch:
     """Return the `report` and `trial` messages of the changes, in the order of their events.
 
-    Only the last message of an event has the event's number as `id`. The `report` of an event comes after its `trial` message. A client that
-    reconnects between the two has not received the report yet, and therefore gets it once.
+    Only the last message of an event has the event's number as `id`. A client that loses the connection before this message therefore receives
+    all messages of the event again. If the event has a `report` message, this is the last one, so no client
+    receives it twice.
     """
     parts = [(point.seq, 1, "report", _report(point)) for point in changes.reports]
     parts += [(row.seq, 0, "trial", serialize_jobs.trial_of(row).model_dump()) for row in changes.trials]

@@ -38,7 +38,7 @@ class Family:
     def metric(self, values: Values) -> Metric:
         """Return the metric with the given values. `values` maps the values of the labels to the value of the metric.
 
-        Call this only for counters and gauges, because histograms and summaries have several values per sample.
+        Call this only for counters and gauges. A histogram or summary has several values for each combination of label values.
         """
         family_type = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         metric: CounterMetricFamily | GaugeMetricFamily = family_type(
@@ -133,7 +133,10 @@ def _in_gpu_time(budget: BudgetUse) -> bool:
 def _budgets(
     is_limited: Callable[[BudgetUse], bool], value: Callable[[BudgetUse], float]
 ) -> Callable[[MetricsSnapshot], Values]:
-    """Return a function that reads `value(budget)` of the budgets in a snapshot, by budget name. Budgets that `is_limited` rejects are left out."""
+    """Return a function that takes a snapshot and returns `value(budget)` for each of its budgets, by the budget's name.
+
+    Budgets for which `is_limited` returns False are left out.
+    """
     return lambda f: {(budget.name,): value(budget) for budget in f.budgets if is_limited(budget)}
 
 

@@ -102,10 +102,10 @@ def answer(
     *,
     once_ended: bool = False,
 ) -> Response:
-    """Return the answer that `make` returns for a job, as JSON, cached by `name` and job.
+    """Return the answer that `make` returns for a job, as JSON, from the cache if possible.
 
-    The answer may be up to two seconds old. If `once_ended` is true, the answer is always current, and is cached only if the job has ended. Raise
-    NotFound if the job does not exist.
+    `name` distinguishes the cached answers of one job. The answer may be up to two seconds old. If `once_ended` is true, the answer is always
+    current, and is cached only if the job has ended. Raise NotFound if the job does not exist.
     """
     version = answers.version(service, job)
 

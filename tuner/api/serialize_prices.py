@@ -1,6 +1,6 @@
 """Describe the age of a price catalogue in the form of an answer.
 
-This module imports little, because `tuner prices --update` uses it without the service.
+`tuner prices --update` uses this module without a service. This module therefore imports only what it needs for prices.
 """
 
 from datetime import date

@@ -143,7 +143,10 @@ def _fidelity(fidelity: job_models.Fidelity) -> Fidelity:
 
 
 def _trainable(read: RequestReader, request: job_models.JobRequest) -> str:
-    """Return the trainable, or the name of the command. Record a fault if the request has neither."""
+    """Return the trainable. If the request has only a command, return the name under which the command is recorded as a trainable.
+
+    Record a fault if the request has neither.
+    """
     if request.trainable is None and request.command is None:
         read.faults.append(Fault("/trainable", "is required, unless the job has a command"))
     return request.trainable or name_of(request.command or "")

@@ -111,7 +111,11 @@ def pareto(
 def _show(
     client: Client, name: str, answer: P, shown: Callable[[P, str], RenderableType], *, as_json: bool
 ) -> None:
-    """Show the best configuration of the job with the id `name`. Unless JSON is printed, also print the command that trains it without a service."""
+    """Show `answer`, which contains the best configuration of the job with the id `name`.
+
+    `shown` renders the answer; its second argument is the name of the metric. Unless JSON is printed, also print the `tuner train` command
+    that trains this configuration.
+    """
     if as_json:
         Output(as_json).show(answer, lambda best_answer: shown(best_answer, ""))
         return

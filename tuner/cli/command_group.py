@@ -1,4 +1,4 @@
-"""Register commands with the examples in their help, and print a command's errors as text instead of as tracebacks."""
+"""Register commands: add examples to their help, and print their errors as text instead of as tracebacks."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

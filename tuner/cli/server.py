@@ -36,7 +36,7 @@ from tuner.settings import Settings
 def run() -> None:
     """Run the service until SIGINT or SIGTERM.
 
-    Jobs that are running then continue without the service. If no jobs are running, the local Ray cluster is stopped too, unless
+    When the service ends, running jobs continue without it. If no jobs are running, the local Ray cluster is stopped too, unless
     another replica of the service is the leader.
     """
     logging.basicConfig(

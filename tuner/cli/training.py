@@ -124,7 +124,10 @@ def train(
 def command(
     trainable: str, config: Mapping[str, Any], step: int, environment: wire.Environment | None = None
 ) -> str:
-    """Return the `tuner train` command that trains a configuration to `step`, with the threads and the seed of its trial's `environment`."""
+    """Return the `tuner train` command that trains a configuration to `step`.
+
+    `environment` is the recorded environment of the trial that had this configuration. Its threads and seed are added to the command.
+    """
     line = f"tuner train {shlex.quote(trainable)} --steps {step} --config {shlex.quote(json.dumps(dict(config)))}"
     if environment is not None and environment.threads is not None:
         line += f" --threads {environment.threads}"

@@ -84,10 +84,10 @@ def get_replay(
 ) -> show.Replay:
     """Replay the job's recorded events, and return the first difference between the replayed and the recorded decisions.
 
-    A job that still runs is compared up to its newest event. `scheduler` and `sampler` are values that a job file allows. With either of
-    them, the replay is not compared with the record: the answer has the first event at which the job would have decided differently with
-    that scheduler or sampler. A replay ends after 60 seconds; `not_checked` names what it did not reach. The service replays one job at a
-    time: the answer is 503 if another replay takes long.
+    A job that still runs is compared up to its newest event. `scheduler` and `sampler` are values that a job file allows. If
+    one of them is given, the job's own decisions are compared with those of that scheduler or sampler, and not with the record. The
+    answer then has the first event at which they differ. A replay ends after 60 seconds; `not_checked` names what it did not reach. The
+    service replays one job at a time: the answer is 503 if another replay takes long.
     """
     view = replay(service, job, scheduler=scheduler, sampler=sampler)
     replayed, difference = view.replayed, view.replayed.difference

@@ -1,4 +1,4 @@
-"""Routes for stored files: artifacts and checkpoints of trials, what is stored, and its deletion."""
+"""Routes for stored files: artifacts and checkpoints of trials, the size and cost of each job's files, and their deletion."""
 
 import base64
 from pathlib import PurePosixPath

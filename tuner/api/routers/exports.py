@@ -76,7 +76,7 @@ def get_variant(
     range_: Annotated[str, Header(alias="Range")] = "",
     if_range: Annotated[str, Header()] = "",
 ) -> Response:
-    """Download the file of a variant, which is named by its format. The `ETag` is the SHA-256 of the file."""
+    """Download the file of a variant. `variant` is the variant's format, such as `onnx`. The `ETag` is the SHA-256 of the file."""
     stored_variant, file = exports.open_variant(service, job, export, variant)
     name = str(stored_variant.file).rpartition("/")[2]
     headers = {"Tuner-File": name}

@@ -23,7 +23,7 @@ def healthz() -> dict[str, str]:
 
 @router.get("/readyz", responses=problems(503))
 def readyz(request: Request, service: Svc) -> dict[str, Any]:
-    """Return 200 if the service is ready: the database answers, and the Ray cluster answered the controller's last check.
+    """Return 200 if the service is ready: the database answers, and the Ray cluster has answered at least once since the service started.
 
     `mirrors` is the state of each mirror, such as Optuna's. The service is ready without them. A replica that is not the leader is
     ready too. A service that is shutting down is not.

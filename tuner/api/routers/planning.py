@@ -54,9 +54,9 @@ def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key 
 def post_estimate(request: EstimateRequest, service: Svc) -> Estimate:
     """Estimate the cost of a described run on every machine of the catalogue. Nothing runs.
 
-    The answer has time, dollars and memory for each machine, and the cheapest machine that meets a deadline. The other parts can be
-    requested in addition or alone: a comparison of the `choices` in the request, scaling to more GPUs, compute-optimal sizes, a
-    year of repeated runs, hardware of your own, and what a million predictions of a model cost.
+    The answer has time, dollars and memory for each machine, and the cheapest machine that meets a deadline. A request can
+    also ask for other estimates, with or without this one: a comparison of the `choices` in the request, scaling to more GPUs,
+    compute-optimal sizes, a year of repeated runs, hardware of your own, and what a million predictions of a model cost.
     """
     now = service.now()
     asked = questions_of(

@@ -46,8 +46,9 @@ class JobFollower:
     def add(self, event: "Event") -> list[Highlight]:
         """Add an event to the state and return what is new in it.
 
-        The first events, up to and including the first `job` event, happened before the watching began. Of what is new in them, only changes
-        of the job's state and budget are returned. All of it is shown in the view, but without a time of day.
+        The first events, up to and including the first `job` event, happened before the watching began. Only
+        changes of the job's state and budget are returned for these events. The view shows everything that is new in these events, but without
+        a time of day.
         """
         with self._lock:
             is_live = bool(self.job.data)
@@ -65,7 +66,7 @@ class JobFollower:
             )
 
     def connection(self, is_there: bool) -> None:
-        """Record whether the service answers. If it does not, call `silence` before this method, with the time of the last answer."""
+        """Record whether the service answers. If it does not, call `silence` first: it sets `note`, which this method leaves unchanged."""
         if is_there:
             self.note = ""
         self.on_connection(is_there)

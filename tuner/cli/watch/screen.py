@@ -113,7 +113,10 @@ def _head(view: View) -> Text:
 
 
 def _bars(view: View, size: ScreenSize) -> Iterator[Text]:
-    """Yield a line each for money, GPU-hours, time and trials: a label, a bar, and the amounts. Omit GPU-hours and time without a limit."""
+    """Yield a line each for money, GPU-hours, time and trials: a label, a bar, and the amounts.
+
+    The lines for GPU-hours and time are omitted if the budget does not limit them.
+    """
     spend, budget = view.job.spend, view.job.data.get("budget")
     if not spend or budget is None:
         return
@@ -151,9 +154,9 @@ def _trials(job: JobState, limit: int | None) -> tuple[str, float]:
 
 
 def _bar(length: int, done: float, held: float, *, ascii_only: bool) -> Text:
-    """Return a bar that shows the shares of a limit that are done, held and left.
+    """Return a bar of `length` cells that shows which shares of a limit are used (`done`), held and left.
 
-    A share above zero fills at least one cell, and the bar is only full when everything is done.
+    Until `done` reaches 1, a share above zero fills at least one cell, and the cells of `done` do not fill the whole bar.
     """
     full, aside, rest = "#+." if ascii_only else "█▒·"
     first = _cells(length, done)

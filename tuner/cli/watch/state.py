@@ -181,7 +181,7 @@ class JobState:
 
 
 def budget_line(limits: Mapping[str, Any]) -> str:
-    """Return the limits that are set as text.
+    """Return the limits of a budget as text. A limit that is None is left out.
 
     >>> budget_line({"usd": 2, "gpu_hours": None, "wall_clock": None, "trials": 9})
     '$2.00, 9 trials'
