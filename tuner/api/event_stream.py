@@ -1,7 +1,7 @@
 """Streams of a job's events, shared between watchers, as server-sent events.
 
-Each watched job has one feed. The feed reads the job's new events every quarter of a second, makes their messages once,
-and sends them to all watchers of the job. A client that stays slower than the feed is disconnected, and can reconnect
+Each watched job has one feed. The feed reads the job's new events every quarter of a second, encodes their messages
+once, and sends the messages to all watchers of the job. A client that stays slower than the feed is disconnected, and can reconnect
 with its last event id. A feed runs in one event loop; feeds of different loops are independent.
 
 A client that reconnects with an older event id first receives the events between that id and the feed's position, which

@@ -66,7 +66,7 @@ def run(usd: float, trainable: str) -> None:
 
 @contextmanager
 def service(home: Path) -> Iterator[Client]:
-    """Start a service with the home `home` on a free port, and stop it and its Ray cluster when the block ends."""
+    """Start a service with the home `home` on a free port, and stop it and its Ray cluster at the end of the `with` block."""
     for folder in (home.parent, home):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     environment = {**os.environ, "TUNER_HOME": str(home), "TUNER_PORT": "0"}

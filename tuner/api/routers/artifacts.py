@@ -65,7 +65,7 @@ def get_artifact(job: str, trial: str, artifact: str, service: Svc) -> Response:
 def delete_artifacts(job: str, service: Svc, retain: Retain = "none") -> show.DeletedArtifacts:
     """Delete the checkpoints and artifacts of a job that has ended, except those of the trials that `retain` names.
 
-    They are not listed from then on, and the files are removed from the storage within a few minutes. Metrics, bills and logs are
+    The deleted files are not listed from then on, and are removed from the storage within a few minutes. Metrics, bills and logs are
     kept. A job that is resumed later trains its trials from the beginning. The request is refused with 409 while the job, or a warm
     start of another job, needs the files.
     """
@@ -74,7 +74,7 @@ def delete_artifacts(job: str, service: Svc, retain: Retain = "none") -> show.De
 
 @router.get("/storage")
 def get_storage(service: Svc, job: str | None = None) -> show.StoredFiles:
-    """Return the size of the files of each of the project's jobs, as last measured, what they cost, and when they will be deleted.
+    """Return, for each job of the project, the size of its files as last measured, their cost, and the time when they will be deleted.
 
     `job` restricts the answer to one job, even if all of its files were deleted. Files of a running job are measured every 15 minutes.
     """

@@ -63,8 +63,8 @@ def get_job(job: str, request: Request, service: Svc) -> Response:
 def _text(request: Request, service: Service, view: JobView) -> bytes:
     """Return a job as JSON text.
 
-    The text is cached unless the job runs, because the view of a running job has no version. Lists benefit from the cache, because most
-    jobs in them are not running.
+    The text is cached unless the job runs: the running time of a running job changes all the time. Lists benefit from the cache, because
+    most jobs in them are not running.
     """
 
     def make() -> bytes:
