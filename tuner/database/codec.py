@@ -101,7 +101,9 @@ def decode(text: str) -> Any:
             )
         return _from_json(value)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a row cannot be read: {error!r} in {text[:200]}") from error
+        raise ValueError(
+            f"a row cannot be read: {error!r} in {text[:200]}; if a newer version of tuner wrote the row, use that version"
+        ) from error
 
 
 def type_name(value: object) -> str:
@@ -112,7 +114,9 @@ def type_name(value: object) -> str:
     """
     name = _NAMES.get(type(value))
     if name is None:
-        raise ValueError(f"{type(value).__name__} has no stored name: add it to the table of types")
+        raise ValueError(
+            f"{type(value).__name__} has no stored name: add it to _TYPES in tuner/database/codec.py"
+        )
     return name
 
 
@@ -145,10 +149,9 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
 @cache
 def _fields_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
-    """Return the name of each field of a dataclass, with the value for which `_fields` leaves the field out.
+    """Return the name of each field of a dataclass, with the field's default if the field's metadata has the key `new`, else with `MISSING`.
 
-    If the field's metadata has the key `new`, this value is its default. Otherwise it is `MISSING`, which equals no value, so that the
-    field is always stored.
+    `_fields` leaves a field out if it has the value that is returned here. `MISSING` equals no value, so the field is then always stored.
     """
     return [
         (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)

@@ -1,4 +1,4 @@
-"""Connections and transactions for SQLite and PostgreSQL behind one interface, with migrations at the start.
+"""Connections and transactions for SQLite and PostgreSQL behind one interface, and migrations of the schema when a process starts.
 
 To find out whether a database is up to date, a starting process needs only the newest revision. This module reads it from the
 migration files without Alembic, because importing Alembic takes a tenth of a second.
@@ -41,10 +41,10 @@ LOOK_AGAIN_S, SLOWER = 0.001, 50
 
 
 class ReaderWriterLock:
-    """A lock between the threads of one process, for reads and commits. A waiting commit blocks new readers.
+    """A lock that keeps reads and commits of the threads of one process apart. A waiting commit blocks new readers.
 
-    Only one thread reads at a time. Several readers would share Python's interpreter, so each reader, and each thread that waits for the
-    readers, would take longer.
+    Reads are also kept apart from each other. Simultaneous reads would share Python's interpreter, so each read, and each commit that
+    waits for the reads, would take longer.
 
     Measured with eight reading and four writing threads, 99 % of the writes took at most 0.2 to 0.4 s. With a lock that lets
     readers pass a waiting commit, they took at most 0.4 to 1 s, and only a quarter as many writes were done. For measurements
@@ -155,7 +155,7 @@ class Database:
             for example because it restarts.
 
     Raises:
-        ValueError: The URL is not usable, or `failpoint` names no failpoint. The text names the setting.
+        ValueError: The URL is not usable, or `failpoint` names no failpoint. The error names the setting to correct.
     """
 
     def __init__(self, url: str, *, failpoint: str = "", connect_timeout_s: float = 0.0) -> None:
@@ -217,8 +217,9 @@ class Database:
     def _only_writer(self) -> Iterator[None]:
         """With SQLite, let only one thread of this process write in the `with` block. Other threads wait for its end.
 
-        SQLite allows one writer at a time. A waiting writer only polls for the lock, so other writers could overtake it for
-        seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway: SQLite's own lock still keeps writers apart.
+        SQLite's own lock also allows only one writer at a time. But a thread that waits for SQLite's lock only polls it, so other threads
+        could overtake the waiting thread for seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway, because SQLite's lock still keeps
+        writers apart.
         """
         mine = self.is_sqlite and self._writer_lock.acquire(timeout=BUSY_TIMEOUT_S)
         try:
@@ -285,7 +286,7 @@ class Database:
             command.stamp(config, "head")
 
     def downgrade(self, to: str) -> None:
-        """Take the schema back to an older revision, for a version of tuner that does not know the newer one.
+        """Take the schema back to the older revision `to`, so that an older version of tuner can use the database.
 
         Data that the older schema cannot store is lost.
 

@@ -91,7 +91,7 @@ class Failpoint:
         """Parse `NAME:before` or `NAME:after`. An appended `:3` means the third time that the process reaches this point.
 
         Raises:
-            ValueError: The text has another form, or NAME is not a failpoint. The error names the setting and the nearest names.
+            ValueError: The text has another form, or NAME is not a failpoint. In the second case the error names similar failpoints.
         """
         name, _, rest = text.partition(":")
         side, colon, number = rest.partition(":")

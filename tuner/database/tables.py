@@ -1,9 +1,10 @@
 """The database tables.
 
 Times are nanoseconds since 1970, money is in micro-dollars, GPU time in milliseconds of one GPU. The `seq` of a trial
-or report is the number of the job's event with which it last changed, so that a reader can continue from any event.
-Every row that belongs to a project names it. Invariants that must hold even if the code has a bug are constraints on
-the row. The tables with money are in `tuner.database.ledger_tables`, because only the ledger may write them.
+or report is the number of the job's event with which it last changed. A client that has read everything up to an event
+finds later changes in the rows with a higher `seq`. Every row that belongs to a project names it. Invariants that must hold
+even if the code has a bug are constraints on the row. The tables with money are in `tuner.database.ledger_tables`, because
+only the ledger may write them.
 
 A new database is created from these definitions, and an existing one is changed by migrations. Therefore every change of a
 definition needs a migration that makes the same change.
@@ -49,7 +50,8 @@ def append_only(table: Table, *, same: str) -> None:
     """Make a table append-only for every database user, by triggers that are created with the table.
 
     Args:
-        same: The SQL condition for an existing row with the key of the row that is inserted, `NEW`. Such an insertion is refused.
+        same: The SQL condition under which an existing row has the same key as the inserted row, `NEW`. In SQLite, the insertion is then
+            refused, because INSERT OR REPLACE would replace the existing row.
     """
     refuse = f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
     # In SQLite, INSERT OR REPLACE deletes rows without firing the DELETE trigger, so another trigger refuses an INSERT that would replace a row.

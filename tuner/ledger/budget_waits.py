@@ -40,7 +40,8 @@ class BudgetWait:
         """Return True if the job may be resumed.
 
         The job may be resumed once a new budget period has begun. Before that, it may be resumed from `not_before` on, if the budget
-        has more dollars or GPU time left than when the job was paused, or has some of both left.
+        has more dollars or more GPU time left than when the job was paused. It is also enough if the budget has any dollars and any GPU
+        time left.
         """
         if now.began_at != self.began_at:
             return True
@@ -139,7 +140,7 @@ def waiting(db: Connection, project: str) -> list[BudgetWait]:
 def over(db: Connection, project: str, at: Instant) -> list[BudgetWait]:
     """Return the waits of the project's jobs that may be resumed now.
 
-    These include jobs whose budget was removed or no longer covers them.
+    A job may also be resumed if its budget was removed, or does not cover the job any more.
     """
     waits = waiting(db, project)
     budgets = {row.budget.name: row.budget for row in shared_budgets.kept(db, project)} if waits else {}

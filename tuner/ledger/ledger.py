@@ -3,8 +3,8 @@
 Invariant: for every account, `posted + held <= limit` in every unit. It is enforced twice, by the conditional update in
 `place` and by a CHECK on the row. Entries are only added, never changed.
 
-Every function runs in the caller's transaction. Ids of holds and entries derive from job, trial, attempt and lease number
-(`slice`), so that repeating a call changes nothing.
+Every function runs in the caller's transaction. Ids of holds and entries derive from job, trial, attempt and lease number,
+so that repeating a call changes nothing. The lease number is stored in the column `slice`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -200,7 +200,7 @@ def settle(
         return lock_account(db, project, job)
     hold, spent = _hold(closed), total(used)
     if not spent.fits(hold.cost):
-        raise ValueError(f"{spent} was used in {hold_id}, but only {hold.cost} was held")
+        raise ValueError(f"the costs to post for {hold_id} add up to {spent}, but only {hold.cost} was held")
     amounts = _SPEND.one(
         db,
         {
@@ -241,7 +241,7 @@ def settle_open(
 
 
 def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
-    """Post a cost of the kind `lost` that was spent but never recorded in this database.
+    """Post a cost of the kind `lost` that was spent after the backup from which this database was restored.
 
     Post at most what the job's own budget has left. If a shared budget of the job has less left, post only that smaller amount to the
     shared budgets. The rest is posted to the job's account alone.
@@ -261,7 +261,8 @@ def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
 def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
     """Post a cost to the job's account only.
 
-    No row is added to `holds`: the accounts of the shared budgets are recalculated from the rows of `holds`, so the cost would count for them, too.
+    No row is added to `holds`. The accounts of shared budgets are recalculated from the rows of `holds`, so with a row the cost would
+    later count in the shared budgets, too.
     """
     a, at = accounts.c, where.placed_at
     more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}
@@ -278,14 +279,17 @@ def correct(
     """Move posted cost between cost kinds, such as from `train` to `lost`. Repeating a correction with the same id changes nothing.
 
     Args:
-        where: The id, the trial and the attempt of the correction, in the form of a hold. No such hold exists, and its cost is ignored.
+        where: The id, the trial and the attempt of the correction, in the form of a hold. It is not a hold that was placed, and the
+            field `cost` is ignored.
         costs: The amount to add to each cost kind. It may be negative.
 
     Raises:
         ValueError: The costs do not add up to zero.
     """
     if not total(costs).nothing:
-        raise ValueError(f"a correction moves cost between kinds; this one adds {total(costs)}")
+        raise ValueError(
+            f"a correction moves cost between kinds: its costs must add up to zero, not to {total(costs)}"
+        )
     rows = [_entry(entry_id(where.id, "correct", k), "correct", k, where, c, at) for k, c in costs.items()]
     known = db.execute(select(entries.c.id).where(entries.c.id.in_([row["id"] for row in rows]))).first()
     if known is None:
@@ -350,9 +354,9 @@ def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
 
 
 def _added_up() -> Select[Any]:
-    """Return a query for the accounts of the jobs in its parameter `of`, with the sums of their entries and of their open holds.
+    """Return a query for the accounts of several jobs, with the sums of each job's entries and of its open holds.
 
-    It is one statement, so that all sums are read from the same state of the database.
+    The query's parameter `of` lists the jobs. The query is one statement, so that all sums are read from the same state of the database.
     """
     jobs: Any = bindparam("of", expanding=True)
     a, e, h = accounts.c, entries.c, holds.c

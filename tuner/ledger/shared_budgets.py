@@ -143,9 +143,10 @@ def _budget_period(row: Row[Any]) -> BudgetPeriod:
 def allowance(
     db: Connection, project: str, job: str, at: Instant, own: Cost, *, freeing: str = "", freed: Cost = FREE
 ) -> Allowance:
-    """Return how much more the job may hold: in each unit, the least of `own` and what each of its shared budgets has left.
+    """Return how much more the job may hold: the least of `own` and the amounts that the job's shared budgets have left.
 
-    If a shared budget has less left than `own`, the result also names the shared budget with the least left, in each unit.
+    The least amount is determined for dollars and for GPU time separately. If it is below `own`, the result also names the shared budget
+    that has only this amount left.
 
     Args:
         own: What the job's own budget has left. It already includes `freed`.
