@@ -206,7 +206,7 @@ class OtherActors(OtherNodes):
         return any(other.lost for other in self.all)
 
     def machines(self) -> list[tuple[str, Mapping[str, str]]]:
-        """Return Ray's id of each other node that has answered, with the facts about its machine."""
+        """Return Ray's id of each other node, with the facts about its machine. Nodes whose actor never answered a call are left out."""
         return [(other.node, other.machine or {}) for other in self.all if other.node]
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ class Worker:
         return min(known, key=lambda notice: notice.deadline, default=None)
 
     def reset(self, new_config: dict[str, Any], storage: object = None) -> bool:
-        """Return True: a worker that Tune reuses needs no preparation, because an order begins each attempt."""
+        """Return True, so that Tune reuses the worker. Nothing is reset here, because each attempt begins with an order of the driver."""
         return True
 
     def order(self, message: dict[str, Any]) -> None:
@@ -296,7 +296,7 @@ class Worker:
         return {MESSAGES: [message], "training_iteration": self._messages, "done": False}
 
     def get_auto_filled_metrics(self, *, debug_metrics_only: bool = False) -> dict[str, Any]:
-        """Return no metrics. Tune calls this for the metrics of a trial that has not reported a result."""
+        """Return an empty dictionary. Tune calls this for the metrics of a trial that has not reported a result."""
         return {}
 
     def stop(self) -> None:
@@ -304,5 +304,5 @@ class Worker:
         self._others.close()
 
     def __repr__(self) -> str:
-        """Return the job's name. Ray calls this once, when the actor is created."""
+        """Return the job's name, which Ray writes before each log line of the actor. Ray calls this once, when the actor is created."""
         return str(self._name)

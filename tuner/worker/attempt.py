@@ -187,7 +187,7 @@ class RunningAttempt:
         )
 
     def forked(self) -> None:
-        """Record that the attempt has a child now. The setup time until now counts as the time for warming up the worker."""
+        """Record that the attempt has a child now. The setup time so far was used to prepare the worker, and is kept as `warming_ns`."""
         self.warming_ns = self.watch.reading(self.lease_ns).get("setup", 0)
 
     def add_outage(self, ns: int) -> None:
@@ -313,7 +313,7 @@ class RunningAttempt:
         self.own_best = max(self.own_best, staged)
 
     def learn_job_best(self, score: float | None) -> None:
-        """Note the job's best score. If it is better than the best score of this attempt, the child need not keep the state of a best step.
+        """Note the job's best score. If this attempt's best score is worse, the child need not store the state of its own best step.
 
         `score` is None if the job has no score yet, or if it has proxies (less data or smaller images at lower rungs).
         """
@@ -325,9 +325,10 @@ class RunningAttempt:
     def protected(self, step: int, part: int = 0) -> frozenset[int]:
         """Return the steps whose checkpoints must not be deleted, however old they are, once a checkpoint of `step` is stored.
 
-        These are the step of the best checkpoint, the step from which the trial would resume if its driver died now, and
-        older steps (`spared`) while it is not known which of them is the best. The new checkpoint may be the best one, unless it is
-        from the middle of the next step (`part` is not 0). If scores are equal, the earliest step is the best, as in the job's results.
+        These are the step of the best checkpoint, and the step from which the trial would resume if its driver died now. If the attempt
+        found newer checkpoints damaged, older steps (`spared`) are returned, too, because one of them may be the best. The new checkpoint
+        may be the best one, unless it is from the middle of the next step (`part` is not 0). If scores are equal, the earliest step is the
+        best, as in the job's results.
         """
         score = None if part else self.scores.get(step)
         if score is not None and (self.best is None or (score, -step) > (self.best[0], -self.best[1])):
@@ -354,10 +355,10 @@ class RunningAttempt:
             self.best = self.best if self.best is not None and self.best[1] <= step else None
 
     def need_ns(self) -> int:
-        """Return by how many nanoseconds the lease is too short for the next step and a save, or 0 if it is long enough.
+        """Return by how many nanoseconds the lease is too short, or 0 if it is long enough.
 
-        Return 0 as well while no step has been measured. If the child asks in the middle of a step whether to save, the lease must
-        last until the child has asked again and has saved.
+        If the child has asked in the middle of a step whether to save, the lease must last until the child has asked again and has saved.
+        Otherwise the lease must last for the next step and a save. In this case, return 0 if no step has been measured yet.
         """
         if self.asks:
             return max(0, 2 * self.ask_gap_ns + 2 * self.saves.durable_ns + MARGIN_NS - self.left_ns())
@@ -482,8 +483,8 @@ class RunningAttempt:
     def _answered_in_step(self, step: int, reply: Reply) -> Position:
         """Note the reply to the question whether to save in the middle of a step.
 
-        Return the position of the state that the child was ordered to save, or that of the last finished step without such an order. For
-        a save, also note how long the step was trained. The time for which the child waited for the reply does not count.
+        If the reply orders a save, note how long the step was trained, and return the position of the state to save. Otherwise return the
+        position of the last finished step. The time for which the child waited for the reply does not count as training.
         """
         now, self.asks = time.monotonic_ns(), False
         if self.stepped_at:
@@ -536,14 +537,17 @@ class RunningAttempt:
                 self.leave()
 
     def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:
-        """End the attempt in this state because its machine has a preemption notice."""
+        """End the attempt because its machine has a preemption notice.
+
+        `state` is `paused` if the notice may have come before the attempt began.
+        """
         self.end(state, endings.machine_leaves(self.notice.text if self.notice else ""))
 
     def cannot_gain(self) -> bool:
         """Return True if the machine has a preemption notice and will be gone before the attempt can save anything more.
 
-        Return False while a save is in progress and the deadline has not passed. Also return False while a report waits for its
-        reply, or after the child was ordered to stop, because the reply ends the attempt.
+        Return False while a save is in progress and the deadline has not passed. Also return False while the child waits for a
+        reply, because that reply will order the child to stop, and after the child was ordered to stop.
         """
         if self.notice is None or self.awaiting_reply is not None or self.closing:
             return False

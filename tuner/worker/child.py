@@ -137,12 +137,14 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     imported = importlib.import_module(module)
     file = str(getattr(imported, "__file__", None))
     if package and entry != PROGRAM_ENTRY and not file.startswith(package + os.sep):
-        raise NotTrainable(f"{module} is not in the package: it was imported from {file}")
+        raise NotTrainable(
+            f"{module} is not in the package: it was imported from {file}; name a module of the package"
+        )
     target = getattr(imported, attribute)
     if type(target).__module__.startswith("ray.train."):
         raise NotTrainable(RAY_TRAINER.format(entry=entry, kind=type(target).__name__))
     if not callable(target):
-        raise NotTrainable(f"{entry} is a {type(target).__name__}, not a function or a class")
+        raise NotTrainable(f"{entry} is a {type(target).__name__}; name a function or a class")
     origin = str(target.__module__) if inspect.isroutine(target) or inspect.isclass(target) else module
     package = origin.partition(".")[0]
     if package in sys.stdlib_module_names and package != module.partition(".")[0]:
@@ -206,7 +208,10 @@ def _fix(error: BaseException, begin: words.BeginMessage) -> str:
     key = error.args[0] if type(error) is KeyError and error.args else None
     if isinstance(key, str) and key not in begin.config:
         # Do not list the parameters, which may differ between trials: a job ends early if its trials fail with the same message.
-        return "If the trainable looks this key up in its config: the job has no parameter or constant of this name"
+        return (
+            "If the trainable looks this key up in its config: the job has no parameter or constant of this name; add it to search_space "
+            "or constants"
+        )
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
         if os.path.isabs(error.filename):
             return "The path must exist on each machine that runs workers"

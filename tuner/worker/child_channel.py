@@ -189,7 +189,7 @@ def check_saved_step(step: int, *, last_step: int, part: int = 0, parts: int = 0
     """
     if part > parts:
         raise InvalidMessage(
-            f"announced a checkpoint in the middle of step {step + 1}, although none was ordered"
+            f"announced a checkpoint in the middle of step {step + 1} without an order to save there"
         )
     if not (0 if part else 1) <= step <= last_step:
         raise InvalidMessage(

@@ -2,8 +2,8 @@
 
 The first optimizer of a process imports torch._dynamo, and its import takes two seconds of processor time. An optimizer
 only calls `disable`, which keeps the compiler away from a function, and `graph_break`, which splits what is compiled.
-Without a compiler both have no effect. The stand-in does nothing for these calls, and imports the module when any other
-name of it is used, for example by `torch.compile`.
+Without a compiler both have no effect. The stand-in does nothing for these two calls. It imports the real module when
+code uses any other attribute of the module, as `torch.compile` does.
 """
 
 import importlib
@@ -70,8 +70,8 @@ class StandIn(ModuleType):
 class _Imported(MetaPathFinder, Loader):
     """Finds the submodules of torch._dynamo that are already imported, so that they are not imported a second time.
 
-    If `import torch._dynamo.config` meets the stand-in, the import system reads the `__path__` of the stand-in. This imports
-    the whole module with `config`, and the import system would then import `config` again.
+    While the stand-in is in place, `import torch._dynamo.config` first reads the `__path__` of the stand-in. This imports the real
+    module together with its submodule `config`, and the import system would then import `config` again.
     """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:

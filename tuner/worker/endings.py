@@ -53,7 +53,7 @@ def _memory(code: int) -> str:
 
 
 def node_lost(number: int, why: str) -> FailureFields:
-    """Describe the loss of node `number` of an attempt. `why` is the error by which the loss was noticed. The driver finds the cause."""
+    """Describe the loss of node `number` of an attempt. `why` is the error by which this worker noticed the loss."""
     return failure("worker", f"node {number} of the trial was lost: {why}")
 
 

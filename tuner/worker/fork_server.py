@@ -174,7 +174,7 @@ def _import(*names: str) -> None:
 
 
 def _may_import_torch(modules: Iterable[str]) -> bool:
-    """Return whether a function of user code may import torch later.
+    """Return whether a function of user code may import torch later. The server then imports torch now, once for all children.
 
     Only the user's own modules are searched. Many installed packages can use torch but need not, and those that need it have already
     imported it. Return False if torch is already imported.

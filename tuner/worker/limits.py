@@ -126,7 +126,7 @@ class ProbeRequest:
 
 
 def is_own(name: str) -> bool:
-    """Return whether an environment variable belongs to the service or Ray. No setting passes such variables on to user code."""
+    """Return whether an environment variable belongs to the service or Ray. User code does not get it, even if TUNER_PASS_ENV names it."""
     return name.startswith(("TUNER_", "RAY_")) and not name.startswith(OURS)
 
 

@@ -129,7 +129,11 @@ def _counts_of(line: bytes) -> list[int]:
 
 @dataclass
 class UsageMeter:
-    """Collects the resource usage of one attempt. Processor time and training time count from the first measurement during training."""
+    """Collects the resource usage of one attempt.
+
+    Processor time and training time are both counted from the first measurement during training, so that their ratio is the average
+    number of processors in use.
+    """
 
     looked_ns: int = 0  # when the processes were last measured, on the monotonic clock
     look_ns: int = 0  # the processor time that the measurement took

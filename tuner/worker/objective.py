@@ -26,7 +26,7 @@ from tuner.domain.space import same
 from tuner.training.channel import Channel, MetricsRefused, StopTraining, plain_metrics
 from tuner.worker.tune_compat import DEFAULT_METRIC
 
-NO_STUDY = "a trial of the service has no study; the service chooses configurations and decides which trials continue"
+NO_STUDY = "trial.study is not available: the service, not a study, chooses configurations and decides which trials continue"
 
 
 class NotInSearchSpace(LookupError):

@@ -60,7 +60,11 @@ class _EndsAtReport:
 
 
 class RecordingTrial(LookupTrial):
-    """A trial that records the suggested parameters. Those without a given value get their first choice or their lower bound."""
+    """A trial that records the parameters that the objective suggests.
+
+    Args:
+        values: The values to suggest. A parameter without a valid value here gets its first choice or its lower bound.
+    """
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         super().__init__(0)
@@ -95,8 +99,8 @@ def recorded_space(objective: Objective, *, limit_s: float = LIMIT_S) -> Space:
     except _TimeIsUp:
         raise SpaceRefused(
             "too_slow",
-            f"the objective is too slow: {len(runs.made)} runs up to its first report or its end were completed in {limit_s:.0f} s, which is "
-            f"too few to find all of its parameters; {INSTEAD}",
+            f"the objective is too slow: only {len(runs.made)} runs of the objective were completed in {limit_s:.0f} s, too few to find all "
+            f"parameters, although each run ends at the first report; {INSTEAD}",
         ) from None
 
 
@@ -171,7 +175,8 @@ class _Runs:
         if len(self.made) >= MAX_RUNS:
             raise SpaceRefused(
                 "too_many_conditions",
-                f"the parameters that the objective suggests depend on too many values: {MAX_RUNS} runs did not try all of them; {INSTEAD}",
+                f"the parameters that the objective suggests depend on too many values of other parameters: {MAX_RUNS} runs were not enough "
+                f"to try all these values; {INSTEAD}",
             )
         trial = RecordingTrial(values)
         channel.open_channel(cast(Connection, _EndsAtReport()))  # for a SpotSafe in the objective
@@ -249,14 +254,14 @@ def _compare(space: Space, run: _Run) -> None:
 
 
 def _is_part(values: Config, chosen: Mapping[str, Value]) -> bool:
-    """Return whether all `values` of an earlier run are among `chosen`, so that a run with `chosen` would only repeat it."""
+    """Return whether all `values` of an earlier run are among `chosen`. A run with `chosen` would then only repeat the earlier run."""
     return all(name in chosen and same(chosen[name], value) for name, value in values.items())
 
 
 def _few_values(parameter: Parameter) -> list[Value]:
     """Return the values of a parameter to run the objective with, because they may decide which other parameters it suggests.
 
-    These are all choices, or all integers of a range that has at most `FEW` of them. No values of other ranges are tried.
+    These are all choices, or all integers of a range that has at most `FEW` integers. Return an empty list for all other ranges.
     """
     match parameter:
         case Categorical(choices):

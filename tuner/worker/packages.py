@@ -176,7 +176,7 @@ def _files(entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     """Check all entries of the archive, each alone and all together, and return those that are files.
 
     Raises:
-        BadFile: An entry is not allowed, entries conflict, or there is no Python file.
+        BadFile: An entry is not allowed, entries conflict, or the package has no Python file.
     """
     if len(entries) > MAX_FILES:
         raise BadFile(_too_many())

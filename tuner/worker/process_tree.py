@@ -28,7 +28,7 @@ def become_subreaper() -> None:
 def signal_at_parents_death(number: signal.Signals) -> None:
     """Have the kernel send a signal to this process when the *thread* that started it ends.
 
-    That thread may end before the parent process does.
+    So the signal also comes if only that thread ends and the parent process continues.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
@@ -169,7 +169,7 @@ def collect_ended(*, without: int) -> None:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Return whether a process is a zombie or no longer exists."""
+    """Return whether a process is a zombie or does not exist any more."""
     with contextlib.suppress(OSError):
         return _stat(pid)[0] in (b"Z", b"X")
     return True

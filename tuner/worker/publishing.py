@@ -211,7 +211,9 @@ def staged_artifacts(staging: Path, step: int, names: Sequence[str]) -> dict[str
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         if os.path.realpath(folder) != os.path.join(os.path.realpath(staging), folder.name):
-            raise ArtifactRefused("the directory for the step's artifacts is a link; do not replace it")
+            raise ArtifactRefused(
+                "the directory for the step's artifacts is a link; do not replace the directory by a link"
+            )
         within = os.open(folder, flags | os.O_DIRECTORY)
         try:
             return {name: _read_within(within, name, flags) for name in names}
@@ -219,7 +221,7 @@ def staged_artifacts(staging: Path, step: int, names: Sequence[str]) -> dict[str
             os.close(within)
     except OSError as error:
         raise ArtifactRefused(
-            f"the artifact is not a file in the directory for artifacts: {error.strerror}; report files, not links"
+            f"a reported artifact cannot be read as a file in the directory for artifacts: {error.strerror}; report files, not links"
         ) from error
     finally:
         if not folder.is_symlink():
@@ -329,7 +331,8 @@ def size_of(checkpoint: Path) -> int:
 def older_than(step: int, store: CheckpointStore, attempt: RunningAttempt) -> frozenset[int]:
     """Return the steps of the trial's checkpoints that are older than `step`, the step of the restored checkpoint.
 
-    Return an empty set if the driver ordered to restore `step`, or if the storage cannot be read.
+    These steps are needed only if newer checkpoints are damaged. So return an empty set if the driver ordered to restore `step`. Also
+    return an empty set if the storage cannot be read.
     """
     if step == attempt.order["restore_step"]:
         return frozenset()

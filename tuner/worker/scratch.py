@@ -55,7 +55,7 @@ def new_directory(folder: Path, *inner: str) -> Path:
 def _abandoned(folder: Path) -> bool:
     """Return whether the process that created the directory is gone.
 
-    A directory without a lock file is not abandoned, because its process is just creating it.
+    Return False for a directory without a lock file, because its process may not have created the lock file yet.
     """
     with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

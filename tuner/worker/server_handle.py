@@ -107,14 +107,16 @@ class ForkServer:
             wanted: Called while the server is not ready. The wait ends if it returns False.
 
         Raises:
-            OSError: The server is gone, does not answer, or was not ready within ten minutes, or the child is no longer wanted.
+            OSError: The server is gone, does not answer, or was not ready within ten minutes, or `wanted` returned False.
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready:
             if time.monotonic() > deadline:
                 self.kill()
             if not wanted() or time.monotonic() > deadline:
-                raise OSError("the fork server was not ready in time")
+                raise OSError(
+                    f"the fork server was not ready within {READY_TIMEOUT_S:.0f} s; make the import of the trainable's module faster"
+                )
             with self._answered:
                 self._answered.wait_for(lambda: not self.alive or self._find("ready") is not None, 0.1)
             if not self.alive:
@@ -216,7 +218,10 @@ class Servers:
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
-        """Return the fork server. If it is dead, start a new one first. If the package cannot be unpacked, raise that error."""
+        """Return the fork server. If it is dead, start a new one first.
+
+        If the package could not be fetched or unpacked, raise the exception that fetching or unpacking raised.
+        """
         if self._error is not None:
             self.current.close()
             self.current = self._new(self._entry)

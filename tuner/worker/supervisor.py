@@ -193,7 +193,10 @@ class Supervisor:
         with self._changed:
             if self._attempt is not None:
                 # Otherwise replies to the child of the previous attempt would go to the new child, because both use `_channel`.
-                raise RuntimeError(f"attempt {self._attempt.number} of {self._attempt.trial} has not ended")
+                raise RuntimeError(
+                    f"an attempt cannot begin: attempt {self._attempt.number} of {self._attempt.trial} has not ended; "
+                    "call `step` until it returns the final result of that attempt"
+                )
             self._attempt = attempt
         self._watchdog.start(attempt, kept=kept)
         self._sampler.start()
@@ -455,12 +458,12 @@ class Supervisor:
                 self._fail(attempt, min(attempt.rank_ends, key=lambda end: end.order).failure)
 
     def receive_from_other_node(self, trial: str, number: int, result: Mapping[str, Any]) -> None:
-        """Record that ranks ended on another node, or end the attempt if it ended early on that node.
+        """Record that ranks ended on another node. If the attempt ended early on the other node, end it on this node in the same way.
 
         Args:
             trial: The trial.
             number: The number of the attempt.
-            result: The part of the result of that node's `step` method with `state`, `error` and `rank_ends`.
+            result: The fields `state`, `error` and `rank_ends` of the result of the other node's `step` method.
         """
         with self._changed:
             attempt = self._attempt
@@ -682,7 +685,7 @@ class Supervisor:
         """
         attempt = self._attempt
         if attempt is None:
-            raise RuntimeError("no attempt was begun")
+            raise RuntimeError("no attempt was begun; send the order `begin` before calling `step`")
         with self._changed:
             self._changed.wait_for(lambda: self._news(attempt), heartbeat_s(attempt.left_ns()))
             if attempt.state is None and attempt.reports:
@@ -793,8 +796,8 @@ class Supervisor:
 def heartbeat_s(left_ns: int) -> float:
     """Return the time until the next heartbeat of an attempt, in seconds. `left_ns` is the rest of its lease, in nanoseconds.
 
-    It is a third of that rest, but at least `FLUSH_S` and at most `HEARTBEAT_S`. The driver renews a lease once it hears that half of the
-    lease is used, so it must hear from a short lease more than once.
+    The time is a third of the rest of the lease, but at least `FLUSH_S` and at most `HEARTBEAT_S`. The driver renews a lease once it
+    hears that half of the lease is used, so it must hear from a short lease more than once.
     """
     return min(HEARTBEAT_S, max(FLUSH_S, left_ns / 3e9))
 
