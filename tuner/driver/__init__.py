@@ -1,1 +1,4 @@
-"""Run one job under Ray Tune: turn Tune's calls of its hooks into events of the job's loop, and the loop's commands into calls of Ray actors."""
+"""Run one job under Ray Tune.
+
+Ray Tune calls hooks of this package, which turn the calls into events of the job's loop. The loop's commands become calls of Ray actors.
+"""

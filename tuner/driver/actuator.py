@@ -1,6 +1,7 @@
 """Carry out the loop's commands: keep the attempts that wait for a worker, and send messages to the workers' actors.
 
-An actor processes its messages in order, so a worker receives the command to begin an attempt before Tune's next call of `train()`.
+An actor processes its messages in order. So if the command to begin an attempt is sent before Tune's next call of `train()`, this call
+already returns a message of the attempt.
 """
 
 import contextlib
@@ -80,7 +81,10 @@ class Actuator:
     # Events of the workers
 
     def waiting(self) -> list[Assignment]:
-        """Return the attempts that wait for a worker and may start now, except cancelled ones. The first has waited longest."""
+        """Return the attempts that wait for a worker. The first has waited longest.
+
+        Cancelled attempts are left out, and also attempts whose earliest start (`not_before_ns`) has not passed yet.
+        """
         now = self._clock()
         return [
             assignment
@@ -207,13 +211,16 @@ class BeginMessages:
 
 
 def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
-    """Return what a worker needs to load the job's package, or None if its trainable does not come from one."""
+    """Return the message from which a worker loads the job's package, or None if the job has no package."""
     package = row.spec.package
     return None if package is None else Stored(storage, row.project, package).message()
 
 
 def teacher_of(db: Connection, row: JobRow, storage: str) -> Message | None:
-    """Return what a worker needs to fetch the job's teacher, a trial of an earlier job. Return None if the job has no teacher."""
+    """Return the message from which a worker fetches the job's teacher. Return None if the job has no teacher.
+
+    A teacher is a trial of an earlier job, from which the trials of this job learn (distillation).
+    """
     teacher = row.spec.teacher
     if teacher is None:
         return None
@@ -271,8 +278,8 @@ class MemoryLimit:
     def _share(self, has: Mapping[str, float]) -> int:
         """Return how many bytes of a node's memory the trial may use, or 0 if the trial does not fit on the node.
 
-        The trial gets the same fraction of the memory as of the node's CPUs or of its GPUs, the larger of the two fractions. `has` lists
-        the node's resources.
+        The trial requests a fraction of the node's CPUs and a fraction of its GPUs. It may use the larger of these two fractions of the
+        node's usable memory (see `USABLE_MEMORY`). `has` lists the node's resources.
         """
         cpus, gpus = self._size.cpus, self._size.gpus
         if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:

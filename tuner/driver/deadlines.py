@@ -48,7 +48,7 @@ class Deadlines:
     def next_opening(self, at: Instant) -> Instant | None:
         """Return the next time at which the window opens, or None if the job has no window.
 
-        If the window is open now, return its next opening after that, because little of the open window may be left.
+        If the window is open now, return when it opens again after it has closed, because little time may be left until it closes.
         """
         return None if self._window is None else self._window.opening(self._window.closing(at))
 

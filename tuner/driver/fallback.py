@@ -4,12 +4,12 @@ The rules of `tuner.tuning.placement` are applied to each trial, with the machin
 trial falls back to an on-demand machine
 
 - once it has waited for spot for `spot_wait_ns`,
-- at once if it would otherwise not reach its target before the wall clock ends,
-- if its spot machines are taken away repeatedly before it saves a newer checkpoint.
+- at once if it would otherwise not reach its target before the job's wall-clock limit,
+- after a series of preemptions: its spot machines were taken away `SERIES_LENGTH` times before it saved a newer checkpoint.
 
-The trial returns to spot once spot is available again and the saving is worth the cost of the move. After each further
-series of preemptions it waits longer before it returns. If the job has a wall-clock limit and the duration of a step is
-not known yet, the trial begins on demand, because there may be no time to spare.
+The trial returns to spot once spot is available again and the saving is worth the cost of the move. From the second series of
+preemptions on, it avoids spot for some time before it returns, and each further series doubles this time. If the job has a
+wall-clock limit and the duration of a step is not known yet, the trial begins on demand, because there may be no time to spare.
 """
 
 from collections import defaultdict
@@ -143,8 +143,9 @@ class SpotWithFallback:
     def _note_wait(self, at: Offer, trial: TrialSnapshot) -> None:
         """Record whether the offer `at`, which the trial waits for or runs on, counts as full.
 
-        The offer counts as full if the trial has waited for its machines for `spot_wait_ns`, although the job's own trials leave
-        room there: other jobs probably use that room. Once an attempt that waited for the offer runs there, the offer stops counting as full.
+        The offer counts as full if the trial has waited for one of its machines for `spot_wait_ns`, although this job's own trials do not
+        use all of them. Trials of other jobs probably use the rest. Once an attempt that waited for the offer runs there, the offer stops
+        counting as full.
         """
         state = self._states[trial.trial]
         if trial.waited_ns is None:
@@ -189,7 +190,10 @@ class SpotWithFallback:
         return self._cheapest("on_demand" if late else "spot", trial.now)
 
     def _choice(self, state: FallbackState, trial: TrialSnapshot) -> PlacementChoice:
-        """Apply the rules of `tuner.tuning.placement` to the trial, and remember the trial's progress."""
+        """Apply the rules of `tuner.tuning.placement` to the trial, and return their choice.
+
+        The rules also depend on the trial's progress so far, which this method stores in `state` for its next call.
+        """
         request = self._request_of(state, trial)
         # If the remaining training time is not known, use a positive value: the rules would take zero for a trial that has finished.
         left_ns = max(UNKNOWN_NS, trial.left_ns or 0)

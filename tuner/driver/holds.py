@@ -28,7 +28,10 @@ ANSWER_NS = 200_000_000  # a new lease is this much and an eighth longer than re
 
 @dataclass(slots=True)
 class AttemptLease:
-    """The money of one attempt: its hold, its lease, and the meter readings from which its cost is computed."""
+    """The money of one attempt: its hold, its lease, and the readings of the worker's meter from which its cost is computed.
+
+    The meter shows how long the attempt has used its machine, by cost kind.
+    """
 
     trial: str
     attempt: int
@@ -129,8 +132,9 @@ class AttemptLease:
     ) -> bool:
         """Record the attempt's node, environment and starting checkpoint, as far as its worker has reported them.
 
-        Return True if the attempt started from another checkpoint than the driver ordered. If that checkpoint is older, the newer
-        ones are damaged, so their records are removed. If it is newer, it was saved in the middle of a step.
+        Return True if the attempt started from another checkpoint than the driver ordered. If it started from an older checkpoint, the
+        newer ones are damaged, so their records are removed. If it started from a newer checkpoint, this checkpoint was saved in the
+        middle of a step, and no record is removed.
         """
         differs = from_step is not None and from_step != self.from_step
         if from_step is not None and differs:
@@ -153,8 +157,8 @@ class AttemptLease:
     def row_of(self, report: StepReport, spec: JobSpec) -> ReportRow:
         """Return the record of a report.
 
-        The recorded cost and duration are those of reaching the step without interruptions. They count the training of each step
-        once, and one setup: that of the attempt that began without a checkpoint.
+        The recorded cost and duration are what the trial would have needed to reach the step without interruptions. They include the
+        training of each step once, and the setup of the attempt that began without a checkpoint, but no setup of a later attempt.
         """
         is_new = not self.from_step and not self.carried_ns
         ns = report.meter.ns.get("train", 0) + (
@@ -234,13 +238,13 @@ class HoldService:
         return None
 
     def extend(self, tx: JournalTx, lease: AttemptLease, request: LeaseRequest) -> bool:
-        """Post the cost of what the attempt has used so far, and place a new hold for a longer lease.
+        """Post the cost of the time that the attempt has used so far, and extend its lease with a new hold.
 
-        The worker uses some of its lease while it waits for the answer. So the new lease is longer than the worker requests, if the
-        budget allows it. With the requested length, the rest would be too short when the answer comes, and the worker would have to
-        ask again and again while the job pays for the waiting.
+        The lease is extended by more time than the worker requests, if the budget allows it. The reason is that the worker uses some of the
+        lease while it waits for the answer. If the worker got only the requested time, too little of this time would be left when the
+        answer arrives. The worker would have to ask again and again, while the job pays for the waiting.
 
-        Return False, and change nothing, if the remaining budget cannot pay for a longer lease.
+        Return False, and change nothing, if the remaining budget cannot pay for a longer lease than the current one.
         """
         unused, need_ns = lease.lease_ns - lease.meter.total_ns, request.need_ns
         left = self._left(tx, lease, lease.held - self._used(lease), request.at)

@@ -16,9 +16,9 @@ from tuner.tuning.state import State, TrialRecord
 
 
 class Learner:
-    """Pass each report and each end of a trial to the sampler, and choose work with the sampler's help.
+    """Pass the reports and the ends of trials to the sampler, and choose work with the sampler's help.
 
-    The sampler also learns from trials that pause at a rung and never continue, because it gets their reports at rungs.
+    Reports are passed on when they arrive. So the sampler also learns from a trial that pauses at a rung and never continues.
     """
 
     def __init__(self, spec: JobSpec, sampler: Sampler, warm_starts: WarmStarts = NO_WARM_STARTS) -> None:
@@ -52,10 +52,13 @@ class Learner:
     def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
         """Choose the work for a free worker: a new trial with the name `trial`, or a paused trial to promote.
 
-        A configuration that a user enqueued comes first, then a paused trial that has earned more steps, then a new configuration of
-        the sampler. If `trial` continues a trial of an earlier job (warm start), it has that trial's configuration, and only a paused
-        trial that has earned more steps comes before it. If the remaining money is reserved to finish the best trials, no new trial
-        begins. If the remaining money cannot finish any trial, it is spent on new trials.
+        The first of these choices that is possible is taken:
+
+        1. A new trial with a configuration that a user enqueued. It is skipped if `trial` continues a trial of an earlier job (warm start).
+        2. A paused trial that has earned more steps.
+        3. The new trial that continues a trial of an earlier job, with the configuration of the earlier trial.
+        4. No work, if the remaining money is reserved for trials that have already begun (see `Reserve.may_begin`).
+        5. A new trial with a configuration that the sampler suggests.
         """
         continued = self.warm_starts.proposal(trial, at)
         if continued is None and state.queue:
@@ -86,8 +89,8 @@ class Learner:
     def learn(self, state: State, event: ev.Event) -> None:
         """Pass what an event shows about a trial to the sampler. Call this after `decide` has handled the event.
 
-        `state` is the job's state after that. The sampler also gets each configuration that it did not suggest itself, such as
-        one that a user enqueued, or all recorded ones when the job is rebuilt.
+        `state` is the job's state after the event. The sampler also adopts each configuration that it did not suggest itself, such as a
+        configuration that a user enqueued. When the job is rebuilt from its record, the sampler adopts all recorded configurations.
         """
         match event:
             case ev.Suggested(_, trial, config):

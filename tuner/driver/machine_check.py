@@ -1,7 +1,7 @@
 """The machine check: an attempt pays for the machine that it was given, not for the one that was requested.
 
 The machine is checked before any work begins, and again when its worker has reported more about it. If its price
-differs from the offer's, the rest of the lease is held (its money reserved) at the new price before more work is done.
+differs from the offer's, a new hold reserves money for the rest of the lease at the new price before more work is done.
 If the job does not allow the machine, or its price is not known, the attempt ends at once.
 """
 
@@ -57,9 +57,9 @@ class MachineCheck:
         """Check the machine that the attempt was given, and have the attempt pay its price.
 
         Returns:
-            "stays" if the attempt may stay on the machine. "refused" if the budget cannot pay for the machine. "wrong_machine" if
-            the job does not allow the machine or its price is not known; `lease.wrong_machine` then says why. Unless the
-            attempt stays, it may use no more than its current hold.
+            "stays" if the attempt may stay on the machine, or if `machine` is None because nothing is known about it yet. "refused" if
+            the budget cannot pay for the machine. "wrong_machine" if the job does not allow the machine or its price is not known;
+            `lease.wrong_machine` then says why. Unless the attempt stays, it may use no more than its current hold.
         """
         if machine is None or self.find is None:
             return "stays"
@@ -81,7 +81,10 @@ class MachineCheck:
         return "stays" if hold_service.reprice(tx, lease, place, at) else "refused"
 
     def _rate(self, offers: Sequence[Offer]) -> Rate:
-        """Return the rate of a trial whose known nodes are on machines of these offers. Each other node counts as the most expensive of them."""
+        """Return the rate of a trial whose known nodes are machines of these offers.
+
+        Each node that is not known yet counts as the most expensive known node.
+        """
         rates = [offer.rate(self.wanted.on_one_node) for offer in offers]
         if len(set(rates)) == 1:
             return offers[0].rate(self.wanted)

@@ -24,7 +24,7 @@ class JobPace:
     """Remember how long the steps and the overhead (setup, restore, saves) of a job's attempts take.
 
     A new trial may begin if the remaining budget can pay for the shortest useful lease, which covers the smallest overhead and the fastest
-    step seen so far. If this lease turns out too short, nothing is lost, because so little money could not have paid for anything else.
+    step seen so far. If this lease turns out too short, its cost is wasted, but so little money could not have paid for anything else.
     """
 
     step_ns: dict[str, int] = field(default_factory=dict)  #: The slowest of the last few steps, by trial.
@@ -78,8 +78,8 @@ class JobPace:
         Args:
             trained_ns: Training time since the trial's last report.
             overhead_ns: Time of setup, restore and checkpoints since the trial's last report, without waiting for a storage that failed.
-            buys_ns: How long the job's whole budget could pay for one trial. A part of this is the limit until a step or an
-                overhead was measured.
+            buys_ns: How long the job's whole budget could pay for one trial, in nanoseconds. Before a step (or an overhead) was
+                measured, the trial counts as hanging after 1/`HANG_BUDGET_PART` of this time without a report.
         """
         for ns, seen, floor, where in (
             (trained_ns, self.slowest_ns, STEP_FLOOR_NS, "training"),

@@ -82,7 +82,7 @@ class World(Protocol):
     def finish(self, trial: str) -> None: ...
 
     def stop(self, trial: str, *, keep_best: bool) -> None:
-        """Stop the trial's attempt at once. With `keep_best`, its worker first saves the state of its best step if that is the job's best."""
+        """Stop the trial's attempt at once. With `keep_best`, its worker first saves the state of its best step, if this step is the job's best."""
 
 
 class Clock(Protocol):
@@ -188,7 +188,7 @@ class JournalTx(Protocol):
         """Set the limit of the account and the budget of the job.
 
         Raises:
-            Conflict, BudgetRefused: The limit is below the sum of the posted and held amounts.
+            Conflict: The limit is below the sum of the posted and held amounts. `MemoryJournal` raises BudgetRefused instead.
         """
 
 

@@ -6,9 +6,9 @@ dashboard reads:
 
 - The metadata is part of the Ray Job's record in the key-value store of Ray's control service (GCS). It is changed
   only while the job runs. Ray itself writes the record before a driver starts and after it ends.
-- The dashboard learns about actors from messages of the GCS, and takes a new repr from each of them. The message sent
-  here has a random key, so only subscribers to all actors receive it, which is the dashboard. Drivers and workers
-  subscribe to the keys of actors.
+- The dashboard learns about actors from messages of the GCS. Each message contains the repr of an actor, which the dashboard
+  then shows. A message that is sent here has a random key, so that only the dashboard receives it: the dashboard subscribes to
+  the messages of all actors, but drivers and workers subscribe to the keys of single actors.
 
 Nothing else reads these texts. A failure is logged once and changes nothing for the job.
 """

@@ -1,4 +1,4 @@
-"""Look up machines of the cluster: those that can get work, the one that an attempt was given, and whether one was taken away."""
+"""Look up machines of the cluster: the machines that can get work, the machine of an attempt, and whether a machine was taken away."""
 
 import atexit
 import contextlib
@@ -173,8 +173,8 @@ def nodes_of(error: Exception | None, actor: Any = None, *, several: bool = Fals
     group.
 
     Args:
-        error: The error that Ray reported. If it names an actor, that actor is used.
-        actor: The worker's actor, which is used if the error names none. An error that the actor's own code raised names none.
+        error: The error that Ray reported. If it has the id of an actor, the worker is looked up by this id.
+        actor: The worker's actor. It is used if the error has no actor id, such as an error that the actor's own code raised.
         several: Whether the worker has several nodes.
     """
     actor_id = getattr(error, "actor_id", None)

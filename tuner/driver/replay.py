@@ -1,8 +1,8 @@
 """Replay a job's recorded events through `decide` and its sampler, as recovery does, and compare with the record.
 
-`check` verifies that the code decides what was recorded: the sampler gives the recorded answers, a command permits each
-event, and the trials and the job end as recorded. `compare` finds the first event at which another scheduler or sampler
-would have decided differently.
+`check` verifies that the code decides what was recorded: the sampler gives the recorded answers, each event is one that an
+earlier decision permits, and the trials and the job end as recorded. `compare` finds the first event at which another scheduler
+or sampler would have decided differently.
 
 Both are pure functions: they read no clock and no database. They also work on the journal of a simulated job. `decide`
 changes the state in place, so a replay always starts from the first event. Like the loop, a replay computes each answer of the
@@ -92,7 +92,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first event at which two histories of a job differ."""
+    """The first event at which a replay differs from the record, or at which two policies decide differently."""
 
     code: DifferenceCode
     number: int  #: Number of the event at which they differ.
@@ -347,7 +347,9 @@ class _Check:
             why = f"the record of {inherited.trial} of {inherited.job} is not available"
             self._skip(f"the warm start of {event.trial}", why)
         elif recorded != (event.config, inherited):
-            decided = Decision(f"{inherited.trial} of {inherited.job} has another configuration or curve")
+            decided = Decision(
+                f"the record of {inherited.job} gives {inherited.trial} another configuration or other reports"
+            )
             return Difference("warm_start", number, event.at, event.trial, decided, in_words(event))
         return None
 
@@ -403,18 +405,22 @@ def _time_is_up(number: int) -> str:
 
 def _unanswered(number: int, event: ev.Event, question: Question, recorded: Decision) -> Difference:
     asked = in_words(question)
-    decided = Decision(f"{asked.summary}; its answer must come before any other event", asked.fields)
+    decided = Decision(
+        f"{asked.summary}, and record the sampler's answer before any other event", asked.fields
+    )
     return Difference("answer_missing", number, event.at, question.trial, decided, recorded)
 
 
 def _objection(fold: Fold, event: ev.Event) -> Decision | None:
     """Return None if an earlier decision permits the event. Otherwise return the decision that the event contradicts."""
     if fold.end is not None and not isinstance(event, ev.Launched | ev.BudgetChanged):
-        return Decision(f"{in_words(fold.end).summary}, so that only a new launch may follow")
+        return Decision(
+            f"{in_words(fold.end).summary}; after that, only a driver start or a budget change is possible"
+        )
     if fold.suggestion is not None and isinstance(event, TURN_BEGINS):
         asked = in_words(fold.suggestion)
         return Decision(
-            f"{asked.summary}; its answer must come before the next request or limit", asked.fields
+            f"{asked.summary}, and record the sampler's answer before the next request or limit", asked.fields
         )
     match event:
         case ev.Suggested() | ev.Predicted():
@@ -460,7 +466,7 @@ def _objection_to_answer(fold: Fold, event: Answer) -> Decision | None:
     if pending is None:
         return Decision("the sampler was not asked for anything")
     asked = in_words(pending)
-    return Decision(f"{asked.summary}; the recorded answer is to another request", asked.fields)
+    return Decision(f"{asked.summary}, but the recorded answer belongs to another command", asked.fields)
 
 
 def _exists(state: State, trial: str) -> bool:
@@ -519,7 +525,10 @@ def compare(
 
 
 def _answers_differ(ours: Fold, theirs: Fold, number: int, event: Answer) -> Difference | None:
-    """Compare the two samplers' answers to the command that the event answers. Return None if they agree or if the command is missing."""
+    """Compare how the samplers of the two policies answer the command that this event answers.
+
+    Return None if the answers agree, or if one of the policies did not give this command or has no sampler to answer it.
+    """
     mine, yours = ours.question(event), theirs.question(event)
     if mine is None or yours is None:
         return None

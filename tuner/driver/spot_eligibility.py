@@ -1,8 +1,9 @@
 """Require that a job's trainable passes the restore self-test before the job may use spot machines.
 
-The test runs on the cluster with the resources of one trial, on an on-demand machine if one is available. The
-job pays for the test from a hold, with the cost kind `setup`. The result is stored with the digest of the trainable's
-code, so later jobs with the same code are not tested again.
+The test trains, saves a checkpoint, kills the process, restores the checkpoint, and compares the restored state with the saved
+state. It runs on the cluster with the resources of one trial, on an on-demand machine if one is available. The job pays
+for the test from a hold, with the cost kind `setup`. The result is stored with the digest of the trainable's code, so later jobs with
+the same code are not tested again.
 """
 
 import logging
@@ -46,7 +47,7 @@ LOST_MAX = 5
 LOOK_S = 0.2
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
-NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the self-test"
+NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the self-test; raise that budget"
 log = logging.getLogger("tuner.driver")
 
 
@@ -74,9 +75,10 @@ class SpotEligibility:
     def refusal(self, *, died_at: Instant | None) -> str | None:
         """Return None if this job may run. If its trainable fails the self-test, return why the job may not run.
 
-        If a failed test may pass another time, the job runs on its on-demand offers only, if it has any. If the job should not begin
-        after all (`may_continue` returns False), the test is abandoned and the result is None. A job that has had an attempt has
-        passed the test before, so it is not tested again, even if its code has changed since.
+        A failed test may pass another time, for example if it ran out of time (`Verdict.lasting` is false). If the job also has on-demand
+        offers, its spot offers are then removed and None is returned. If the job should not begin after all (`may_continue` returns
+        False), the test is abandoned and None is returned. A job that has had an attempt has passed the test before, so it is not tested
+        again, even if its code has changed since.
 
         Args:
             died_at: When the previous driver is known to have stopped. The holds that it left open are billed until then. None means now.
@@ -106,10 +108,10 @@ class SpotEligibility:
         return refusal(verdict.reason)
 
     def _note(self, result: SelfTestRow) -> None:
-        """Store a self-test result under the digest of the code, for the drivers of later jobs.
+        """Store a self-test result, so that later jobs with the same code are not tested again.
 
-        Also store it under the digest that the service computed when this job was submitted (`seen`). When a later job with the same
-        code is submitted, the service computes that digest again and finds the result.
+        The result is stored under two digests of the code: the digest that drivers compute, and the digest that the service computed when
+        this job was submitted (`seen`). When a later job is submitted, the service finds the result by the second digest.
         """
         with self.database.write("gate.note") as db:
             self_tests.put(db, self.row.project, result)

@@ -1,4 +1,4 @@
-"""Make the snapshot of a trial for placement from the job's state, the trial's attempt and the pace. Pure functions."""
+"""Make the snapshot of a trial for placement from the job's state, the trial's attempt and the measured step times. Pure functions."""
 
 import math
 from collections import Counter

@@ -228,8 +228,8 @@ def run_tune(
 def worker_class(spec: JobSpec) -> type[tune.Trainable]:
     """Return the class that represents a worker in Tune. It requests the resources of a trial.
 
-    Its attribute `actor` is the class of the Ray actors that are started. The name of that class, with the job's name, is shown in
-    Ray's dashboard.
+    Its attribute `actor` is the class of the Ray actors that Tune starts. The name of the actor class contains the job's name, so that
+    Ray's dashboard shows to which job an actor belongs.
     """
 
     class JobWorker(tune.Trainable):

@@ -84,7 +84,10 @@ def warm_starts_of(
 
 
 def _places(sampler: Sampler, warm_starts: list[WarmStartTrial]) -> dict[int, WarmStartTrial]:
-    """Find the earlier trials whose configurations are in the grid. Return them by the number of this job's trial that gets the configuration."""
+    """Find the earlier trials whose configurations are in the grid.
+
+    The keys of the result are the numbers of this job's trials that get the same configurations.
+    """
     places: dict[int, WarmStartTrial] = {}
     for number in range(GRID_MAX):
         config = sampler.suggest(number)

@@ -22,7 +22,7 @@ class WarmStarts:
     by_number: Mapping[int, WarmStartTrial] = field(default_factory=dict)
 
     def proposal(self, trial: str, at: Instant) -> Suggested | None:
-        """Return the suggestion that `trial` continues an earlier trial, or None if it continues none."""
+        """Return the event by which `trial` gets the configuration and progress of an earlier trial. Return None if it continues none."""
         warm_start = self.by_number.get(trial_number(trial))
         if warm_start is None:
             return None

@@ -164,8 +164,8 @@ class WorkerPool:
     def died(self, tune: Any, worker: Trial) -> None:
         """Report the death of a worker to the loop, which decides what to do with the trial of the worker's attempt.
 
-        If the worker died before it got an attempt, end the attempt that it would have got as lost: the one that has waited longest for
-        a worker with its labels. Otherwise workers that always die at their start would be requested indefinitely.
+        If the worker died before it got an attempt, report as lost the attempt that has waited longest for a worker with the same labels.
+        Otherwise workers that always die at their start would be requested indefinitely.
 
         Args:
             tune: Tune's controller.
