@@ -10,6 +10,8 @@ I7   idempotent         placing and settling each hold again changes nothing
 I8   replay             the state rebuilt from the events equals the state
 I9   no open hold       no hold is open when the job has ended
 I11  amounts            never negative and below 2^63
+
+I10 is left out: it is about sums over several tenants, but only one job is simulated.
 """
 
 from typing import NoReturn
@@ -73,9 +75,9 @@ class Invariants:
         trial, attempt, number = where
         last = self._slices.get((trial, attempt), 0)
         if number != last + 1:
-            _broken("I5", f"slice {number} of {trial}, attempt {attempt}, follows slice {last}")
+            _broken("I5", f"{trial}, attempt {attempt}: leases {last} and {number} are not consecutive")
         if last and not self._open.pop((trial, attempt, last), FREE).nothing:
-            _broken("I5", f"slices {last} and {number} of {trial}, attempt {attempt}, are held at once")
+            _broken("I5", f"{trial}, attempt {attempt}: leases {last} and {number} both have an open hold")
         self._slices[trial, attempt] = number
         self._open[where] = cost
 
@@ -113,7 +115,7 @@ class Invariants:
             _broken("I3", f"the posted amount fell from {before} to {account.posted}")
         for cost in (account.posted, account.held):
             if min(cost.usd.micro_usd, cost.gpu_ms) < 0 or max(cost.usd.micro_usd, cost.gpu_ms) >= LARGEST:
-                _broken("I11", f"{account} is out of range")
+                _broken("I11", f"{account} has an amount that is negative or not below 2^63")
 
     # After each turn
 

@@ -154,7 +154,9 @@ class MemoryTx:
         self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
     ) -> None:
         if not total(costs).nothing:
-            raise ValueError(f"a correction moves cost between kinds; {costs} adds up to {total(costs)}")
+            raise ValueError(
+                f"a correction moves cost between kinds, so its costs must add up to zero, not to {total(costs)}: {costs}"
+            )
         for kind, cost in costs.items():
             name = entry_id(correction_id, "correct", kind)
             self._enter(Entry(name, "correct", kind, trial, attempt, 0, cost, at))

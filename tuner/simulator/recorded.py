@@ -113,7 +113,7 @@ class RecordedTable:
 
 def _position(parameter: Parameter, value: Value) -> float:
     """Return the position of a value in [0, 1], linearly on the parameter's scale."""
-    assert not isinstance(parameter, Categorical), "tables have numbers only"
+    assert not isinstance(parameter, Categorical), "recorded tables cannot have categorical parameters"
     assert isinstance(value, float | int)
     low, high = float(parameter.low), float(parameter.high)
     if parameter.log:

@@ -60,7 +60,9 @@ def _arrays(path: Path) -> Arrays:
         for name in (*NEEDED, *OPTIONAL):
             if name in archive.files:
                 if sizes[name] > MAX_BYTES:
-                    raise ValueError(f"{name} has {sizes[name]} bytes: at most {MAX_BYTES} are read")
+                    raise ValueError(
+                        f"{name} has {sizes[name]} bytes: at most {MAX_BYTES} are read; leave out rows or steps"
+                    )
                 try:
                     arrays[name] = np.asarray(archive[name])
                 except Exception as error:  # the npy reader raises many kinds of errors, as above

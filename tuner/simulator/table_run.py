@@ -71,7 +71,7 @@ def price_of(table: RecordedTable) -> Price:
 
 
 def trainings_of(table: RecordedTable, spent: Money) -> float:
-    """Return how many trainings of mean cost this money pays for. The result is rounded, because budgets are in whole micro-dollars."""
+    """Return how many trainings of mean cost this money pays for. The result has 5 decimals, because money is in whole micro-dollars."""
     return round(spent.micro_usd / (table.full_s / 3600 * price_of(table).micro_usd_per_hour), 5)
 
 
@@ -97,7 +97,7 @@ def table_run(
     length, or with a restore of the same length if it resumes a trial. An attempt that continues past a rung needs neither.
 
     If `spot` is given, saves take time, and a training of mean cost costs about a dollar on a spot machine. Otherwise saves take no time,
-    and it costs about a dollar on demand.
+    and a training of mean cost costs about a dollar on demand.
     """
     step_ns = table.mean_step_s * NS
     spec = JobSpec(

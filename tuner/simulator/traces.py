@@ -7,8 +7,8 @@ Two CSV formats are supported. They are distinguished by their columns. Each may
 
 An optional column `cloud` determines how long before a preemption its notice comes. Other columns are ignored.
 
-The fraction of workers that are up equals the number of available nodes divided by the trace's largest number, rounded down to whole
-workers. The workers with the highest index are taken away first. When a trace ends, it starts again.
+The fraction of workers that are up equals the number of available nodes divided by the largest number of available nodes in the trace.
+The resulting number of workers is rounded down. The workers with the highest index are taken away first. When a trace ends, it starts again.
 """
 
 import csv
@@ -81,7 +81,7 @@ class Trace:
         ]
 
     def _repeated(self, up: list[tuple[int, int]]) -> Iterator[UpTimes]:
-        """Yield a worker's up times, given the periods `up` in one pass of the trace, which is repeated without an end.
+        """Yield a worker's up times when the trace is repeated without an end. `up` has the up times in one pass of the trace.
 
         Adjacent periods are merged. If the worker is up all the time, yield a single period that does not end.
         """
@@ -171,11 +171,11 @@ def _traces(text: str) -> list[Trace]:
         for row in reader:
             if None in row or None in row.values():
                 raise ValueError(
-                    f"line {reader.line_num}: the row does not have as many fields as the header"
+                    f"line {reader.line_num}: the row does not have as many fields as the header: give one field per column"
                 )
             groups.setdefault(row["trace_id"], []).append((reader.line_num, row))
     except csv.Error as error:
-        raise ValueError(f"line {reader.line_num} or the one after: {error}") from error
+        raise ValueError(f"line {reader.line_num} or the one after is not valid CSV: {error}") from error
     if not groups:
         raise ValueError("line 1: the file has a header but no rows")
     read = _intervals if "start_s" in columns else _counts

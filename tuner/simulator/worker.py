@@ -153,7 +153,7 @@ class SimulatedAttempt:
         """Handle a preemption notice, which says that the worker will be taken away in `left_ns` nanoseconds.
 
         As on a real worker, the duration of the current step is predicted from recent steps. If the step can be finished and saved in
-        time, the attempt ends after it. Otherwise it ends now. An attempt that waits for the driver is saved first.
+        time, the attempt ends after it. Otherwise it ends now. An attempt that waits for the driver trains no step: it saves, then ends.
         """
         if self.over:
             return
@@ -198,8 +198,8 @@ class SimulatedAttempt:
         Args:
             delay_ns: The delay.
             act: The function to call.
-            keep: If false, the call is part of the attempt's work: it is also dropped if a final save has begun by then, and the attempt
-                ends if its lease ends before the call.
+            keep: Whether to call `act` even if a final save has begun by then. If false, the call is part of the attempt's work: it is
+                dropped if a final save has begun, and if the lease ends before the call, the attempt ends.
         """
         left = self.lease_ns - self._used_ns()
         generation = self.generation
@@ -254,7 +254,10 @@ class SimulatedAttempt:
             self._step_on()
 
     def _copied(self) -> None:
-        """Continue after the stall of a save: train the next step. If a pause or a notice arrived during the stall, end the attempt."""
+        """Train the next step after the start of a save has stalled the training.
+
+        If a pause or a preemption notice arrived during the stall, end the attempt instead.
+        """
         if self.has_notice or self.pausing:
             self._next_step()
         else:
@@ -328,11 +331,11 @@ class SimulatedAttempt:
         self._later(self._heartbeat_ns() - silent_ns, self._send_heartbeat, keep=True)
 
     def _heartbeat_ns(self) -> int:
-        """Return the time until the next heartbeat.
+        """Return the time until the next heartbeat, in nanoseconds.
 
         It is 5/8 of the rest of the lease, because the driver renews a lease after half of it is used. It is at
-        least `HEARTBEAT_NS` and at most `heartbeat_ns`. A heartbeat every second would work too, but takes longer
-        to simulate.
+        least the constant `HEARTBEAT_NS` and at most the field `heartbeat_ns`. A heartbeat every second would work
+        too, but takes longer to simulate.
         """
         soon_ns = (self.lease_ns - self._used_ns()) * 5 // 8
         return min(self.heartbeat_ns, max(HEARTBEAT_NS, soon_ns))

@@ -159,8 +159,12 @@ class SimulatedRun:
             if self.loop.end is not None:
                 return
             if not self.clock.run_next():
-                raise RuntimeError(f"the job does not make progress: {self.loop.state.active=}")
-        raise RuntimeError(f"the job did not end in {turns_max} turns")
+                raise RuntimeError(
+                    f"nothing more is scheduled, but the job has not ended: {self.loop.state.active=}"
+                )
+        raise RuntimeError(
+            f"the job has not ended after {turns_max} scheduled calls; raise turns_max if it needs more"
+        )
 
     def top_up(self, budget: Budget) -> None:
         """Set a higher budget for an ended or paused job, and resume the job with a new driver."""
