@@ -47,7 +47,7 @@ def data() -> list[torch.Tensor]:
 
 
 def build(width: int, depth: int, dropout: float) -> nn.Module:
-    """Return a network of `depth` convolution blocks. Each of the first two halves the image's height and width."""
+    """Return a network of `depth` convolution blocks. Blocks 1 and 2 each halve the image's height and width."""
     layers: list[nn.Module] = []
     channels, side = 1, 8
     for block in range(depth):

@@ -107,7 +107,7 @@ def test_training_does_not_restart_if_every_checkpoint_is_damaged(tmp_path: Path
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ({"model": nn.Linear(2, 1), "extra": Count()}, "differ in extra"),
+        ({"model": nn.Linear(2, 1), "extra": Count()}, "only in this run: extra"),
         ({"model": nn.Linear(3, 1)}, r"(?s)model cannot load its saved state.*size mismatch"),
     ],
 )

@@ -298,7 +298,7 @@ class HostileFiles:
 @pytest.mark.parametrize("name", ["set/../../x", "set//x", "/etc/x", "set/..", "set/./x", "set/a\0b"])
 def test_names_that_lead_out_of_the_folder_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_file_system", lambda *_: (HostileFiles(name), "set"))
-    with pytest.raises(DatasetRefused, match="rename or remove it"):
+    with pytest.raises(DatasetRefused, match="rename or remove the file"):
         dataset("s3://set")
 
 

@@ -49,7 +49,7 @@ def accumulate(
             gradients once for each step, with the last micro-batch, instead of once for each micro-batch.
 
     Raises:
-        ValueError: The batch has no examples, or its tensors differ in their number.
+        ValueError: The batch has no examples, or its tensors do not all have the same number of examples.
     """
     size = _size(batch)
     length = -(-size // max(1, parts))
@@ -178,7 +178,7 @@ def fit_batch_size(step: Callable[[int, int], object], largest: int, *, smallest
         step: Takes the number of examples of a micro-batch and the number of micro-batches. It makes a forward and a backward pass, and an
             optimizer step so that the optimizer's memory counts. It must leave no trace in the model: use a copy, or zero gradients.
         largest: The number of examples of a whole batch.
-        smallest: Give up below this micro-batch.
+        smallest: The smallest number of examples of a micro-batch that is tried.
 
     Raises:
         torch.OutOfMemoryError: Not even the smallest micro-batch fits.

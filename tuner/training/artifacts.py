@@ -22,12 +22,12 @@ class ArtifactRefused(ValueError):
 
 
 class ArtifactLimits:
-    """Check the limits for the artifacts of one attempt, from the names and sizes of the files that it has reported."""
+    """Check that the artifacts of one attempt stay within the limits, and keep the names and sizes of the reported files."""
 
     def __init__(self, room_bytes: int | None = None) -> None:
         """Create the check for an attempt that has not reported a file yet.
 
-        `room_bytes` is how many bytes the attempt may report in total, or None if the job's limit does not apply.
+        `room_bytes` is how many bytes the attempt may report in total. None if the limit of a job does not apply, as in a script.
         """
         self._room = room_bytes
         self._sizes: dict[str, int] = {}
@@ -48,11 +48,11 @@ class ArtifactLimits:
         total = self._total + sum(map(len, files.values()))
         if len(sizes) > MAX_TRIAL_FILES:
             raise ArtifactRefused(
-                f"a trial may have {MAX_TRIAL_FILES} artifacts; report a name again to replace its file"
+                f"{len(sizes)} artifacts are too many for a trial, which may have {MAX_TRIAL_FILES}; report a name again to replace its file"
             )
         if sum(sizes.values()) > MAX_TRIAL_BYTES:
             raise ArtifactRefused(
-                f"the artifacts of a trial may have {MAX_TRIAL_BYTES} bytes together; report smaller files"
+                f"{sum(sizes.values())} bytes of artifacts are too many for a trial, which may have {MAX_TRIAL_BYTES} bytes; report smaller files"
             )
         check_room(total, self._room)
         self._sizes, self._total = sizes, total
@@ -63,7 +63,7 @@ def check_room(total_bytes: int, room_bytes: int | None) -> None:
     """Raise ArtifactRefused if the artifacts of an attempt exceed `room_bytes`, the unused rest of the job's limit. None means no limit."""
     if room_bytes is not None and total_bytes > room_bytes:
         raise ArtifactRefused(
-            f"the artifacts of a job may have {MAX_JOB_BYTES} bytes together, of which {room_bytes} were left for this "
+            f"{total_bytes} bytes of artifacts are too many: a job may have {MAX_JOB_BYTES} bytes, of which {room_bytes} were left for this "
             "attempt; report fewer or smaller files"
         )
 

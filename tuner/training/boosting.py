@@ -36,7 +36,7 @@ def tuner_model() -> str | None:
 
 
 def TunerCallback(*metrics: str, every: int = 1, artifacts_dir: str | Path | None = None) -> Any:
-    """Return a callback for `xgboost.train` or `lightgbm.train`, depending on which was imported.
+    """Return a callback for `xgboost.train`, for `lightgbm.train`, or for both, depending on which of the libraries were imported.
 
     The callback reports after each step. It saves and stops when the service requests it.
 
@@ -78,11 +78,11 @@ class _LightGBMCallback:
         self._began = False
 
     def continuing(self, *callbacks: Any) -> list[Any]:
-        """Return the list of callbacks to pass to `lightgbm.train`, in which the given callbacks continue after a restore.
+        """Return the list to pass as `callbacks` to `lightgbm.train`, with which the given callbacks continue after a restore.
 
-        The list replaces this callback and the given ones.
+        LightGBM then calls this callback and the given ones, so do not pass them a second time.
 
-        The given callbacks then count the rounds of all attempts. After a restore, those that LightGBM calls after each round first
+        The given callbacks count the rounds of all attempts. After a restore, those that LightGBM calls after each round first
         get the earlier rounds again, with the recorded scores.
 
         Raises:
@@ -124,7 +124,8 @@ class _LightGBMCallback:
         self._began = True
         if env.begin_iteration != self._rounds:
             raise RuntimeError(
-                "training does not continue from its checkpoint; call lightgbm.train(..., init_model=tuner_model())"
+                f"training begins at round {env.begin_iteration}, but the trial's checkpoint has {self._rounds} rounds; "
+                "call lightgbm.train(..., init_model=tuner_model())"
             )
         self._run.begin()
         self._evaluations = list(self._earlier or [])
@@ -144,7 +145,7 @@ class _LightGBMCallback:
     def _report(
         self, rounds: int, scores: Mapping[str, float], model: Any, file: str, evaluations: Any, *, last: bool
     ) -> None:
-        """If `rounds` rounds complete a step, report the step, and save if the service requests it. `last` is True if training ends now."""
+        """Report a step if `rounds`, the number of trained rounds, completes one. Save if requested. `last` is True if training ends now."""
         self._rounds = rounds
         if rounds % self._every:
             return
@@ -189,7 +190,7 @@ def _counted_from(env: Any, begin: int) -> Any:
     """Return LightGBM's environment of a round, changed as if training had begun with round `begin`.
 
     After a restore, LightGBM sets `end_iteration` to the rounds of the restored model plus those that the call of `lightgbm.train` names.
-    In the result, `end_iteration` is only the latter.
+    In the result, `end_iteration` is only the number of rounds that the call names.
     """
     return dataclasses.replace(
         env, begin_iteration=begin, end_iteration=env.end_iteration - env.begin_iteration
@@ -199,8 +200,8 @@ def _counted_from(env: Any, begin: int) -> Any:
 class _NeverStops:
     """The value of the attribute `before_iteration` of a callback that works with XGBoost and with LightGBM.
 
-    XGBoost calls it before each round, and ends training if it returns True. It always returns False. LightGBM reads it as a flag,
-    which is false.
+    XGBoost calls this value like a method before each round, and ends training if the result is True. Therefore the result is always
+    False. LightGBM does not call this value, but reads it as a flag, which is False.
     """
 
     def __call__(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:

@@ -90,7 +90,10 @@ class Reply:
 
 
 class Channel:
-    """The child's end of the connection. Only one thread may call `report`; another one may call `saved` and `save_failed` meanwhile."""
+    """The child's end of the connection. Only one thread may call `report` and `ask`.
+
+    Another thread may call `saved` and `save_failed` at the same time.
+    """
 
     def __init__(self, connection: Connection, begin: BeginMessage) -> None:
         self.begin = begin
@@ -107,10 +110,16 @@ class Channel:
     def report(
         self, step: int, metrics: Mapping[str, Any], *, resumable: bool, artifacts: Sequence[str] = ()
     ) -> Reply:
-        """Send a report and wait for the reply. `artifacts` are the names of the files that were staged for this step.
+        """Send a report and wait for the reply.
+
+        Args:
+            step: The step that has just finished.
+            metrics: The metrics of the step, by name.
+            resumable: Whether the child can save a checkpoint of this step.
+            artifacts: The names of the files that were staged for this step.
 
         Raises:
-            StopTraining: The attempt is over, and nothing is left to write.
+            StopTraining: The attempt is over, and no checkpoint is requested.
             MetricsRefused: A metric cannot be recorded.
         """
         shown = {name: _word(value) for name, value in plain_metrics(metrics).items()}
@@ -125,7 +134,7 @@ class Channel:
         If the last question was less than `ASK_S` ago, return at once with a reply to continue.
 
         Raises:
-            StopTraining: The attempt is over, and nothing is left to write.
+            StopTraining: The attempt is over, and no checkpoint is requested.
         """
         now = time.monotonic()
         if now - self._asked_at < ASK_S:

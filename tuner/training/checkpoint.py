@@ -67,8 +67,8 @@ class Copies:
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copy `source` to `target`. Small contiguous tensors on the CPU are copied with `memmove` instead of PyTorch.
 
-    PyTorch copies with all threads and waits for the last of them. For small tensors this takes ten times as long as the copy
-    itself if other processes use the processors too.
+    PyTorch copies with all threads and waits for the last of them. If other processes use the processors too, copying a
+    small tensor in this way takes ten times as long as `memmove`.
     """
     size = source.numel() * source.element_size()
     alike = target.is_contiguous() and source.is_contiguous() and not source.is_conj() and not source.is_neg()
@@ -89,7 +89,7 @@ def snapshot(
         ranks: How many processes train together.
 
     Raises:
-        TypeError: A state has a value that could not be read from a checkpoint. The message names its place.
+        TypeError: A state has a value that could not be read from a checkpoint. The message says where in the state the value is.
     """
     copies = copies or Copies()
     copies.begin()
@@ -104,7 +104,8 @@ def snapshot(
 def _state_of(part: Stateful, rank: int) -> Any:
     """Return what this rank saves of a part's state.
 
-    If the state of the part is the same on all ranks, rank 0 saves all of it, and other ranks save only their shards of tensors.
+    If the state differs between the ranks only in the shards of tensors, rank 0 saves its whole state, and the other ranks save only their
+    shards. Otherwise each rank saves its whole state.
     """
     state = part.state_dict()
     return sharded.only_pieces(state) if rank and sharded.is_same_on_all_ranks(part) else state
@@ -113,7 +114,7 @@ def _state_of(part: Stateful, rank: int) -> Any:
 def settle() -> None:
     """Wait until the GPU has finished its training work. Call this before the attempt's time is billed as checkpoint.
 
-    Otherwise the first copy from the GPU would wait for that work, and the wait would be billed as checkpoint time.
+    Without this call, the first copy from the GPU would wait for the training work, and this wait would be billed as checkpoint.
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
@@ -157,7 +158,9 @@ def restore(
         own = others[rank - 1] if rank and saved_ranks == ranks else state
         missing = sorted(set(parts) ^ set(state["parts"]))
         if missing:
-            raise ValueError(f"the checkpoint and this run differ in {', '.join(missing)}; {AS_BEFORE}")
+            raise ValueError(
+                f"these parts are only in the checkpoint or only in this run: {', '.join(missing)}; {AS_BEFORE}"
+            )
         for name, part in parts.items():
             if sharded.is_same_on_all_ranks(part):
                 pieces = [other["parts"][name] for other in others]

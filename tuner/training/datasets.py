@@ -65,9 +65,9 @@ class DatasetRefused(ValueError):
 def dataset(url: str | os.PathLike[str], **options: Any) -> Path:
     """Return the path of a local copy of a remote file or folder. Do not change the copy, because other trials read it, too.
 
-    The copy is in a cache of the machine, `TUNER_CACHE_DIR`, and stays there until the process ends. The first process downloads the data,
-    and others wait for it. Each process asks the server whether the data has changed since; if so, it is downloaded again. Further calls in
-    the same process return the same path.
+    The copy is in a cache of the machine, `TUNER_CACHE_DIR`, and stays there at least until the process ends. The first process downloads the
+    data, and others wait for it. Each process asks the server whether the data has changed since the download. If so, the data is downloaded
+    again. Further calls in the same process return the same path.
 
     Args:
         url: `s3://`, `gs://`, `az://`, `http://` and other URLs of fsspec. The path of a local file or folder is returned unchanged.
@@ -114,10 +114,13 @@ class DatasetCache:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "DatasetCache":
-        """Use the cache that environment variables describe. By default it is in the directory for temporary files, with 20 GiB."""
+        """Use the cache that `TUNER_CACHE_DIR` and `TUNER_CACHE_GIB` describe.
+
+        By default the cache is in the directory for temporary files and may use 20 GiB.
+        """
         gib = environ.get(CACHE_GIB) or str(DEFAULT_GIB)
         if not gib.isdecimal():
-            raise DatasetRefused(f"{CACHE_GIB}: {gib!r} must be a whole number of GiB")
+            raise DatasetRefused(f"{CACHE_GIB} must be a whole number of GiB, not {gib!r}")
         return cls(Path(environ.get(CACHE_DIR) or tempfile.gettempdir()).absolute(), int(gib) << 30)
 
     def get(self, url: str, options: Mapping[str, Any]) -> Path:
@@ -234,7 +237,7 @@ def _wait_for_download(lock: int) -> None:
     """Take the shared lock of an entry. If another process downloads the entry, wait for the end of the download.
 
     While the download makes progress, log lines show the supervisor why this process waits. If the download stalls, no line is
-    written, so the trial soon counts as hanging. Otherwise all trials that wait for it would cost money until their budget is spent.
+    written, so that each waiting trial soon counts as hanging and does not cost money until its budget is spent.
     """
     seen_ns = os.fstat(lock).st_mtime_ns
     while not _try_lock(lock, fcntl.LOCK_SH):
@@ -310,8 +313,8 @@ class Source:
 def _source(url: str, options: Mapping[str, Any]) -> Iterator[Source]:
     """Yield the files at a URL. At the end of the block, all connections are closed and all their threads have ended.
 
-    Therefore fsspec's own event loop is not used: its threads would remain, and a worker could not fork trials from a process that has
-    prepared data.
+    fsspec's own event loop is not used, because its threads would remain. A worker forks its trials from a process that may have prepared
+    datasets, and such a process cannot be forked while other threads run.
     """
     import asyncio  # imported here, because a worker imports this module only for its constants
 
@@ -418,12 +421,14 @@ def _checked(name: str) -> str:
         DatasetRefused: The path would lead out of the folder, or no local file can have it.
     """
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
-        raise DatasetRefused(f"the folder has a file with the name {name!r:.120}; rename or remove it")
+        raise DatasetRefused(
+            f"the remote folder has a file with the name {name!r:.120}, which a local file cannot have; rename or remove the file"
+        )
     return name
 
 
 class Transfer:
-    """Download one source, count its bytes for the attempt, and check that they fit into the cache."""
+    """Download one source, log how many bytes were read for the worker's supervisor, and check that the data fits into the cache."""
 
     def __init__(self, source: Source, lock: int, reserve: Callable[[int], None]) -> None:
         """Prepare the download of a source.
@@ -506,7 +511,7 @@ def _log(count: int, *, from_bucket: bool = False, waits: bool = False) -> None:
 
 
 def _is_waited_for() -> bool:
-    """Return whether training waits for this download. It does only if the main thread of the main process downloads."""
+    """Return whether training waits for this download, which is so only if the main thread of the main process downloads."""
     is_main_process = multiprocessing.parent_process() is None
     return is_main_process and threading.current_thread() is threading.main_thread()
 

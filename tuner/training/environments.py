@@ -189,7 +189,9 @@ class Alone(Home):
 
 
 class PlainTune(Home):
-    """The destination of reports and checkpoints under Ray Tune without the service: report through `ray.tune.report`, with a checkpoint each time.
+    """The destination of reports and checkpoints under Ray Tune without the service.
+
+    Each report is sent with `ray.tune.report` and has a checkpoint.
 
     Ray is taken from `sys.modules` and never imported here, because a trainable needs only PyTorch.
     """

@@ -32,7 +32,10 @@ def stateful(name: str, part: Any) -> Stateful:
         return ContainerState(part)
     if hasattr(part, "get_params") and hasattr(part, "set_params") and "sklearn" in sys.modules:
         return EstimatorState(part)
-    raise TypeError(f"{name} cannot be checkpointed: it has no state_dict and load_state_dict")
+    raise TypeError(
+        f"{name} cannot be checkpointed: it has no state_dict and load_state_dict; add these methods, or pass a list, a dictionary or an "
+        "estimator of scikit-learn"
+    )
 
 
 class ContainerState:
@@ -61,7 +64,7 @@ class EstimatorState:
         return {**self._origin(), "attributes": _encoded(vars(self._estimator))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the attributes of the estimator and of those inside of it, such as the steps of a pipeline.
+        """Replace the attributes of the estimator and of the estimators inside it, such as the steps of a pipeline.
 
         Raises:
             ValueError: The state cannot be read, or was saved by another class or another version of scikit-learn, whose attributes may
@@ -119,7 +122,10 @@ def _encoded_numpy(value: Any) -> Any:
 
 
 class _Decoder:
-    """Read saved values. New attributes of existing estimators are collected first, so that an error leaves them unchanged."""
+    """Read saved values, and then assign new attributes to existing estimators.
+
+    The attributes are assigned only after all values were read, so that an error leaves the estimators unchanged.
+    """
 
     def __init__(self) -> None:
         self._changes: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -155,7 +161,7 @@ class _Decoder:
             return self._objects(value)
         read = _READERS.get(value[_KEY])
         if read is None:
-            raise ValueError(f"unknown kind of value {value[_KEY]!r}")
+            raise ValueError(f"the saved state has the unknown kind of value {value[_KEY]!r}")
         return read(value)
 
     def _object(self, value: Mapping[str, Any], current: Any) -> Any:
@@ -185,7 +191,7 @@ def _random_state(value: Mapping[str, Any]) -> Any:
 def _generator(value: Mapping[str, Any]) -> Any:
     random, name = sys.modules["numpy"].random, value["state"]["bit_generator"]
     if name not in _GENERATORS:
-        raise ValueError(f"unknown random generator {name!r}")
+        raise ValueError(f"the saved state has the unknown random generator {name!r}")
     bits = getattr(random, name)()
     bits.state = value["state"]
     return random.Generator(bits)
@@ -204,5 +210,5 @@ def _class(name: str, *, within: Callable[[str], bool]) -> Any:
     module, _, attribute = name.partition(":")
     named_class = getattr(importlib.import_module(module), attribute, None) if within(module) else None
     if not isinstance(named_class, type) or named_class.__module__ != module:
-        raise ValueError(f"{name} is not a class of scikit-learn")
+        raise ValueError(f"the saved state names {name}, which is not a class of scikit-learn")
     return named_class

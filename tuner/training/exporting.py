@@ -1,8 +1,8 @@
-"""Export a trained PyTorch module to files that run elsewhere, and measure what each file is worth.
+"""Export a trained PyTorch module to files that run elsewhere, and measure the metric, size and latency of each file.
 
 The Python file of a trainable defines `export(config, state) -> Exported` next to the function that trains. `state` maps the names that were
-given to `SpotSafe` to the saved states. If the trainable saves its checkpoints in another way, it is the `Path` of the checkpoint's
-directory.
+given to `SpotSafe` to the saved states. If the trainable saves its checkpoints in another way, `state` is the `Path` of the
+checkpoint's directory.
 
 Each format gives one file, called a variant. All formats but `torch` give ONNX files. They run with ONNX Runtime, which needs neither
 PyTorch nor the code of the trainable.
@@ -48,7 +48,7 @@ EXPORT_ADVICE = (
 
 @dataclass(frozen=True)
 class Exported:
-    """A trained module, with what is needed to export and to judge it."""
+    """A trained module, with everything that is needed to export it and to measure the exported files."""
 
     module: nn.Module
     #: The inputs of one call. The first axis of each is the batch, and files accept batches of any size.
@@ -193,7 +193,7 @@ class Exporter:
         if format == "pruned-unstructured" and zero_weights(copied, ZEROED_SHARE) == 0:
             raise ExportFailed(
                 "nothing_to_prune",
-                "the module has no Linear or convolution layer whose weights could be set to zero",
+                "the module has no Linear or convolution layer whose weights could be set to zero; leave this format out",
             )
         return copied
 
@@ -336,7 +336,7 @@ def _trace(module: nn.Module, example: tuple[torch.Tensor, ...]) -> torch.export
     """Return the module as a graph that accepts batches of any size.
 
     Raises:
-        ExportFailed: It cannot be traced (`not_traceable`). The text names the line.
+        ExportFailed: The module cannot be traced (`not_traceable`). The message names the line of code at which tracing failed.
     """
     batch = torch.export.Dim("batch")
     try:
@@ -581,8 +581,9 @@ def _flat(outputs: Any) -> list[torch.Tensor]:
 def zero_weights(module: nn.Module, share: float) -> int:
     """Set the smallest weights of all Linear and convolution layers to zero, and return in how many layers.
 
-    Unstructured pruning by the global L1 norm, with `torch.nn.utils.prune`: the share counts over all layers together, and biases are
-    kept. The layers keep their shapes, so a runtime for dense matrices computes as much as before and takes as much time.
+    Unstructured pruning by the global L1 norm, with `torch.nn.utils.prune`: `share` is the share of the weights of all these layers
+    together that become zero. Biases are kept. The layers keep their shapes, so a runtime for dense matrices computes as much as before
+    and takes as much time.
     """
     layers: dict[int, Any] = {}  # by weight, because layers may share one
     for layer in module.modules():
@@ -619,7 +620,9 @@ _BETWEEN = (
 
 
 def remove_channels(module: nn.Module, share: float) -> int:
-    """Remove the channels with the smallest weights from layers of the module, and return how many were removed.
+    """Remove the channels with the smallest weights from layers of the module, and return how many channels were removed.
+
+    Each of these layers loses a share of its channels, `share`, rounded down.
 
     Structured pruning by the L1 norm of filters (Li et al., 2017): the layers become smaller, so the model takes less memory and time
     on any runtime. It is applied to each pair of Linear or Conv2d layers that follow each other in one `nn.Sequential`, because
@@ -650,7 +653,7 @@ def _is_dense(layer: nn.Module) -> bool:
 def _connect(first: Any, between: Sequence[nn.Module], second: Any) -> bool:
     """Return whether a channel of the first layer can be removed together with the weights of the second layer that read it.
 
-    This is so if each channel is read by its own columns of the second layer's weights, the same number for each channel.
+    This requires that each column of the second layer's weights reads only one channel, and that as many columns read each channel.
     """
     flat = [layer for layer in between if isinstance(layer, nn.Flatten)]
     if any((flatten.start_dim, flatten.end_dim) != (1, -1) for flatten in flat):

@@ -78,7 +78,7 @@ class FrameworkRun:
         self._home.phase("train")
 
     def _join_ranks(self) -> None:
-        """If several processes train together, let rank 0 report for all. Frameworks call `save` on all ranks."""
+        """If several processes train together, let rank 0 report for all. All ranks must still call `save`."""
         if not isinstance(self._home, PlainTune) and rank_count() > 1:
             self._ranks = Ranks()
             self._home = SharedHome(self._home, self._ranks)
@@ -126,7 +126,10 @@ class FrameworkRun:
         return False
 
     def save(self, write: Callable[[Path], object], *, by_first: bool = False) -> None:
-        """Save the state after the reported step, or in the middle of the step after it.
+        """Save the current state. Call this if `report` or `is_save_due` has returned True.
+
+        After `report`, the checkpoint counts as the state at the end of the step. After `is_save_due`, it counts as a state in the middle of
+        the next step.
 
         A checkpoint that cannot be written is reported to the service, which decides whether training continues.
 
@@ -146,7 +149,7 @@ class FrameworkRun:
     def end(self, write: Callable[[Path], object], *, by_first: bool = False) -> None:
         """Save the last step if training ended by itself and the step is not saved yet (`ends_unsaved`). Otherwise do nothing.
 
-        The checkpoint includes training after the last reported step. The arguments are those of `save`.
+        If training ended in the middle of the next step, the checkpoint may include this training too. The arguments are those of `save`.
         """
         if not self.ends_unsaved():
             return
@@ -157,9 +160,9 @@ class FrameworkRun:
             self._write(write, announce=True, by_first=by_first)
 
     def ends_unsaved(self) -> bool:
-        """Return whether `end` would save: this attempt has reported a step that is not saved.
+        """Return whether `end` would save: the last step that this attempt has reported is not saved, and is not the service's maximum step.
 
-        The service's maximum step does not count, because the service itself requests a save of it.
+        The maximum step does not need `end`, because the service itself requests a save of it.
         """
         is_early = self._home.first_step < self.step != self._home.max_step
         return self._is_supervised and is_early and self._last_saved != self.step

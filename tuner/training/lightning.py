@@ -93,7 +93,7 @@ class TunerCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._run.restored is not None and trainer.global_step == 0:
             raise RuntimeError(
-                "training does not continue from its checkpoint; call trainer.fit(..., ckpt_path=tuner_checkpoint())"
+                "the trial has a checkpoint, but training begins without it; call trainer.fit(..., ckpt_path=tuner_checkpoint())"
             )
         self._first_epoch = trainer.current_epoch
         self._saves_within_epochs = _can_continue_within_epoch(trainer, pl_module)

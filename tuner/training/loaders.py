@@ -61,7 +61,7 @@ class Batches:
         self.end_epoch()
 
     def begin_loop(self) -> None:
-        """Move to the next epoch if no batch of this epoch remains, because the previous loop was left at its last batch.
+        """Move to the next epoch if no batch of this epoch remains, as after a loop that ended with `break` at its last batch.
 
         The first loop after a restore stays in the restored epoch, even if no batch remains, because the code that follows the loop has
         not run for this epoch yet.
@@ -156,7 +156,7 @@ class ResumableLoader:
             began = time.perf_counter()
 
     def _choose(self, measured: tuple[float, float] | None) -> bool:
-        """Send `measured` to the search for the fastest arguments, and make the loader with the arguments that it yields or returns next.
+        """Send `measured` to the search for the fastest arguments, and make the loader with the next arguments of the search.
 
         `measured` has the seconds of waiting for a batch and of training on it. None starts the search.
 
@@ -335,11 +335,11 @@ def efficient_loader(
 ) -> ResumableLoader:
     """Return a loader that continues in the middle of an epoch with the same batches. Pass it to `SpotSafe`.
 
-    Its first batches measure what suits the training: how many workers, whether memory is pinned, and how many batches each worker
-    loads in advance. Workers stay alive between epochs. If a loop is left early, the next loop continues at the same batch. Each batch
+    The first batches are timed to choose the number of workers, whether memory is pinned, and how many batches each worker loads in
+    advance. Workers stay alive between epochs. If a loop is left early, the next loop continues at the same batch. Each batch
     seeds the generators of Python, NumPy and PyTorch while it is loaded, so random augmentations are the same with any number of workers,
     and after an interruption. The ranks of a trial take the batches in turns, so each example is used once in an epoch. Do not use it with
-    Lightning, which does not take a loader to the end of its last epoch, and would find the next one empty.
+    Lightning, which does not read the loader to the end of its last epoch. After a restore, the next epoch would have no batches.
 
     Args:
         dataset: A dataset of PyTorch with a length, or any sequence of examples.

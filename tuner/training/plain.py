@@ -153,7 +153,7 @@ def _numpy_of(packed_array: Mapping[str, Any]) -> Any:
 
     dtype = numpy.dtype(str(packed_array["dtype"]))
     if dtype.kind not in _KINDS:
-        raise ValueError(f"an array of {dtype} is not plain data")
+        raise ValueError(f"the file has an array of type {dtype}, which is not plain data")
     content = bytearray(packed_array[_NUMPY].numpy().tobytes())
     array = numpy.ndarray(tuple(packed_array["shape"]), dtype, content, order=packed_array["order"])
     return array[()] if packed_array["scalar"] else array

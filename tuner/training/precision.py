@@ -91,7 +91,9 @@ def quantize_aware(model: M) -> M:
     """
     layers = [layer for layer in model.modules() if type(layer) in _ROUNDED]
     if not layers:
-        raise ValueError("the model has no Linear or convolution layer that could be rounded to 8 bits")
+        raise ValueError(
+            "the model has no Linear or convolution layer that could be rounded to 8 bits; train it without quantize_aware"
+        )
     for layer in layers:
         layer.forward = MethodType(_rounded_forward, layer)
     return model

@@ -114,7 +114,7 @@ def _repeatable() -> Iterator[None]:
     """Seed the random generators, and restore their states at the end of the block.
 
     A library that is imported in the block is seeded when it is imported. PyTorch computes with one thread meanwhile. Otherwise OpenMP
-    would start threads, and a fork of a process that has used them hangs when it uses them again.
+    would start threads in this process, and a process that is forked from it would hang as soon as it uses OpenMP.
     """
     kept: dict[str, Any] = {}
 

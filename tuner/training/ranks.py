@@ -109,7 +109,9 @@ class Ranks:
                     if error is None:
                         file = file or stack.enter_context(path.open("rb"))
                         if file.readinto(block) != len(block):
-                            raise OSError(f"{path.name} became shorter while it was sent")
+                            raise OSError(
+                                f"the checkpoint file {path.name} became shorter while it was sent to rank 0"
+                            )
                 except OSError as failure:
                     error = f"{type(failure).__name__}: {failure}"
                 self._distributed.send(_as_tensor(block), 0, group=self._saves)

@@ -62,7 +62,7 @@ class TunerCallback(TrainerCallback):
     ) -> None:
         if self._run.restored is not None and state.global_step == 0:
             raise RuntimeError(
-                "training does not continue from its checkpoint; call trainer.train(resume_from_checkpoint=tuner_checkpoint())"
+                "the trial has a checkpoint, but training begins without it; call trainer.train(resume_from_checkpoint=tuner_checkpoint())"
             )
         if args.save_strategy == SaveStrategy.BEST:
             # With this strategy the trainer saves after each best evaluation, even if a callback forbids it.

@@ -66,33 +66,33 @@ class Variant:
         known: dict[str, Any] = {field.name: plain.get(field.name) for field in fields(cls)}
         for name in ("file", "code", "detail"):
             if not isinstance(known[name], str | None):
-                raise ValueError(f"{name} of a variant is not text")
+                raise ValueError(f"`{name}` of an exported file is not text")
         if known["file"] is not None and not _FILE.fullmatch(known["file"]):
             raise ValueError(
-                "the path of a variant's file must be a folder and a file name, without further folders"
+                f"the path of an exported file must be one folder and a file name, not {known['file']!r:.120}"
             )
         for name in ("bytes", "metric", "drop", "difference", "sparsity", "load_ms", "seconds"):
             known[name] = None if known[name] is None else _number(name, known[name])
         known["latency"] = tuple(_latency(plain_latency) for plain_latency in known["latency"] or ())
         known["seconds"] = known["seconds"] or 0.0
         if known["file"] is not None and (None in (known["bytes"], known["metric"]) or not known["latency"]):
-            raise ValueError("the size, metric or latency of a delivered variant is missing")
+            raise ValueError("an exported file has no `bytes`, no `metric` or no `latency`")
         return cls(**known)
 
 
 def _latency(plain: Any) -> BatchLatency:
     if not isinstance(plain, Mapping):
-        raise ValueError("latency of a variant is not an object")
+        raise ValueError("a latency of an exported file is not an object")
     numbers: dict[str, Any] = {
         field.name: _number(field.name, plain.get(field.name)) for field in fields(BatchLatency)
     }
     if min(numbers.values()) <= 0:
-        raise ValueError("latency of a variant is not above zero")
+        raise ValueError("a latency of an exported file has a number that is not above zero")
     return BatchLatency(**{**numbers, "batch": int(numbers["batch"])})
 
 
 def _number(name: str, value: object) -> float:
     """Return the value if it is a finite number. Otherwise raise ValueError, because variants cannot be compared by other values."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} of a variant is not a finite number")
+        raise ValueError(f"`{name}` of an exported file is not a finite number")
     return value
