@@ -289,7 +289,7 @@ def test_inherited_trial_gets_the_status_its_curve_implies() -> None:
     story = Story(scheduler="asha_stopping")
     assert inherits(story, (1, 0.5)) == "paused"
     assert inherits(story, (1, 0.4)) == "stopped"
-    assert story.state.trials[-1].reason == "below the cut at step 1"
+    assert story.state.trials[-1].reason == "not among the best trials at step 1"
 
 
 def test_an_inherited_trial_that_reached_the_target_ends_the_job() -> None:

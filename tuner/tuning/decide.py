@@ -303,7 +303,8 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
     While other trials are active, nothing else happens, because their holds may release money. If no trial is active:
 
     - If a shared budget refused the hold, the job pauses until that budget allows more.
-    - With `on_exhausted: finish`, a trial that already has steps is skipped, and the job tries a cheaper one.
+    - With `on_exhausted: finish`, a trial that already has steps is skipped, and the job tries other trials, which may be cheaper.
+      The trial is tried again when money may have been released or added.
     - Otherwise the limit is exhausted: the job ends or pauses, or begins its confirmation.
     """
     trial = state.trial(event.trial)

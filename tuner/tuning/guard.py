@@ -10,12 +10,12 @@ UNKNOWN_NEED_NS = 1_000_000_000
 def lease_ns(left: Cost, rate: Rate, *, need_ns: int, active: int, slice_ns: int) -> int:
     """Return the length of the lease to request, in nanoseconds. Return 0 if the money does not pay for the shortest useful lease.
 
-    Leases become shorter as the budget runs low, so that the active trials share the last money. The lease uses all the money if all of it
-    pays for at most `slice_ns`, and if the rest would otherwise be too small for another useful lease.
+    Leases become shorter as the budget runs low, so that the active trials share the last money. If the rest would be too small for
+    another useful lease, the lease uses all the money, provided that all the money pays for at most `slice_ns`.
 
     Args:
         left: The money that may still be held.
-        rate: The rate of the trial.
+        rate: What the trial uses per unit of time: money and GPUs.
         need_ns: The shortest useful lease. Values below `MIN_SLICE_NS` count as `MIN_SLICE_NS`.
         active: Number of active trials.
         slice_ns: The usual length of a lease.

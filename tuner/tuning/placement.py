@@ -9,12 +9,14 @@ that the move may lose.
 - Safety net: an idle training with R(t) < C(t) + 2d goes on demand, and stays there to its end.
 - Exploitation: a training on spot stays there until it is preempted.
 - Taking risks: an idle training takes spot if it is available, whether it is late or not.
-- Uniform progress: an idle training that is behind the straight line from no work to all of its work goes on demand.
-- Hysteresis: a training on demand stays there until it has done the work that the straight line requires 2d from now.
+- Uniform progress: an idle training that is behind the line goes on demand. The line rises evenly from no work at the start to all
+  work at the deadline.
+- Hysteresis: a training on demand stays there until it has done the work that the line requires 2d from now.
 
 Three rules are our own:
 
-- While there is much time to spare, C(t) < 0.7 R(t), a training cannot be behind the line. §A.8 switches the rules off there.
+- While there is much time to spare, C(t) < 0.7 R(t), a training cannot be behind the line. The paper, too, switches its
+  rules off in this case (§A.8).
 - A training leaves spot, against Exploitation, once R(t) < C(t) + d. The paper assumes progress at full speed on spot, so that
   R(t) - C(t) cannot fall. Saving, a slower machine and a slow start lower it, and there must be time left for one move.
 - A training on demand stays there if so little work is left that a move would cost more than it saves.

@@ -117,7 +117,7 @@ class Reserve:
 
     @property
     def _is_last(self) -> bool:
-        """Return whether a trial that starts or resumes now is the only one that needs money. Then only the ledger limits it."""
+        """Return whether a trial that starts or resumes now is the only one that needs money. If so, only the ledger limits what it spends."""
         return self.leader is None and not self.state.active and self.state.spec.confirm is None
 
     def _affords(self, ns: int, trial: TrialRecord | None, *, to_end: bool = False) -> bool:

@@ -159,7 +159,7 @@ class ForecastPromotion(PromotionAsha):
 def earned(
     state: State, forecasts: Mapping[int, Forecast] | None, also: TrialRecord | None = None
 ) -> TrialRecord | None:
-    """Return the trial that has earned its promotion next, highest rung first, or None. The running trial `also` counts as waiting.
+    """Return the next trial to promote, from the highest rung first, or None if none qualifies. The running trial `also` counts as waiting.
 
     If the rest of the budget cannot pay for a typical new trial (`Reserve.is_due`), return the best trial, the leader. If the leader cannot
     be promoted and there are forecasts, return the trial with the best forecast among those that the budget can still finish.

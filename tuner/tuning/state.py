@@ -172,7 +172,7 @@ class State:
 
     @property
     def mean_price(self) -> Price:
-        """Return the mean machine price over all training time, or the job's own price before any training."""
+        """Return the mean machine price over all training time. Before any training, return the price in `rate`."""
         return Price(self.price_ns // self.trained_ns) if self.trained_ns else self.rate.price
 
     @property

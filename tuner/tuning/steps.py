@@ -52,7 +52,7 @@ def _at_rung(state: State, trial: TrialRecord) -> list[Command]:
         case "continue":
             return [do.Continue(trial.id, trial.target_step)]
         case "stop":
-            return drop(state, trial, "stopped", f"below the cut at step {trial.steps}")
+            return drop(state, trial, "stopped", f"not among the best trials at step {trial.steps}")
         case "pause":
             return pause_at_rung(state, trial)
 
@@ -180,6 +180,6 @@ def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | 
         state.set(trial, "paused")
     else:
         verdict = scheduler_for(state.spec).at_rung(state, trial)
-        trial.reason = f"below the cut at step {trial.steps}" if verdict == "stop" else ""
+        trial.reason = f"not among the best trials at step {trial.steps}" if verdict == "stop" else ""
         state.set(trial, "stopped" if verdict == "stop" else "paused")
     return stopping.on_target(state, trial, trial.steps, inherited.curve[-1][1])

@@ -183,7 +183,7 @@ def _cut_off(excess: float, reach: float) -> float:
 
 
 def ending(state: State) -> Ending | None:
-    """Return an ending if the gain that is expected of the next dollar is worth less than a dollar. Call this when an attempt has ended."""
+    """Return an ending if the expected gain of the job's next dollar is worth less than a dollar (`stop.worth`). Call this after each attempt."""
     worth = state.spec.worth_micro_usd
     if worth is None or state.confirming:
         return None

@@ -20,9 +20,12 @@ def prior_faults(spec: JobSpec) -> list[Fault]:
     sampler, is_large = spec.algorithm.sampler, UnitCube(spec.space).dimensions > MODEL_DIMENSIONS
     if sampler == "random" or (sampler == "auto" and not is_large):
         return []
-    detail = "is used by the samplers auto and random only; choose one of them, or put the center into start"
+    detail = "is used by the samplers auto and random only; choose one of them, or add a configuration with the prior's center to start"
     if sampler == "auto":
-        detail = f"is not used in a space of more than {MODEL_DIMENSIONS} dimensions; choose the sampler random, or put the center into start"
+        detail = (
+            f"is not used in a space of more than {MODEL_DIMENSIONS} dimensions; choose the sampler random, or add a configuration with "
+            "the prior's center to start"
+        )
     return [
         Fault(f"/search_space/{pointer_token(name)}/prior", detail)
         for name, parameter in spec.space.parameters.items()

@@ -137,7 +137,7 @@ class OptunaSampler:
             if self._name != "qmc":
                 self._study.sampler = self._sampler(number)
             trial = self._study.ask()
-            assert trial.number == self._before + number, f"suggestion {number} was asked for out of turn"
+            assert trial.number == self._before + number, f"suggestion {number} was requested out of order"
             self._trials[number] = trial
             config: Config = {}
             for name in self._order:
@@ -148,8 +148,8 @@ class OptunaSampler:
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of a trial.
 
-        CMA-ES and QMC store their progress in the trials that they suggest. If this sampler has not suggested the trial, for
-        example after a restart, they must suggest it first. The other samplers need only the parameters.
+        CMA-ES and QMC store their progress in the trials that they suggest. If one of them has not suggested this trial, for
+        example after a restart, this method first calls `suggest`. The other samplers need only the parameters.
         """
         if config is None:
             return
@@ -159,7 +159,7 @@ class OptunaSampler:
             else:
                 self._trials[number] = self._study.ask()
         trial = self._trials[number]
-        assert trial.number == self._before + number, f"trial {number} was adopted out of turn"
+        assert trial.number == self._before + number, f"trial {number} was adopted out of order"
         for name, value in config.items():
             distribution, known = self._distributions[name], _to_optuna(self._space.parameters[name], value)
             self._storage.set_trial_param(

@@ -121,7 +121,8 @@ class GridSampler(Oblivious):
     """Suggest every combination once, in a shuffled order, so that a small budget still covers the whole space sparsely.
 
     A numeric parameter takes at most five values, evenly spaced on its linear or logarithmic scale. A parameter with a step takes all
-    of its values, but at most 1000. If the grid has more than `listed` points, its points are drawn at random instead.
+    of its values, but at most 1000. If the grid has more points than the argument `listed` allows, points of the grid
+    are drawn at random instead.
 
     If a trial runs with another configuration than the suggested point, this point moves to the end of the list.
     """
