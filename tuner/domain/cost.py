@@ -28,7 +28,7 @@ class Meter:
         """
         known: dict[CostKind, int] = {kind: int(ns[kind]) for kind in KINDS if ns.get(kind)}
         if len(known) != sum(1 for v in ns.values() if v) or any(v < 0 for v in known.values()):
-            raise ValueError(f"not a valid meter reading: {dict(ns)!r}")
+            raise ValueError(f"a worker sent a negative time or an unknown cost kind: {dict(ns)!r} ns")
         return cls(known)
 
     @property
@@ -43,7 +43,9 @@ class Meter:
         """Return the nanoseconds by cost kind since an earlier reading. Raise ValueError if the time of a kind decreased."""
         added = {kind: self.ns.get(kind, 0) - earlier.ns.get(kind, 0) for kind in KINDS}
         if any(ns < 0 for ns in added.values()):
-            raise ValueError(f"the meter went back from {dict(earlier.ns)} to {dict(self.ns)}")
+            raise ValueError(
+                f"the time of a cost kind decreased from {dict(earlier.ns)} to {dict(self.ns)} ns"
+            )
         return {kind: ns for kind, ns in added.items() if ns}
 
 

@@ -396,7 +396,10 @@ class JobSpec:
                 self.trainable == PROGRAM_ENTRY
             ):  # without this check, a service that allows all modules (`*`) would allow all programs too
                 return [
-                    Fault("/trainable", "runs the program of a command; give command instead of trainable")
+                    Fault(
+                        "/trainable",
+                        "is the function that runs a command; give command instead of trainable",
+                    )
                 ]
             return [*entry_faults(self.trainable), *([only] if self.metrics_pattern is not None else [])]
         names = [*self.space.parameters, *self.constants]

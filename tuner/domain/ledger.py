@@ -35,7 +35,9 @@ class Account:
     def hold(self, wanted: Cost) -> "Account":
         """Return the account with another hold of the cost `wanted`. Raise BudgetRefused if the rest of the budget is smaller."""
         if not wanted.fits(self.left):
-            raise BudgetRefused(f"the hold needs {_amounts(wanted)}, but {_amounts(self.left)} are left")
+            raise BudgetRefused(
+                f"the hold needs {_amounts(wanted)}, but only {_amounts(self.left)} are left of the job's budget"
+            )
         return replace(self, held=self.held + wanted)
 
     def settle(self, *, held: Cost, used: Cost) -> "Account":
@@ -45,13 +47,15 @@ class Account:
             ValueError: More was used than held.
         """
         if not used.fits(held):
-            raise ValueError(f"{used} was used, but only {held} was held")
+            raise ValueError(f"the hold cannot be settled: {used} was used, but only {held} was held")
         return replace(self, posted=self.posted + used, held=self.held - held)
 
     def with_limit(self, limit: Cost) -> "Account":
         if not (self.posted + self.held).fits(limit):
             used = _amounts(self.posted + self.held)
-            raise BudgetRefused(f"{used} are already spent or held; allow at least these amounts")
+            raise BudgetRefused(
+                f"the new limit is too low: {used} are already spent or held; allow at least these amounts"
+            )
         return replace(self, limit=limit)
 
 

@@ -79,7 +79,7 @@ class SharedBudget:
         except ValueError as error:
             faults.append(Fault("/timezone", str(error)))
         if len(self.alerts) > MAX_ALERTS:
-            faults.append(Fault("/alerts", f"give at most {MAX_ALERTS}"))
+            faults.append(Fault("/alerts", f"give at most {MAX_ALERTS} alerts"))
         for number, alert in enumerate(self.alerts):
             faults += _alert_faults(f"/alerts/{number}", alert)
         return faults

@@ -118,7 +118,12 @@ class Float:
         if self.log and self.low <= 0:
             faults.append(Fault(f"{at}/low", "must be more than 0 on a log scale"))
         if not math.isfinite(self.high - self.low):
-            faults.append(Fault(f"{at}/high", "the range is too wide for a floating-point number"))
+            faults.append(
+                Fault(
+                    f"{at}/high",
+                    "high - low is too large for a floating-point number; lower high or raise low",
+                )
+            )
         return faults or _step_faults(self, at) or _prior_faults(self, at)
 
 

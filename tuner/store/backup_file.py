@@ -75,7 +75,7 @@ def unpack(file: Path, to: Path) -> About:
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
         # zipfile raises RuntimeError if a member is encrypted or uses an unsupported compression.
         raise BadFile(
-            f"{file} is not a backup of tuner, or a part of it is missing or altered: {error}"
+            f"{file} is not a backup of tuner, or a part of it is missing or altered: {error}; use another backup"
         ) from error
     if digest_and_size != (about.sha256, about.size_bytes):
         raise BadFile(
@@ -95,7 +95,7 @@ def _about(data: bytes) -> About:
         seal, version = fields.pop("seal"), fields["format"]
         about = About(**fields) if version == FORMAT else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadFile(f"the description in the backup cannot be read: {error}") from error
+        raise BadFile(f"the description in the backup cannot be read: {error}; use another backup") from error
     if about is None:
         raise BadFile(
             f"the backup has format {version}, but this version of tuner reads format {FORMAT}: restore it with a newer version of tuner"

@@ -85,7 +85,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(_open(path)) as db:
             yield db
     except sqlite3.DatabaseError as error:
-        raise BadFile(f"{path} is damaged: {error}") from error
+        raise BadFile(f"the database in {path} is damaged: {error}; restore an undamaged backup") from error
 
 
 def check(path: Path) -> None:
@@ -97,7 +97,9 @@ def check(path: Path) -> None:
             for row in db.execute("PRAGMA foreign_key_check")
         ]
     if faults:
-        raise BadFile(f"{path} is damaged: {'; '.join(faults[:3])}")
+        raise BadFile(
+            f"the database in {path} is damaged: {'; '.join(faults[:3])}; restore an undamaged backup"
+        )
 
 
 def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> None:
@@ -110,7 +112,9 @@ def refuse_foreign_code(path: Path, known: Collection[tuple[str, str, str]]) -> 
     """
     for kind, name, sql in triggers_and_views(path):
         if (kind, name, sql) not in known:
-            raise BadFile(f"the backup was altered: it has a {kind} {name[:100]!r} that tuner did not create")
+            raise BadFile(
+                f"the backup was altered: it has a {kind} {name[:100]!r} that tuner did not create; use another backup"
+            )
 
 
 def refuse_negative_balances(path: Path) -> None:
@@ -121,7 +125,9 @@ def refuse_negative_balances(path: Path) -> None:
         below = " OR ".join(f'"{name}" < 0' for name in amounts)
         row = db.execute(f"SELECT job FROM accounts WHERE {below} LIMIT 1").fetchone() if below else None
     if row is not None:
-        raise BadFile(f"the backup was altered: the account of job {str(row[0])[:100]} has a negative amount")
+        raise BadFile(
+            f"the backup was altered: the account of job {str(row[0])[:100]} has a negative amount; use another backup"
+        )
 
 
 def triggers_and_views(path: Path) -> frozenset[tuple[str, str, str]]:
@@ -280,7 +286,7 @@ def _run(program: str, arguments: Sequence[str], env: dict[str, str]) -> None:
         if "server version mismatch" in done.stderr or "unsupported version" in done.stderr
         else ""
     )
-    raise Unavailable(f"{program}: {'; '.join(lines[:3])[:600]}{fix}")
+    raise Unavailable(f"{program} failed: {'; '.join(lines[:3])[:600]}{fix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +394,6 @@ def _schema(database: Database) -> str:
         schema = db.execute(text("SELECT current_schema()")).scalar()
     if schema is None:
         raise Unavailable(
-            "the database has no schema that this user may use: run GRANT USAGE, CREATE ON SCHEMA public TO this user"
+            "the PostgreSQL user in TUNER_DATABASE_URL may not use any schema: run GRANT USAGE, CREATE ON SCHEMA public TO that user"
         )
     return str(schema)

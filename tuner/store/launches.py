@@ -121,7 +121,7 @@ def record_heartbeat(db: Connection, job: str, epoch: int, at: Instant) -> None:
     """
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state != "ended")
     if db.execute(update(launches).where(mine).values(state="running", heartbeat_at=at)).rowcount != 1:
-        raise Fenced(f"launch {epoch} of {job} has ended, or a newer one has begun")
+        raise Fenced(f"launch {epoch} of {job} has ended, or a newer launch of this job was ordered")
 
 
 def record_versions(db: Connection, job: str, epoch: int, *, tuner: str, ray: str, python: str) -> None:
@@ -139,7 +139,9 @@ def check(db: Connection, job: str, epoch: int) -> None:
     """
     newest, state = _LOCK_NEWEST.one(db, {"of_job": job})
     if newest != epoch or state == "ended":
-        raise Fenced(f"launch {epoch} of {job} has ended, or a newer one has begun; the newest is {newest}")
+        raise Fenced(
+            f"the driver of launch {epoch} may not write to {job} any more: the launch has ended, or is older than the newest launch, {newest}"
+        )
 
 
 def end(db: Connection, job: str, epoch: int) -> None:

@@ -99,7 +99,7 @@ class ParetoFront:
         if self.spec.second is None:
             return 0.0
         value = number(report.metrics.get(self.spec.second.metric))
-        assert value is not None, "a report without this metric is not feasible"
+        assert value is not None, "the report lacks the second objective's metric; pass only feasible reports"
         return loss_of(self.spec.second.mode, value)
 
 
