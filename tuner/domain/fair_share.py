@@ -1,8 +1,9 @@
 """The order of waiting jobs.
 
-Jobs are ordered by priority, highest first. Within a priority, the owner with the fewest running jobs comes first, then the owner
-with the lowest recent spend. Among the jobs of one owner, the one that has waited longest comes first. Once a job has its place
-in the order, it counts as a running job of its owner when the next place is filled, so that owners take turns.
+The owner of a job is its project together with the value of its tag `owner`. Jobs are ordered by priority, highest first. Within a
+priority, the owner with the fewest running jobs comes first, then the owner with the lowest recent spend. Among the jobs of one owner,
+the one that has waited longest comes first. Once a job has its place in the order, it counts as a running job of its owner when the
+next place is filled, so that owners take turns.
 """
 
 from collections import defaultdict

@@ -276,8 +276,8 @@ class JobSpec:
     def rank(self, step: int, value: float) -> tuple[int, float]:
         """Return the key by which reports are compared: the stage of the step, then the score of the metric. Greater is better.
 
-        A proxy is a setting with a cheaper value in early steps. A stage is a range of steps with the same values of the proxies. It comes
-        first, because metrics of different stages are not comparable.
+        A proxy is a setting with a cheaper value in early steps. A stage is a range of steps with the same values of the proxies. The stage
+        comes first in the key, because metrics of different stages are not comparable.
         """
         return self.fidelity.stage(step), self.objective.score(value)
 
@@ -423,7 +423,10 @@ class JobSpec:
         return faults
 
     def _value_faults(self) -> list[Fault]:
-        """Return a fault for each name that is both a parameter and a constant, and for names that Ray Tune jobs cannot nest."""
+        """Return a fault for each name that is both a parameter and a constant.
+
+        If `kind` is "ray_tune", also return a fault if a name cannot be nested (`_nesting_faults`).
+        """
         clashes = sorted(set(self.space.parameters) & set(self.constants))
         faults = [
             Fault("/constants", f"{clash!r} is also in the search space; remove one of the two")
@@ -493,7 +496,10 @@ def program_config(
 
 
 def _nesting_faults(parameters: Sequence[str], constants: Sequence[str]) -> list[Fault]:
-    """Return the faults of names that cannot be nested: an empty part (`a..b`), or both `a` and `a.b`, so that `a` is already a value."""
+    """Return a fault for the first name that cannot become a key of nested dictionaries. Return an empty list if all names can.
+
+    A name such as `a..b` has an empty part. Of `a` and `a.b`, only one may exist, because `a` cannot be both a value and a dictionary.
+    """
     names = [*parameters, *constants]
     for name in names:
         at, parts = "/search_space" if name in parameters else "/constants", name.split(".")

@@ -92,8 +92,8 @@ def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[C
     """Return the cost to post for a hold that was still open when its job's driver died. All of it is of the kind `lost`.
 
     How long the attempt's worker ran under the hold is unknown. The worker is assumed to have run from the placing of the hold, or
-    from the time when it was given its machine if that is later, until `died_at`, but not longer than the lease. The cost is this
-    share of the hold, rounded up.
+    from the time when it was given its machine if that is later, until `died_at`, but not longer than the lease. The
+    result is the share of the hold's cost that corresponds to this time, rounded up.
 
     Args:
         assigned_at: When each attempt was given its machine. An attempt that is missing, such as one that tests restoring a

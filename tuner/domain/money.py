@@ -151,7 +151,7 @@ FREE = Cost()
 def trial_rate(
     *, node_price: Price, node_cpus: float, node_gpus: float, cpus: float, gpus: float, nodes: int = 1
 ) -> Rate:
-    """Return the rate of a trial on `nodes` equal nodes. It uses `cpus` and `gpus` of each node, and each costs `node_price`.
+    """Return the rate of a trial on `nodes` equal nodes. The trial uses `cpus` and `gpus` of each node. Each node costs `node_price`.
 
     >>> trial_rate(node_price=Price(100_000), node_cpus=2, node_gpus=0, cpus=1, gpus=0)
     Rate(price=Price(micro_usd_per_hour=50000), milli_gpus=0)

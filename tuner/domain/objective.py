@@ -140,7 +140,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The range that a reported metric must keep. At least one end is given."""
+    """The range in which a metric must be for a report to be feasible. `min`, `max` or both are given."""
 
     metric: str
     min: float | None = None

@@ -62,7 +62,10 @@ class WorkerMachine:
     others: tuple["WorkerMachine", ...] = ()
 
     def fits(self, wanted: Resources) -> int:
-        """Return how many trials of this size the machine has room for at once. If a trial has several nodes, one of them needs room here."""
+        """Return how many trials of this size the machine has room for at once.
+
+        If trials run on several nodes, return for how many trials at once the machine can be one of the nodes.
+        """
         by_cpu = int(self.cpus / wanted.cpus + 1e-9)
         return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu
 

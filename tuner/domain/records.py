@@ -20,7 +20,8 @@ DRIVER_ENDED = "the job's driver ended"
 class ReportRow:
     """The report of one finished step, unique by (trial, step). A later report of the same step is ignored.
 
-    `cost` and `duration_ns` are the totals of training this configuration to this step without interruptions.
+    `cost` and `duration_ns` are the totals of training this configuration to this step without interruptions: they count each step
+    once, and one setup.
     """
 
     trial: str

@@ -58,7 +58,10 @@ class SharedBudget:
         return all(tags.get(key) == value for key, value in self.match.items())
 
     def share_ppm(self, posted: Cost) -> int:
-        """Return the share of the budget that is spent, in millionths, rounded down. It is the larger of dollars and GPU time."""
+        """Return the share of the budget that is spent, in millionths, rounded down.
+
+        If the budget limits both dollars and GPU time, return the larger of the two shares.
+        """
         parts = [0]
         if self.usd is not None:
             parts.append(posted.usd.micro_usd * PPM // self.usd.micro_usd)

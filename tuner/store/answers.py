@@ -33,7 +33,7 @@ _STEPS = select(reports.c.job, func.count()).where(reports.c.job.in_(_JOBS)).gro
 
 @dataclass(frozen=True, slots=True)
 class CostedReport:
-    """The report of a trial at a step, with the cost of training its configuration up to that step."""
+    """The report of a trial at a step. Cost and duration are those of training the configuration from its first step to this step."""
 
     trial: str
     step: int
@@ -105,7 +105,7 @@ class ChangesSince:
 
 
 def last_reports(db: Connection, job: str) -> list[Row[Any]]:
-    """Return the last report of each trial: the report with the trial's highest step, and its cost up to this step."""
+    """Return each trial's report with the highest step, as rows of the table `reports`."""
     r = reports.c
     last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
     same = (r.trial == last.c.trial) & (r.step == last.c.step)
@@ -152,7 +152,10 @@ def _page_of_trials(mode: Mode, sort: Sort, descending: bool, goes_on: bool) -> 
 
 
 def sort_key_of(row: TrialRow, sort: Sort, *, descending: bool) -> float:
-    """Return the sort key of a row in a listing. It equals the key that the database computes."""
+    """Return the key by which a listing sorts this row.
+
+    It must equal the key by which the database sorts the row, because the next page begins after the key of the last row.
+    """
     match sort:
         case "number":
             return row.number
@@ -176,7 +179,7 @@ def state_of(db: Connection, job: str, name: str) -> TrialState | None:
 
 
 def trials_with(db: Connection, job: str, configs: Sequence[Config]) -> list[str | None]:
-    """Return the first trial of each configuration, or None for a configuration without a trial.
+    """Return, for each of `configs`, the trial with the lowest number that has this configuration, or None if no trial has it.
 
     The parameters of each configuration must be in the order of the search space.
     """
@@ -200,7 +203,10 @@ def all_trials(db: Connection, job: str, mode: Mode) -> list[TrialRow]:
 
 
 def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
-    """Return the job's spend for each market and price. The price is that of a trial's share of a machine, not of the whole machine."""
+    """Return the job's spend by market and price.
+
+    The price of an attempt is its share of the price of its machine, not the price of the whole machine.
+    """
     e, a = entries.c, attempts.c
     query = (
         select(a.market, a.price, func.sum(e.usd))
@@ -247,11 +253,11 @@ def has_reported_since(db: Connection, job: str, at: Instant) -> bool:
 def changes_after(
     db: Connection, job: str, mode: Mode, seq: int, *, until: int | None = None, limit: int = 500
 ) -> ChangesSince:
-    """Return the reports and trials of a job that changed after event number `seq`.
+    """Return the reports that a job recorded after event number `seq`, and the trials that changed after it.
 
     Args:
         until: Number of the last event to consider. None means the newest event.
-        limit: About how many reports to return at most. All reports of one event are returned together.
+        limit: How many reports to return at most. More are returned only if they belong to the same event as the last of them.
     """
     r = reports.c
     last = jobs.newest_event(db, job) if until is None else until

@@ -75,7 +75,7 @@ def attempt_row(columns: Mapping[str, Any]) -> AttemptRow:
 def values_of(attempt: AttemptRow) -> dict[str, Any]:
     """Convert an attempt to the columns of its row.
 
-    Columns of an unknown machine or environment are left out, so that an update keeps their stored values.
+    If the attempt's `machine` or `environment` is None, its columns are left out, so that an update keeps their stored values.
     """
     values = {name: getattr(attempt, name) for name in _SAME if name not in ("trial", "attempt")}
     values |= {

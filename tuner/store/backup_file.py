@@ -108,7 +108,7 @@ def _about(data: bytes) -> About:
 def _is_possible(about: About) -> bool:
     """Return True if the values of the description have valid types and ranges.
 
-    This is checked in addition to the digest (`seal`), because somebody who alters a backup can also recompute the digest.
+    This is checked in addition to the digest of the description, because somebody who alters a backup can also recompute the digest.
     """
     words = (about.tuner, about.revision, about.kind, about.sha256)
     counts = (about.taken_at, about.jobs, about.size_bytes)

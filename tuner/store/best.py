@@ -36,8 +36,8 @@ class BestTrial:
 def best_trials(db: Connection, job: str, spec: JobSpec, limit: int) -> list[BestTrial]:
     """Return up to `limit` trials, sorted by the metric of their newest report, best first.
 
-    If the job has proxies, its steps are divided into stages: a stage has the same proxy values at all its steps. Trials in a higher
-    stage come before trials in a lower one.
+    A proxy is a setting with a cheaper value in early steps, and a stage is a range of steps with the same values of the proxies. If the
+    job has proxies, trials that have reached a later stage come first, because metrics of different stages are not comparable.
 
     Trials without a metric, and trials whose newest report violates a constraint, are left out.
     """
@@ -135,9 +135,9 @@ _NEWEST_REPORT = (
 
 
 def results(db: Connection, job: str) -> tuple[list[float], Money]:
-    """Return the newest metric of each feasible trial, oldest trial first, and the job's spend at its newest report.
+    """Return the newest metric of each feasible trial, oldest trial first, and what the job had spent at its newest report.
 
-    Trials without a metric are left out. The driver uses the same values for its decisions.
+    Trials without a metric are left out.
     """
     body = db.execute(_NEWEST_REPORT, {"of": job}).scalar()
     spent = ZERO if body is None else decode(body).spent
@@ -145,13 +145,14 @@ def results(db: Connection, job: str) -> tuple[list[float], Money]:
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:
-    """Return the metric of a curve at each level (a step at which trials are compared) that the curve reaches.
+    """Return the metric of a trial at each of the steps `levels` that the trial has reached.
 
-    It is the metric of the first report at or after the level. If the curve reaches no level, return the metric of its last report.
+    The metric at a level is that of the first report at or after this step. If the trial has reached no level, return a list with only
+    the metric of its last report.
 
     Args:
-        curve: (step, metric, micro-dollars) of each report, in ascending order of steps.
-        levels: Steps in ascending order.
+        curve: (step, metric, micro-dollars) of each report of the trial, in ascending order of steps.
+        levels: The steps at which trials are compared, in ascending order.
     """
     values = []
     for level in levels:

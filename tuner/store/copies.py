@@ -205,7 +205,7 @@ def dump(url: URL, schema: str, to: Path) -> None:
     """Write one consistent state of the schema to `to`, in pg_dump's custom format.
 
     Raises:
-        Unavailable: A program is missing or fails. The text says what to do.
+        Unavailable: pg_dump is missing or fails.
     """
     words = ["--format=custom", "--no-owner", "--no-privileges", f'--schema="{schema}"', f"--file={to}"]
     with _service(url) as env:
@@ -216,7 +216,7 @@ def load(url: URL, schema: str, dumped: Path, *, finally_sql: str) -> None:
     """Replace everything in the schema by the dump and then run `finally_sql`, all in one transaction.
 
     Raises:
-        Unavailable: A program is missing or failed. Nothing has changed. The text says what to do.
+        Unavailable: psql or pg_restore is missing or failed. The database is unchanged.
     """
     _needs("psql")
     with _service(url) as env, tempfile.TemporaryDirectory(prefix="tuner-restore-") as name:
@@ -310,7 +310,9 @@ def kind_of(database: Database) -> Kind:
 
 
 def copy_database(database: Database, to: Path) -> None:
-    """Copy the database to the new file `to`. Other processes may write to the database meanwhile.
+    """Copy the database to the new file `to`.
+
+    Other processes may use the database meanwhile. If it is SQLite, their commits wait until the copy is complete.
 
     Raises:
         BadFile: The database is damaged.
@@ -329,7 +331,8 @@ def put(database: Database, copy: Path, *, at: Instant) -> Path | None:
         If the replaced SQLite file was damaged, the path of a copy of it. Otherwise None.
 
     Raises:
-        Unavailable: The copy cannot be loaded. Nothing has changed.
+        BadFile: The database is in memory, or the SQLite database is damaged after the copy.
+        Unavailable: The copy cannot be loaded. The database is unchanged, but if it was a damaged SQLite file, it may now be empty.
     """
     if kind_of(database) == "sqlite":
         database.dispose()

@@ -52,7 +52,7 @@ class TrainedTrial:
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
     """Return the feasible reports that improved the job's best metric, in the order of their events.
 
-    `spent` never decreases from one to the next.
+    The `spent` of each improvement is at least that of the improvement before it.
     """
     r, e = reports.c, events.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
@@ -158,14 +158,14 @@ _VERSION = _version()
 
 @dataclass(frozen=True)
 class Version:
-    """The version of the answers about a job. If it equals an earlier version, no answer has changed since."""
+    """The version of a job's data. While it stays the same, the answers to queries about the job stay the same."""
 
     state: str
     numbers: tuple[int, ...]  #: The number of the job's newest event, and the amounts of its account.
 
 
 def version(db: Connection, job: str, project: str) -> Version:
-    """Return the current version of the answers about a job. This is a single short query, because many callers poll it.
+    """Return the current version of the job's data. This is a single short query, because many callers poll it.
 
     Raises:
         NotFound: The project has no such job.
@@ -205,7 +205,7 @@ def report_series(db: Connection, job: str, until: int) -> dict[str, ReportSerie
 
 
 def losses(db: Connection, job: str) -> dict[str, list[int]]:
-    """Return the last steps of the attempts that were preempted, by trial."""
+    """Return the last step of each preempted attempt, by trial, in the order of the attempts."""
     a = attempts.c
     query = select(a.trial, a.to_step).where(a.job == job, a.end == "preempted").order_by(a.trial, a.attempt)
     steps: dict[str, list[int]] = {}
@@ -231,7 +231,7 @@ def metric_names(db: Connection, job: str) -> list[str]:
 def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, list[float | None]]:
     """Return the values of one metric in all reports up to event number `until`, by trial, in ascending order of steps.
 
-    The value is None if a report does not have the metric.
+    The value is None if a report does not have the metric, or if the reported value is not a number.
     """
     r = reports.c
     query = select(r.trial, r.metrics).where(r.job == job, r.seq <= until).order_by(r.trial, r.step)

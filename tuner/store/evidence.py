@@ -19,7 +19,10 @@ from tuner.store.attempt_rows import attempt_row
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """How long attempts had machines, and how they ended. Attempts that never had a machine are left out: they could not lose one."""
+    """How long attempts had machines, and how the attempts ended. This shows how often attempts lose their machines.
+
+    Attempts that never had a machine are left out.
+    """
 
     machine_ns: int = 0  #: How long the attempts had their machines, summed.
     #: Number of ended attempts by outcome, without attempts that ended because their driver ended: they lost no machine.

@@ -27,7 +27,7 @@ LIVE: tuple[ExportState, ...] = ("queued", "running")
 
 @dataclass(frozen=True, slots=True)
 class ExportSpec:
-    """What was requested of an export: the formats, and the limits on cost and on the loss of quality."""
+    """What was requested of an export: the formats, what it may cost, and how much worse the metric of an exported file may be."""
 
     formats: tuple[str, ...]
     max_cost: Money
@@ -128,13 +128,13 @@ def count_of(job: Any) -> Select[int]:
 
 
 def live(db: Connection) -> list[ExportRow]:
-    """Return the exports of all jobs that have not ended, oldest first."""
+    """Return all unfinished exports of all jobs, oldest first."""
     query = select(exports).where(exports.c.state.in_(LIVE)).order_by(exports.c.created_at)
     return [_row(row) for row in db.execute(query)]
 
 
 def live_of(db: Connection, job: str) -> ExportRow | None:
-    """Return the export of a job that has not ended, or None. A job has at most one such export."""
+    """Return the job's unfinished export, or None if all its exports have ended. A job has at most one unfinished export."""
     return next((row for row in of_job(db, job) if row.state in LIVE), None)
 
 

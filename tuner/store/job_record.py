@@ -76,8 +76,8 @@ def rows_of(database: Database, job: str, project: str) -> RecordedRows:
 def incomplete_sources(db: Connection, job: str, spec: JobSpec) -> list[str]:
     """Return the sources (earlier jobs from which the job learned) whose events are not complete in this database.
 
-    For each source, the job's mark gives the last event from which the job learned. A source is returned if it has no mark, or if the
-    database lacks this event.
+    For each source, a mark (`warm_starts.Mark`) records the last event from which the job learned. A source is returned if its mark is
+    missing, or if the database lacks the event of the mark.
     """
     counted = {mark.source: mark.until_seq for mark in marks(db, job)}
     return [

@@ -124,7 +124,7 @@ class Control:
 
 
 def create(db: Connection, new: NewJob) -> str:
-    """Create the job, its account and its warm-start marks, and order the launch of its driver. Return the job's id.
+    """Create the job and its account, record which earlier jobs it uses, and order the launch of its driver. Return the job's id.
 
     If an earlier request with the same Idempotency-Key created a job, return that job's id and create nothing.
 
@@ -303,7 +303,7 @@ def set_control_request(db: Connection, job: str, action: ControlAction | None) 
 
 
 def set_offers(db: Connection, job: str, offers: tuple[Offer, ...]) -> None:
-    """Replace the offers that the job's trials may use. The first of `offers` must be the most expensive."""
+    """Replace the offers that the job's trials may use. The first must be the most expensive, because it becomes `JobRow.offer`."""
     db.execute(update(jobs).where(jobs.c.id == job).values(offer=_offers(offers)))
 
 
@@ -328,7 +328,12 @@ def control(db: Connection, job: str) -> Control:
 
 
 def set_concurrency(db: Connection, job: str, concurrency: int, limit: int) -> None:
-    """Set how many trials of the job may run at once (`concurrency`), and the user's limit (`limit`)."""
+    """Set how many trials of the job may run at once.
+
+    Args:
+        concurrency: How many trials may run at once on the present machines and under the project's quota.
+        limit: How many trials the user allows to run at once (`JobRow.max_concurrent_trials`).
+    """
     changed = {"concurrency": concurrency, "max_concurrent_trials": limit}
     db.execute(update(jobs).where(jobs.c.id == job).values(changed))
 
@@ -408,7 +413,7 @@ def trials_begun(db: Connection, job: str) -> int:
 def note_code(db: Connection, job: str, code: str | None) -> None:
     """Record the digest of the code that the job's trials run from now on.
 
-    If the job already has attempts and the digest differs from the recorded one, record None instead.
+    If earlier attempts of the job ran other code, record None instead: then no single digest describes all trials.
     """
     known = db.execute(select(jobs.c.code).where(jobs.c.id == job)).scalar()
     if known != code:

@@ -101,7 +101,8 @@ class SqlJournal:
     """The journal of one job, for the driver that was started as launch `epoch`. Use it from one thread only.
 
     A transaction raises Fenced if the job has a newer launch, or if this launch has ended. Whenever the driver reads the
-    job's budget, it must set the attribute `budget_version` to the version that it has read.
+    job's budget, it must set the attribute `budget_version` to the version that it has read, so that `SqlTx.put_job` notices a later
+    change of the budget.
     """
 
     def __init__(self, database: Database, job: str, project: str, epoch: int, now: Instant) -> None:

@@ -101,7 +101,10 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
 
 
 def put_off(db: Connection, launch: Launch, not_before: Instant) -> None:
-    """Put the launch off until `not_before`, for example until its job's window opens. Do nothing if it was submitted or called off."""
+    """Put the launch off until `not_before`, for example until its job's window opens.
+
+    Do nothing if the launch is not waiting to be submitted any more.
+    """
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch)
     values = {"not_before": not_before}
     db.execute(update(launches).where(mine, launches.c.state == "wanted").values(values))
@@ -160,8 +163,9 @@ def live(db: Connection) -> list[Launch]:
 
 
 def actionable(db: Connection, now: Instant) -> list[Launch]:
-    """Return every launch that has not ended, unless it is put off and its job has not begun to run.
+    """Return every launch that has not ended, except a launch that is put off and whose job has not begun to run.
 
-    A launch is put off, for example, while it waits for its job's time window. There may be many such launches.
+    The launches that are left out, such as those of jobs that wait for their time windows, need no action yet. Reading them would be
+    slow, because there may be many.
     """
     return [Launch(*row) for row in db.execute(_ACTIONABLE, {"now": now})]

@@ -117,7 +117,10 @@ def give_up(db: Connection, term: Term) -> None:
 
 @contextmanager
 def write(database: Database, term: Term, name: str = "") -> Iterator[Connection]:
-    """Open a write transaction of the term's holder.
+    """Open a write transaction for the service that holds the term.
+
+    Args:
+        name: The name of this transaction in `tuner.database.failpoints`.
 
     Raises:
         Fenced: Another term has begun.

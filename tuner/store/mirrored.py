@@ -30,7 +30,7 @@ def heads(db: Connection, among: Collection[str] | None) -> dict[str, tuple[int,
     A job without events is left out.
 
     Args:
-        among: Jobs that have ended are returned only if they are in this collection. None returns all jobs.
+        among: The ended jobs to include. Jobs that have not ended are always included. None includes all jobs.
     """
     j, e = job_rows.c, events.c
     last = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
@@ -47,7 +47,8 @@ def read_changes(
     """Return the trials that changed after event number `after`, and the number of the last event that is included.
 
     Args:
-        limit: About how many reports to return at most. Events beyond this limit are not included.
+        limit: How many reports to return at most. More are returned only if they belong to the same event as the last of them. Changes
+            by later events are not included.
         everything: If True, and the job's newest event is included, return all trials of the job, even unchanged ones.
     """
     changes = answers.changes_after(db, job, mode, after, limit=limit)

@@ -4,9 +4,9 @@ A report is on the front unless another report is at least as good in all of the
 (the skyline of Börzsönyi, Kossmann & Stocker, ICDE 2001). The metrics are those of the job's one or two objectives. Therefore
 the best report within any cost limits is on the front.
 
-If the job has proxies, its steps are divided into stages: a stage consists of the steps that are trained with the same values of the
-proxies. Metrics of different stages are not comparable, so only reports of the highest stage that any report has reached are on the front.
-Reports that violate a constraint of the job are not on the front.
+A proxy is a setting with a cheaper value in early steps. If the job has proxies, its steps are divided into stages: a stage consists of
+the steps that are trained with the same values of the proxies. Metrics of different stages are not comparable, so only reports of the
+highest stage that any report has reached are on the front. Reports that violate a constraint of the job are not on the front.
 
 Queries read the front instead of all reports: of a million reports, only some hundreds are on the front. The front is derived from
 the reports alone, and is updated in the transaction that records each report.

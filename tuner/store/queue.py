@@ -1,4 +1,7 @@
-"""The queue and the quotas: which jobs wait for a driver, what each owner uses of the cluster, and the limits of projects."""
+"""The queue and the quotas: which jobs wait for a driver, what each owner uses of the cluster, and the limits of projects.
+
+The owner of a job is its project together with the value of its tag `owner`.
+"""
 
 from collections.abc import Collection, Sequence
 
@@ -101,7 +104,7 @@ def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
 
 
 def shares(db: Connection, now: Instant) -> dict[str, Share]:
-    """Return the use of the cluster by each owner: the number of running jobs, and the recent spend.
+    """Return the use of the cluster by each owner: the number of running jobs, and the recent spend. Keys are `project/owner`.
 
     A job counts as running if it has a driver, or if its driver died while the job was running. The recent spend is the total spend of
     the running jobs and of the jobs that ended in the last 24 hours.

@@ -31,8 +31,8 @@ def get(db: Connection, project: str, trainable: str, code: str) -> SelfTestRow 
 def as_submitted(seen: str) -> str:
     """Return the key (`SelfTestRow.code`) under which the service finds the self-test result of a trainable when a job is submitted.
 
-    A result is stored twice. The test runs with the files of the cluster, so one copy has their digest as its key. The service knows
-    only the digest of its own files, which may differ, so the other copy has the key that this function returns.
+    Each result is stored under two keys. Drivers find the result under the digest of the code on the cluster, where the test ran. The
+    service cannot compute this digest. It finds the result under the key that this function derives from the digest of its own files.
 
     Args:
         seen: Digest of the trainable's code in the service's files.

@@ -240,8 +240,8 @@ def _transferred(
     def by_place(size: ColumnElement[int], other: str) -> tuple[ColumnElement[int], ColumnElement[int]]:
         """Return two columns of an attempt: the bytes that were moved between regions, and the bytes for which this is not known.
 
-        If the attempt ran outside the region `other`, the first column is `size`. If its region or `other` is unknown, the second column is
-        `size`. Otherwise a column is 0.
+        The first column is `size` if the attempt ran in another region than `other`, and otherwise 0. The second column is `size` if the
+        attempt's region or `other` is unknown, and otherwise 0.
         """
         region = a.region if other else null()
         moved = case((func.lower(region) != other.lower(), size), else_=0)

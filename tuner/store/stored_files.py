@@ -86,7 +86,8 @@ def ended_with_files(db: Connection, before: Instant) -> list[EndedJob]:
 def lock_job(db: Connection, job: str) -> None:
     """Block changes of the job's state, and new jobs that name it for a warm start, until the transaction ends.
 
-    A warm start refers to the job's row by a foreign key, so PostgreSQL lets its insertion wait for this lock.
+    A new job for a warm start inserts a row with a foreign key to this job's row. PostgreSQL delays the insertion while this job's row
+    is locked.
     """
     db.execute(select(jobs.c.id).where(jobs.c.id == job).with_for_update()).all()
 
@@ -100,7 +101,7 @@ def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]
     """Return why the files of the selected jobs are still needed, by job. Jobs whose files are not needed are left out.
 
     The files of a job are needed until it has ended, and while it has a driver or an export under way. They are also needed while
-    another job that has not ended names this job for a warm start or as its teacher.
+    another job that has not ended names this job for a warm start, or has a trial of this job as its teacher.
     """
     j, launch, export = jobs.c, launches.c, exports_table.c
     queries = {  # from the weakest reason to the strongest; for each job the last matching reason is returned
@@ -118,20 +119,20 @@ def reasons_to_keep(db: Connection, which: Select[tuple[str]]) -> dict[str, str]
 
 
 def _users(table: Table, which: Select[tuple[str]]) -> Select[Any]:
-    """Return a query for pairs of jobs: a source (one of the jobs `which`), and the first unfinished job that uses the source."""
+    """Return a query for pairs: a job selected by `which`, and the unfinished job with the lowest id that uses its files."""
     t = table.c
     query = select(t.source, func.min(t.job)).join(jobs, jobs.c.id == t.job)
     return query.where(t.source.in_(which), jobs.c.state.not_in(_FINAL)).group_by(t.source)
 
 
 def student_of(db: Connection, job: str) -> str | None:
-    """Return a job that has not ended and whose teacher is a trial of this job, or None."""
+    """Return an unfinished job that learns from a trial of this job (its teacher), or None if no unfinished job does."""
     row = db.execute(_users(teachers, select(jobs.c.id).where(jobs.c.id == job))).first()
     return None if row is None else str(row[1])
 
 
 def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None) -> None:
-    """Record that the job needs the files of its teacher's job until the job itself has ended."""
+    """Record that `job` needs the files of the earlier job `teacher.job` until `job` has ended. Do nothing if `teacher` is None."""
     if teacher is not None:
         db.execute(insert(teachers).values(job=job, source=teacher.job, project=project))
 
@@ -139,9 +140,9 @@ def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None
 def retained_trials(db: Connection, job: str, retain: Retain, *, confirms: bool = False) -> set[str] | None:
     """Return the trials of a job whose files are kept under the retention policy `retain`, or None if those of all trials are kept.
 
-    If no trial is feasible, keep the files of the trial that violates the constraints least, of those with a checkpoint. If the job trains
-    its best configurations again (`confirms`), keep the files of all trials of these configurations, because the configuration that is
-    confirmed as the best need not have the best single result.
+    If no trial is feasible, the result contains the trial that violates the constraints least, among the trials with a checkpoint. If the
+    job trains its best configurations again (`confirms`), the result also contains all trials of these configurations, because the
+    configuration that is confirmed as the best need not have the best single result.
     """
     if retain == "all":
         return None
