@@ -12,11 +12,11 @@ class Session(BaseModel):
 
 
 class AuditEntry(Answer):
-    """One change that a user made.
+    """One change that a user or the service made.
 
-    `user` is `operator` if the service's own key was used. `key` is the id of the user's key. `request` is the `X-Request-Id` in the answer
-    to the request that made the change. `before` and `after` describe the changed object. `before` is null if the object was created, and
-    `after` is null if it was removed.
+    `user` is `operator` if the service's own key was used, and `tuner` if the service made the change without a request. `key` is the id of
+    the user's key; it is empty for `operator` and `tuner`. `request` is the `X-Request-Id` in the answer to the request that made the change.
+    `before` and `after` describe the changed object. `before` is null if the object was created, and `after` is null if it was removed.
     """
 
     seq: int

@@ -51,9 +51,9 @@ class TrialCurve(Answer):
 class Curves(Answer):
     """The learning curves of all trials of a job, with all reports up to event `seq`. The stream of events continues from there.
 
-    `metric` is the metric of the arrays. `metrics` are the names that `?metric=` accepts. `objective` and `mode` belong to the metric that
-    the job optimizes. `rounded` is true if the job has so many reports that the numbers in the arrays are rounded to the precision of a
-    chart. `GET /v1/jobs/{job}/trials/{trial}` returns the exact numbers.
+    `metric` is the metric of the arrays. `metrics` are the names that `?metric=` accepts. `objective` is the metric that the job optimizes,
+    and `mode` says whether the job minimizes or maximizes it. `rounded` is true if the job has so many reports that the numbers in the
+    arrays are rounded to the precision of a chart. `GET /v1/jobs/{job}/trials/{trial}` returns the exact numbers.
     """
 
     job: str
@@ -147,8 +147,8 @@ class NotMeasured(Answer):
 class Advice(Answer):
     """All advice for a job.
 
-    `findings` are sorted by savings, largest first. `measured_usd` is the part of `spent_usd` that went into attempts with at least one
-    measurement. `prices` names the price catalogue that was used to compare machines, and `prices_age` says how old it is.
+    `findings` are sorted by savings, largest first. `measured_usd` is the part of `spent_usd` that went into attempts whose resource usage
+    was measured. `prices` names the price catalogue that was used to compare machines, and `prices_age` says how old it is.
     """
 
     job: str = Field(validation_alias=AliasPath("job", "id"))
@@ -162,9 +162,10 @@ class Advice(Answer):
 
 
 class ReplayDecision(Answer):
-    """A decision that a replay made, or the recorded item that it was compared with.
+    """A decision that a replay made, or the part of the record that this decision was compared with.
 
-    `summary` describes it in plain words. For a command, an event, a trial or the job's state, `fields` contains its `type` and its values.
+    `summary` describes the decision or that part of the record in plain words. `fields` contains the `type` and the values of the command,
+    event, trial or job that `summary` describes, or is empty.
     """
 
     summary: str
@@ -172,13 +173,18 @@ class ReplayDecision(Answer):
 
 
 class ReplayDifference(Answer):
-    """The first event at which a replay differs from the record, or at which two policies (a scheduler and a sampler each) differ.
+    """The first event at which a replay differs from the record, or at which two policies decide differently.
+
+    A policy is a scheduler with a sampler.
 
     `decided` is the decision of the job's own policy. `recorded` is what the record contains at this event; it is null if two policies were
     compared. `instead` is the decision of the other policy; it is null if the replay was compared with the record.
 
-    `code` is the kind of the difference: `answer`, `commands`, `not_permitted`, `answer_missing`, `event_missing`, `not_possible`,
-    `warm_start`, `trial_state`, `trial_config`, `trial_missing` or `job_end`.
+    `code` is the kind of the difference. `answer`: the sampler's answers differ. `commands`: two policies return different commands.
+    `not_permitted`: no earlier decision permits the event. `not_possible`: the event does not fit the job's state. `answer_missing`: a
+    command has no recorded answer. `event_missing`: the numbers of the events have a gap. `warm_start`: the record of the earlier job
+    differs from the trial that was continued. `trial_state`, `trial_config`, `trial_missing` and `job_end`: the recorded state or
+    configuration of a trial, the existence of a trial, or the end of the job differs from the replayed one.
     """
 
     code: str

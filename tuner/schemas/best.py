@@ -27,9 +27,10 @@ class Pricing(Answer):
     `trial_usd_per_hour`, which is the trial's share of `usd_per_hour`, the price of the whole machine.
 
     `relative_time` is the time that the same training takes on this machine, as a multiple of its recorded time; `relative_time_low` and
-    `relative_time_high` bound it. `speed_source` is `same_machine`, `measured` (trials of this trainable ran on both machines; the bounds
-    are the middle 80 %), `catalogued` (from the data sheets of both accelerators) or `assumed_same`. `interruption_overhead` is measured on
-    spot machines. It is null if it is not known or does not apply.
+    `relative_time_high` bound it. `speed_source` is `same_machine` (both have the same instance type), `measured` (trials of this
+    trainable ran on both machines; the bounds are the middle 80 %), `catalogued` (from the data sheets of both accelerators) or
+    `assumed_same` (the speeds are not known and assumed to be the same). `interruption_overhead` is measured on spot machines. It is null
+    if it is not known or does not apply.
     """
 
     instance_type: str

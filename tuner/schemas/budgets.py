@@ -104,8 +104,8 @@ class ClusterCost(Answer):
     """The cost of the cluster's worker nodes. Each whole hour that begins in the requested span of time is included.
 
     The service has observed nodes every few seconds since `known_since`. `unseen_hours` is the time after that in which it observed
-    nothing. `unpriced_node_hours` is the running time of nodes whose price is not known. The dollars include neither of them. They are null
-    if nothing was observed, or if only nodes without a known price were running.
+    nothing. `unpriced_node_hours` is the running time of nodes whose price is not known. The costs include neither of these times.
+    `usd` is null if nothing was observed, or if only nodes without a known price were running.
     """
 
     known_since: str
@@ -119,9 +119,9 @@ class SpendAnswer(Answer):
     """Spend by group, for ledger entries at or after `since` and before `until`. A null `since` means from the first entry, and a null
     `until` means up to the last one.
 
-    The amounts of the groups add up to the total. A job or trial that belongs to several groups is counted in each of them, but only once
-    in the total. `cluster_idle_usd` is the cost of machines while no trial ran on them. It is not part of any bill, and null if it is not known.
-    `cluster` is null if no worker node has been observed, or if the caller may not see it.
+    The amounts of the groups add up to the total. The numbers of jobs and trials may not: a job or trial that belongs to several groups is
+    counted in each of them, but only once in the total. `cluster_idle_usd` is the cost of machines while no trial ran on them. It is not part
+    of any bill, and null if it is not known. `cluster` is null if no worker node has been observed, or if the caller may not see it.
     """
 
     group_by: list[str]

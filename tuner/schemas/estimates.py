@@ -29,8 +29,8 @@ class Throughput(Request):
     """A measured speed.
 
     `per_second` is the number of samples or tokens per second, in the unit in which the run's work is given, over all `gpus` together.
-    `accelerator` or `instance_type` names the hardware of the measurement, and `gpus` is the number of GPUs in it. The run may use another
-    number of GPUs.
+    `accelerator` or `instance_type` names the hardware of the measurement, and `gpus` is the number of GPUs that were measured together.
+    The run may use another number of GPUs.
     """
 
     per_second: Positive
@@ -79,8 +79,8 @@ class Run(Request):
 
     The work is given in samples or tokens (of one epoch, if `epochs` is given) or in FLOPs. Its speed is measured, or derived from FLOPs at
     a `utilisation` of the peak. Instead of work and speed, `hours` gives the time of the whole run on `gpus` GPUs of the one machine that
-    `accelerators` or `instance_types` names. `scaling_job` names a job. The scaling efficiency that jobs with its trainable measured is
-    then used for machines with the same GPUs, unless `scaling_efficiency` is given.
+    `accelerators` or `instance_types` names. `scaling_job` names a job. For machines with the GPU model that this job used, the
+    scaling efficiency that jobs with its trainable measured is then used, unless `scaling_efficiency` is given.
     """
 
     hours: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None

@@ -39,8 +39,8 @@ class ExportRequest(Body):
 class ServingPrice(Answer):
     """Dollars per million predictions on one machine and market. See docs/export.md for the calculation.
 
-    `usd_per_hour` is the price of one replica, which uses the same share of the machine as a trial. `scale_to_zero_usd_per_million` is null
-    if one replica is too slow for the given rate of requests.
+    `usd_per_hour` is the price of the share of the machine that one replica uses. `scale_to_zero_usd_per_million` is null if one replica is
+    too slow for `requests_per_second`.
     """
 
     instance_type: str
@@ -68,7 +68,8 @@ class ExportVariant(Answer):
     """One exported file. If it was not delivered, `file` is null, and `code` and `detail` say why.
 
     The file is compared with the model before the export: `drop` is how much worse the metric of the file is, and `difference` the
-    largest difference between the outputs of the two. `sparsity` is the share of the weights that are zero, which only `pruned-unstructured` has.
+    largest difference between the outputs of the two. `sparsity` is the share of the weights that are zero. It is null
+    for all formats except `pruned-unstructured`.
     """
 
     format: str

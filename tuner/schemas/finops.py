@@ -15,8 +15,9 @@ class KindCost(Answer):
 
 
 class Saving(Answer):
-    """What jobs of the month cost (`usd`), compared with what they would have cost in the case that `counterfactual` describes. `jobs` is the
-    number of compared jobs: those of the report's `examined_jobs` for which the second cost is known.
+    """What jobs of the month cost (`usd`), compared with what they would have cost in the case that `counterfactual` describes.
+
+    `jobs` is the number of compared jobs. Those of the report's `examined_jobs` whose cost in that case is not known are left out.
     """
 
     name: str
@@ -61,8 +62,8 @@ class MonthlyReport(Answer):
 
     `total` and `by_kind` are sums over the ledger entries of the month. `goodput` is the share of the spend that paid for training whose
     work was not lost. `spot_share` is the share of the spend that was for spot machines. `cluster_usd` and `cluster_idle_usd` are null if
-    the caller may not see them or if they are not known. `savings` and `right_sizing` are about the `examined_jobs` most expensive jobs
-    that ended in the month, and cover the whole life of these jobs.
+    the caller may not see them or if they are not known. `savings` and `right_sizing` are about the most expensive jobs that ended in
+    the month, and cover the whole life of these jobs. `examined_jobs` is the number of these jobs.
     """
 
     project: str

@@ -291,8 +291,8 @@ class JobRequest(Body):
 
     `command` is the command line of a program. `{name}` in it is replaced by the value of a parameter or constant, `{seed}` by
     `algorithm.seed`, and `{steps}` by `fidelity.max`. After each step, the program appends a line of JSON to the file that the environment
-    variable `TUNER_METRICS` names. If `metrics_pattern` is given, the metrics are read from the program's output instead: it is a regular
-    expression of Python with named groups.
+    variable `TUNER_METRICS` names. If `metrics_pattern` is given, the metrics are read from the program's output instead. The pattern is
+    a regular expression of Python with named groups.
 
     `package` is the id of an uploaded package that contains the trainable. Null means that the trainable's module is installed on the
     workers.

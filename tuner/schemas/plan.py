@@ -200,7 +200,7 @@ class PlanPrice(Answer):
 
 
 class PlanInputs(Answer):
-    """All inputs of the simulation. `factors` has one entry for each simulated run: the expected step times are multiplied by it."""
+    """All inputs of the simulation. For each simulated run, `factors` has the run's step times divided by the expected ones."""
 
     evidence: PlanEvidence
     prices: list[PlanPrice]

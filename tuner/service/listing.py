@@ -51,7 +51,7 @@ class TrainableListing:
 def listed(allowed: Sequence[str], read_s: float = READ_S) -> TrainableListing:
     """List the trainables of the modules that `TUNER_ALLOWED_MODULES` allows.
 
-    For `*`, these are the modules on PYTHONPATH and in the service's working directory, and the shipped ones.
+    For `*`, these are the modules on PYTHONPATH, in the service's working directory, and in the package `trainables` that tuner ships.
     Installed modules may be tuned too, but they are not listed, because there are thousands of them.
 
     Args:
@@ -106,7 +106,7 @@ class _Walk:
         """Yield the names and files of the modules in a folder, then of those in its subfolders, level by level.
 
         Args:
-            package: The name of the package that the folder contains; empty for a folder of the import path.
+            package: The name of the package that the folder contains. It is empty if the folder is an entry of the import path.
         """
         folders = deque([(root, package)])
         while folders:
@@ -151,6 +151,9 @@ def _has_code(entry: os.DirEntry[str], path: str) -> bool:
     """Return whether a folder may contain modules of users.
 
     Folders of this service, virtual environments, tests, docs and builds are excluded.
+
+    Args:
+        path: The dotted name of the package that the folder contains.
     """
     is_ours = "." not in path and path in OURS
     return (
@@ -188,6 +191,9 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
     """Return the trainables that a file defines, as far as its source shows.
 
     Return an empty tuple for a file that is too large, cannot be read or is not valid Python.
+
+    Args:
+        _modified_ns: When the file was last modified. With the size, it makes the cache miss after the file has changed.
     """
     if size > FILE_BYTES_MAX:
         return ()

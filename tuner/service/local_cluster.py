@@ -1,4 +1,4 @@
-"""Run a cluster of several nodes on this machine, and preempt a node of this cluster or of one that tuner did not start."""
+"""Run a cluster of several nodes on this machine, and preempt a node of this cluster or of a cluster that tuner did not start."""
 
 import contextlib
 import os
@@ -51,8 +51,8 @@ def keep(
     """Run a local cluster until `over` is set.
 
     Args:
-        on_change: Called when all nodes have joined, and after each change. The arguments are all nodes and the changes, as
-            texts for users.
+        on_change: Called when all nodes have joined, and after each change of a node or of the head. The first argument is all nodes.
+            The second has one text for users about each change.
         over: Set this event to end the cluster.
 
     Raises:
@@ -104,9 +104,9 @@ def _price(settings: Settings, plan: LocalClusterPlan, market: Market) -> Decima
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:
-    """Preempt a node of the local cluster. If TUNER_RAY_ADDRESS names a cluster, send a node of it a preemption notice instead.
+    """Preempt a node of the local cluster, or send a preemption notice to a node of the cluster that TUNER_RAY_ADDRESS names.
 
-    The operator must then take away the machine of that node.
+    After a notice with TUNER_RAY_ADDRESS, the operator must take away the node's machine.
 
     Args:
         name: The name of the node, or at least the first 4 characters of its id.
@@ -114,9 +114,9 @@ def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str
         say: Called with each line of progress.
 
     Raises:
-        NotFound: Not exactly one node has this name.
+        NotFound: No node or more than one node matches the name.
         Conflict: No local cluster runs, or the node is not alive. With TUNER_RAY_ADDRESS: the node is the head, or `notice_ns` is 0.
-        Unavailable: The notice could not be given.
+        Unavailable: The node could not be notified, or the cluster that TUNER_RAY_ADDRESS names does not answer.
     """
     (_drain if settings.ray_address else _kill)(settings, name, notice_ns=notice_ns, say=say)
 
@@ -128,9 +128,9 @@ def _kill(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str],
     node is killed at once, because a notice cannot be withdrawn.
 
     Raises:
-        NotFound: Not exactly one node has this name.
+        NotFound: No node or more than one node matches the name.
         Conflict: No local cluster runs, or the node is not alive.
-        RayUnavailable: The notice could not be given.
+        RayUnavailable: The node could not be notified.
     """
     node = _kept(settings, name)
     deadline = preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
@@ -164,10 +164,10 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
     """Drain a node: its trials save checkpoints and continue on other nodes, and Ray places no new work on it.
 
     This call blocks only until the node was notified. Ray ends the node once nothing runs on it, but does not stop the
-    machine: the operator must take it away.
+    machine: the operator must take the machine away.
 
     Raises:
-        NotFound: Not exactly one node that is alive has this name.
+        NotFound: No node that is alive matches the name, or more than one does.
         Conflict: `notice_ns` is 0, or the node is the head.
         Unavailable: The cluster does not answer, or the node could not be notified.
     """

@@ -135,7 +135,10 @@ def log(
 
 
 def _attempts(service: Service, job: str, trial: str) -> tuple[dict[int, AttemptRow], int]:
-    """Return the attempts of a trial by number, and the number of nodes that each runs on. Raise NotFound if it has not begun."""
+    """Return the attempts of a trial by number, and the number of nodes that each attempt runs on.
+
+    Raise NotFound if the trial has no attempt.
+    """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         trial_of(db, row, trial)

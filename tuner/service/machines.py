@@ -1,6 +1,7 @@
 """Find out what the trials of a job would cost on the machine that a request names.
 
-This needs the price of the machine, the time of a step relative to the job's machine, and the cost of interruptions if the machine is spot.
+This needs the machine's price, and its time for a step as a multiple of the time that the job's machine needs. For a spot machine, it also
+needs the cost of interruptions.
 """
 
 import difflib
@@ -70,11 +71,14 @@ def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachi
 
     The price comes from the first of these sources that has one:
 
-    - The job's offer of this machine, then TUNER_NODE_PRICES. Both are used only if the job has an offer of this instance type, and the
-      request names either no region or the region of the job.
+    - The job's offer of this instance type on the requested market.
+    - TUNER_NODE_PRICES.
     - The cheapest listing in the catalogue.
     - The CPUs and GPUs of the machine, from which a price is computed. This requires that the catalogue lacks the instance type, that the job
       has an offer of it, and that the request names no region.
+
+    The first two sources are used only if the job has an offer of this instance type, and the request names either no region or the region
+    of the job.
 
     Raises:
         Invalid: The machine, the market or the region is not known or has no price. The error gives the nearest names.
@@ -209,7 +213,8 @@ class MachinePricing:
 def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> MachinePricing | None:
     """Return how to compute what the job's trials would cost on the requested machine.
 
-    Return None if the recorded costs apply: no machine was requested, or the job was offered only this machine at this price.
+    Return None if the recorded costs apply. This is the case if no machine was requested, or if the job's only offer is the requested
+    machine at the same price.
 
     Raises:
         Invalid: The requested machine is not known, or a trial does not fit on it.
@@ -284,7 +289,7 @@ def _alike_in(spec: JobSpec) -> tuple[object, ...]:
 
 
 def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
-    """Return the step times, in seconds, of the newest `JOBS` jobs that were offered only this instance type."""
+    """Return the step times, in seconds, of the newest `JOBS` jobs whose offers all have this instance type."""
     on_it = [row.id for row in alike if {o.instance_type.casefold() for o in row.offers} == {kind.casefold()}]
     return [seconds for job in on_it[:JOBS] for seconds in evidence.step_seconds(db, job)]
 

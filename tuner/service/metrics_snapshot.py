@@ -1,7 +1,4 @@
-"""Compute the figures that `/metrics` shows: counters that increase, and sums over the database.
-
-The figures are computed from the database and cached for a few seconds.
-"""
+"""Compute from the database the figures that `/metrics` shows, and cache them for a few seconds."""
 
 import threading
 from collections import Counter

@@ -167,9 +167,9 @@ def _exported_file(job: str, store: CheckpointStore, export: str, path: str) -> 
 
 
 def _trial(trial: ChangedTrial) -> MirroredTrial:
-    """Return the state of a trial after the last change that has been read.
+    """Return a trial with its state at the last event that has been read for the mirror.
 
-    If the trial has changed again since then, it is shown as running, because only its newest state is recorded.
+    The database stores only a trial's newest state. A trial that has changed after that event is therefore shown as running.
     """
     row = trial.row
     same = {

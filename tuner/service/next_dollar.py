@@ -57,7 +57,7 @@ class NextDollarForecast:
 def forecast(database: Database, row: JobRow) -> NextDollarForecast:
     """Forecast what more money for the job would gain: the metrics that its unfinished trials would reach.
 
-    It is computed again at each call. `tuner.api.response_cache` caches the answers that clients poll.
+    Each call computes the forecast again. `tuner.api.response_cache` caches the answers that clients poll.
     """
     made = _continuations(database, row)
     if row.spec.fidelity.proxies is not None:  # metrics of different stages are not comparable
@@ -110,7 +110,10 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
 def _continuation(
     trial: BestTrial, last: int, outlook: Outlook, best_score: float, objective: Objective, scale: Scale
 ) -> TrialContinuation:
-    """Return the forecast of a trial that is expected to beat the job's best result. Metrics are clipped to their known bounds."""
+    """Return the forecast of a trial that is expected to beat the job's best result.
+
+    The forecast metrics are clipped to the range of `scale`, such as 0 to 1 for an accuracy.
+    """
     mean, (low, high) = scale.clip(outlook.mean), map(scale.clip, outlook.between())
     ends = sorted((objective.score(low), objective.score(high)))
     return TrialContinuation(

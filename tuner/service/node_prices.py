@@ -86,8 +86,8 @@ def listed(
 def finder(settings: Settings, offers: Sequence[Offer]) -> Callable[[WorkerMachine], Offer | None]:
     """Return a function that takes the machine of an attempt, and returns an offer with the price of that machine.
 
-    The function returns None if the price is not known. If the catalogue cannot be read, it uses the price at which the job
-    was admitted, from the offer in `offers` with the same instance type and market.
+    The function returns None if the price is not known. If the catalogue cannot be read, the function uses the price at which the
+    job was admitted: that of the offer in `offers` with the same instance type and market.
     """
 
     def find(machine: WorkerMachine) -> Offer | None:

@@ -93,7 +93,12 @@ def get(service: Service, name: str) -> PackageRow:
 
 
 def page(service: Service, *, before: tuple[int, str] | None, limit: int) -> list[PackageRow]:
-    """Return a page of the project's packages, newest first. Raise Conflict if packages are switched off."""
+    """Return a page of the project's packages, newest first. Raise Conflict if packages are switched off.
+
+    Args:
+        before: `(created_at, sha256)` of the last package of the previous page. None means the first page.
+        limit: The largest number of packages on the page.
+    """
     check_on(service.settings)
     with service.database.read() as db:
         return packages.page(db, service.project, before=before, limit=limit)
@@ -123,7 +128,8 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
     If `kind` is `optuna`, the objective is run and its search space is recorded.
 
     Raises:
-        Conflict: Packages are switched off, and a package or a record of a search space is requested.
+        Conflict: Packages are switched off, and `package` or `kind` is given. Recording a search space (`kind`) requires packages to be
+            switched on too, because it runs more code than an import does.
         NotFound: The package does not exist.
         Invalid: `entry` is not written as `module:function`, or its module is not allowed here.
         BadFile: The package was lost or changed in the storage.
@@ -145,9 +151,9 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
 
 
 def same(service: Service, spec: JobSpec, other: JobSpec) -> bool:
-    """Return whether two jobs run the same code, or two versions of it, so that their measurements can be compared.
+    """Return whether two jobs of the same trainable run the same code or two versions of it, so that their measurements can be compared.
 
-    Two jobs are assumed to do so if neither uses a package, or if their packages have the same name.
+    This is assumed if neither job uses a package, or if the packages of both jobs have the same name.
     """
     if spec.package == other.package or spec.package is None or other.package is None:
         return spec.package == other.package
@@ -172,7 +178,7 @@ def _unpacked(service: Service, name: str) -> Iterator[Path]:
     """Fetch and unpack a package, and yield its folder. The folder is removed when the block ends.
 
     Raises:
-        BadFile: The package is missing from the storage, was changed there, or is not allowed.
+        BadFile: The package is missing from the storage, was changed there, or contains something that packages must not contain.
         Unavailable: The package cannot be read or unpacked for another reason.
     """
     scratch = Scratch("package")

@@ -284,10 +284,13 @@ def _unknown(prices: Catalogue, machine: DescribedMachine, number: int) -> Fault
 def _speed(
     prices: Catalogue, machine: DescribedMachine, evidence: PaceEvidence, speeds: Mapping[str, float]
 ) -> float | None:
-    """Return the speed of a machine relative to the machine of the evidence, or None if it is not known.
+    """Return the speed of a machine relative to the machine of the step times in `evidence`, or None if it is not known.
 
     A step time or speed from the request has precedence. Otherwise the data sheets of the accelerators are compared. If the
     evidence names no machine and the request contains no speeds, all machines are assumed to be equally fast.
+
+    Args:
+        speeds: The relative speeds in the request, by instance type.
     """
     if machine.step_ns is not None:
         return evidence.step_ns / machine.step_ns
@@ -304,9 +307,9 @@ def _speed(
 
 
 def _by_data_sheets(prices: Catalogue, here: str, there: str) -> float | None:
-    """Return the speed of the instance type `there` relative to `here`, or None if it is not known.
+    """Return the speed of the instance type `there` relative to `here`, according to the data sheets of their accelerators.
 
-    It is taken from the data sheets of their accelerators.
+    Return None if the accelerators or their data sheets are not known.
     """
     rows = [*prices.find(instance_type=here)[:1], *prices.find(instance_type=there)[:1]]
     if len(rows) < 2 or not all(row.accelerator for row in rows):
@@ -333,8 +336,8 @@ def as_fast_by_assumption(
 def suitable_types(service: Service, spec: JobSpec, machines: RequestedMachines) -> list[str]:
     """Return up to three other instance types of the catalogue that are large enough for a trial of the job.
 
-    The types are sorted by accelerator, then by cloud, then by price. The accelerators and the clouds of the machines in the
-    request come before all others.
+    Types with the same accelerator as a machine in the request come before all others. Within both groups, types in the cloud of a machine
+    in the request come first. Types that are equal in both respects are sorted by price.
     """
     prices, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
     listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"

@@ -248,7 +248,8 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     a restriction that no job meets is skipped:
 
     - Jobs with the same constants.
-    - Jobs with the same number of GPUs or processes per trial. If no job has it, jobs that differ only in this number.
+    - Jobs with the same number of GPUs or processes per trial. If no job has the same number, jobs whose resources differ only in this
+      number.
     """
     with service.database.read() as db:
         rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
@@ -377,9 +378,9 @@ def _setup_ns(trial: Paced, row: AttemptRow | None) -> int | None:
 
 
 def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
-    """Return the mean delays of these attempts around their steps, such as setup and restore.
+    """Return the mean times that these attempts spent on setup, restores and saves of checkpoints.
 
-    The additional setup time that an attempt needs on a new worker is returned as `warming_ns`.
+    `warming_ns` of the result is the additional setup time of an attempt on a new worker.
     """
     usual = Delays()
     fresh = _on_new_workers(attempts)

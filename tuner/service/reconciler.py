@@ -73,7 +73,7 @@ class Reconciler(PeriodicService):
         self._audit.some()
 
     def _resume_waiting(self, service: Service, term: Term) -> None:
-        """Resume the paused jobs of a project whose shared budget has money left again.
+        """Resume the project's jobs that are paused because a shared budget was used up, if their shared budgets have room now.
 
         Every condition is checked again in the transaction that resumes the job, because it may have changed since it was read.
         """
@@ -121,8 +121,8 @@ def _rests(db: Connection, job: str) -> bool:
 def _passed(db: Connection, service: Service) -> list[Delivery]:
     """Return a webhook delivery for each reached alert of the project's shared budgets.
 
-    An alert is reached when its share of the budget's limit is spent. Only periods that end after the last change of the
-    budget are considered.
+    An alert is reached when its share of the budget's limit is spent. Periods that ended before the last change of the budget are left
+    out, because the changed limit and alerts did not apply to them.
     """
     passed = []
     for kept in shared_budgets.kept(db, service.project):

@@ -107,8 +107,8 @@ def simulate(
         path: The file with the table of recorded learning curves.
         budget_trainings: The budget as a multiple of the mean cost of a training.
         startup_steps: Time to start or resume a trial on a worker, as a multiple of the mean step time.
-        wall_clock_ns: Limit on the running time.
-        training_ns: Mean duration of a training; None means the mean duration in the table.
+        wall_clock_ns: Limit on the running time of the job in simulated nanoseconds. None means no limit.
+        training_ns: Mean duration of a training in simulated nanoseconds. None means the mean duration in the table.
         spot: The spot machines; None means that all machines stay up.
 
     Raises:

@@ -198,7 +198,11 @@ def delete_artifacts(service: Service, job: str, retain: Retain = "none") -> Ord
 def _order_removal(
     db: Connection, service: Service, row: JobRow, retain: Retain, *, why: str
 ) -> OrderedRemoval:
-    """Order the removal of the files and the exports of all trials that are not retained. The caller must have locked the job."""
+    """Order the removal of the files and the exports of all trials that are not retained. The caller must have locked the job.
+
+    Args:
+        why: The reason that the audit log shows: `retention` or `request`.
+    """
     kept = stored_files.retained_trials(db, row.id, retain, confirms=row.spec.confirm is not None)
     if kept is None:
         return OrderedRemoval(row.id, retain, 0, 0)

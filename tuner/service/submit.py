@@ -224,7 +224,8 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
 def _check_restores(service: Service, spec: JobSpec) -> None:
     """Raise Invalid if the restore self-test of an earlier job has shown that the code cannot continue from a checkpoint.
 
-    Spot machines require this. If the code was not tested yet, the job's driver tests it.
+    This is checked only for a job that may use spot machines, because their trials must continue from checkpoints. If the code was not
+    tested yet, the job's driver tests it.
     """
     code = code_of(spec, import_path())
     if code is None:
