@@ -70,7 +70,7 @@ def test_preempt_without_a_local_cluster_is_refused(home: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("spot-3", "the nodes are spot-1, spot-2"),
+        ("spot-3", "name one of these nodes: spot-1, spot-2"),
         ("abc", "'abc' does not match exactly one node"),
         ("spot-2", "spot-2 is starting"),
     ],

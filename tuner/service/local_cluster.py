@@ -152,7 +152,7 @@ def _kept(settings: Settings, name: str) -> KeptNode:
     matching = [node for node in kept.nodes if _is_named(name, node.name, node.node_id)]
     if len(matching) != 1:
         there = ", ".join(node.name for node in kept.nodes)
-        raise NotFound(f"{name!r} does not match exactly one node; the nodes are {there}")
+        raise NotFound(f"{name!r} does not match exactly one node; name one of these nodes: {there}")
     if matching[0].state != "alive":
         raise Conflict(
             f"the node {matching[0].name} is {matching[0].state}; only a node that is alive can be taken away"
@@ -176,13 +176,15 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
 
     if not notice_ns:
         raise Conflict(
-            "this command cannot remove the machine: use --notice to give the time until it is taken away"
+            "this command cannot remove the machine: use --notice to give the time until you take it away"
         )
     deadline = system_now() + notice_ns
     with contextlib.closing(Dashboard(dashboard_url(settings.ray_address), cluster_token())) as dashboard:
         node, jobs = _living(dashboard, name), RayJobs(dashboard)
         if node.is_head:
-            raise Conflict(f"{name} is the head, which cannot be drained because the whole cluster would end")
+            raise Conflict(
+                f"{name} is the head, which cannot be drained because the whole cluster would end; name another node"
+            )
         job = f"preempt-{node.id[:12]}-{deadline}"
         program = f"{sys.executable} -m tuner.cluster.notify_node"
         env = {"PYTHONPATH": os.pathsep.join(import_path())}
@@ -200,7 +202,7 @@ def _living(dashboard: Dashboard, name: str) -> Node:
     matching = [node for node in there if _is_named(name, node.name, node.id)]
     if len(matching) != 1:
         known = ", ".join(f"{node.name} ({node.id[:12]})" for node in there)
-        raise NotFound(f"{len(matching)} nodes match {name!r}; the nodes that are alive are {known}")
+        raise NotFound(f"{len(matching)} nodes match {name!r}; name one of the nodes that are alive: {known}")
     return matching[0]
 
 

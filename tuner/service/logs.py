@@ -124,7 +124,7 @@ def log(
     if printed is None:
         if node >= nodes:
             raise Invalid.at(
-                "node", f"a trial of this job has {nodes} node{'' if nodes == 1 else 's'}, counted from 0"
+                "node", f"must be less than {nodes}, the number of nodes that a trial of this job has"
             )
         others = f"; logs exist for {_numbers(kept)}" if kept else ""
         where = f" on node {node}" if node else ""

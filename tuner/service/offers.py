@@ -143,7 +143,7 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
     if types:
         detail = (
             f"no node of this size that is alive, or that the autoscaler may start, {what}; the autoscaler has {types}: "
-            f"add a node type with this label, or ask for {other} or spot_with_fallback"
+            f"add a node type with this label to the autoscaler, or request {other} or spot_with_fallback"
         )
     else:
         detail = (
@@ -163,9 +163,15 @@ def _no_node(nodes: list[Node], wanted: Resources) -> Fault:
 def _missing(nodes: list[Node], wanted: Resources) -> Fault:
     cpus, gpus = max(node.cpus for node in nodes), max(node.gpus for node in nodes)
     if wanted.cpus > cpus:
-        return Fault("/resources/cpus", f"no node has {wanted.cpus:g} CPUs; the largest has {cpus:g}")
+        return Fault(
+            "/resources/cpus",
+            f"no node has {wanted.cpus:g} CPUs; request at most {cpus:g}, or start a larger node",
+        )
     if wanted.gpus > gpus:
-        return Fault("/resources/gpus", f"no node has {wanted.gpus:g} GPUs; the largest has {gpus:g}")
+        return Fault(
+            "/resources/gpus",
+            f"no node has {wanted.gpus:g} GPUs; request at most {gpus:g}, or start a larger node",
+        )
     if wanted.instance_type is not None:
         kinds = sorted({node.instance_type for node in nodes})
         near = get_close_matches(wanted.instance_type, kinds, n=3) or kinds
@@ -184,7 +190,10 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
             f"`ray start --labels ray.io/availability-region={wanted.region}`"
         )
         return Fault("/resources/region", f"no node of this size is in {wanted.region}; {fix}")
-    return Fault("/resources", f"no node has {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs together")
+    return Fault(
+        "/resources",
+        f"no node has both {wanted.cpus:g} CPUs and {wanted.gpus:g} GPUs; request fewer, or start a larger node",
+    )
 
 
 def _types(nodes: Iterable[Node]) -> str:

@@ -221,7 +221,7 @@ def _from_catalogue(
     if not cheapest:
         raise Invalid.at(
             "/planning/catalogue",
-            "none of the machines of the catalogue that match is large enough and has a price; require less, or match more machines",
+            "no matching machine of the catalogue is large enough and has a price; require less, or match more machines",
         )
     chosen = sorted(cheapest.values(), key=lambda pair: (pair[0], pair[1].instance_type))
     return [

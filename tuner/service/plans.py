@@ -84,7 +84,7 @@ class PlanningFacts:
         if len(self.steps_from) > MAX_STEPS_FROM:
             faults.append(Fault("/planning/steps_from", f"name at most {MAX_STEPS_FROM} jobs"))
         if len(self.machines.described) > MAX_CANDIDATES:
-            faults.append(Fault("/planning/candidates", f"name at most {MAX_CANDIDATES}"))
+            faults.append(Fault("/planning/candidates", f"name at most {MAX_CANDIDATES} candidates"))
         return faults + self._machine_faults()
 
     def _machine_faults(self) -> list[Fault]:
@@ -139,7 +139,7 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
     if alike:
         note = (
             f"{', '.join(alike)} are assumed to be equally fast, because the machine on which a step takes "
-            f"{evidence.step_ns / NS:g} s is not known: give planning.speeds of one of them, or step_seconds of each candidate"
+            f"{evidence.step_ns / NS:g} s is not known: give the speed of one of them in planning.speeds, or step_seconds of each candidate"
         )
         evidence = replace(evidence, notes=(*evidence.notes, note))
     check_affords(service, spec, min(able, key=lambda candidate: candidate.price(spec.resources)).offers[0])

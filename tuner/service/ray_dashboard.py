@@ -146,9 +146,13 @@ async def open_page(
         ):
             # Ray refused the service's own token. If the 401 were passed on, the user's browser would ask for a password.
             if answer.status_code in (401, 403):
-                raise Unavailable("the Ray cluster refuses the service's token")
+                raise Unavailable(
+                    "the Ray cluster refuses the service's token; the operator can find the cause with `tuner doctor`"
+                )
             if answer.is_redirect:
-                raise Unavailable("Ray's dashboard redirects to another address")
+                raise Unavailable(
+                    "Ray's dashboard redirects to another address, and this service follows no redirects"
+                )
             kept = {name: answer.headers[name] for name in ANSWERED_WITH if name in answer.headers}
             yield DashboardAnswer(answer.status_code, kept, answer.aiter_raw())
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:

@@ -139,7 +139,7 @@ def _loaded(entry: str) -> Callable[..., Any]:
         return child.load(entry)
     except (ImportError, AttributeError, child.NotTrainable) as error:
         raise Invalid.at(
-            "trainable", f"{error}; run it in the directory of {module}, or set PYTHONPATH to that directory"
+            "trainable", f"{error}; train in the directory that contains {module}, or set PYTHONPATH to it"
         ) from error
 
 
