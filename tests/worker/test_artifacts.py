@@ -41,7 +41,7 @@ def test_newest_file_of_a_name_is_kept_across_attempts(stored: TrialArtifacts, t
 def test_files_beyond_the_limits_of_the_trial_are_not_stored(stored: TrialArtifacts) -> None:
     add(stored, 1, 1, a=b"1" * 15)
     for too_many in ({"b": b"1" * 6}, {"b": b"", "c": b"", "d": b""}):
-        with pytest.raises(ArtifactsFull, match="it may have at most 3 of 20 bytes"):
+        with pytest.raises(ArtifactsFull, match="its limits are 3 artifacts and 20 bytes"):
             add(stored, 2, 2, **too_many)
     add(stored, 2, 2, a=b"1" * 20)
     assert steps(stored) == {"a": 2}

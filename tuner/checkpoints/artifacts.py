@@ -96,8 +96,8 @@ class TrialArtifacts:
         after = {**before, **added}
         if len(after) > max_files or sum(artifact.size_bytes for artifact in after.values()) > max_bytes:
             raise ArtifactsFull(
-                f"the trial would have {len(after)} artifacts of {sum(artifact.size_bytes for artifact in after.values())} bytes; it may have "
-                f"at most {max_files} of {max_bytes} bytes together"
+                f"the trial would have {len(after)} artifacts of {sum(artifact.size_bytes for artifact in after.values())} bytes in total; "
+                f"its limits are {max_files} artifacts and {max_bytes} bytes in total"
             )
         for name, data in files.items():
             self._storage.put_file(data, *self._where, added[name].stored_as, durably=True)

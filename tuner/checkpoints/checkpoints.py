@@ -256,7 +256,8 @@ class CheckpointStore:
             data = self._storage.read(*self._where(trial, checkpoint), MANIFEST)
         except FileNotFoundError as error:
             raise CheckpointMissing(
-                f"{self._storage.path(*self._where(trial, checkpoint))} has no manifest"
+                f"{self._storage.path(*self._where(trial, checkpoint))} has no manifest: the checkpoint is incomplete, was removed, or is "
+                "not visible in the storage yet"
             ) from error
         except (IsADirectoryError, NotADirectoryError) as error:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest is not a file") from error
@@ -271,7 +272,9 @@ class CheckpointStore:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest cannot be read: {error!r}") from error
         if version != VERSION:
-            raise CheckpointDamaged(f"{checkpoint.name}: its manifest has version {version}, not {VERSION}")
+            raise CheckpointDamaged(
+                f"{checkpoint.name}: its manifest has version {version}, but this release reads version {VERSION}"
+            )
         if place != [self._job, trial, checkpoint.step, checkpoint.attempt, checkpoint.part]:
             raise CheckpointDamaged(f"{checkpoint.name}: its manifest is that of another checkpoint, {place}")
         if not names or not all(map(_is_within, names)):

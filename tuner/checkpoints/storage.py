@@ -178,7 +178,7 @@ class Storage:
             own, path = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
             if path != own and not path.startswith(f"{own}{os.sep}"):
                 raise FileNotFoundError(
-                    errno.ENOENT, "the path leads out of its directory in the storage", self.path(*parts)
+                    errno.ENOENT, f"a symbolic link in this path leads out of {own}", self.path(*parts)
                 )
 
     def put_directory(

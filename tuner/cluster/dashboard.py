@@ -48,10 +48,13 @@ class Dashboard:
             answer = self._http.request(method, path, json=body)
         except httpx2.HTTPError as problem:
             raise RayUnavailable(
-                f"{method} {self.url}{path}: {problem or type(problem).__name__}"
+                f"{method} {self.url}{path} failed: {problem or type(problem).__name__}"
             ) from problem
         if answer.status_code in (401, 403):
-            raise RayUnavailable(f"{self.url} refuses the token (status {answer.status_code})")
+            raise RayUnavailable(
+                f"{self.url} refuses the token (status {answer.status_code}): if TUNER_RAY_ADDRESS is set, set RAY_AUTH_TOKEN to the "
+                "token of that cluster"
+            )
         return answer
 
     def get(self, path: str) -> Any:
@@ -62,7 +65,7 @@ class Dashboard:
         """Return the JSON of an answer. Raise RayUnavailable if the answer has an error status or is not JSON."""
         if not answer.is_success:
             raise RayUnavailable(
-                f"{answer.request.url}: status {answer.status_code}: {last_line(answer.text)}"
+                f"{answer.request.url} answered with status {answer.status_code}: {last_line(answer.text)}"
             )
         try:
             return answer.json()

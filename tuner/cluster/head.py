@@ -285,4 +285,6 @@ def _parts(pid: int) -> list[int]:
         parts = [pid for pid, words in commands.items() if any(word.endswith(_PARTS) for word in words)]
         if len(parts) == len(_PARTS):
             return parts
-    raise RayUnavailable("a process of the local Ray head ended while the head started")
+    raise RayUnavailable(
+        "a process of the local Ray head ended while the head started: see ray.log in TUNER_HOME"
+    )

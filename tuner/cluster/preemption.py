@@ -35,7 +35,9 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     """
     running = head.running()
     if running is None:
-        raise RayUnavailable("the head of the local cluster has ended")
+        raise RayUnavailable(
+            "the head of the local cluster has ended: try again when `tuner cluster` has restarted it"
+        )
     # Ray reads these variables when it connects.
     os.environ.update(
         {

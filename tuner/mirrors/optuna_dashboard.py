@@ -91,7 +91,7 @@ class OptunaDashboard:
 def _folder() -> Path:
     spec = find_spec("optuna_dashboard")
     if spec is None or spec.origin is None:
-        raise ValueError("optuna-dashboard is not installed")
+        raise ValueError("optuna-dashboard is not installed: pip install 'tuner[dashboards]'")
     return Path(spec.origin).parent
 
 

@@ -161,7 +161,7 @@ class AzureFeed(Feed):
             # This document is older than the one before it. An event that is missing here may still be planned. `doubt` is therefore set,
             # so that the notice of the event does not count as withdrawn.
             # The next document is compared with this one. If its number is the same or higher, it is accepted without doubt.
-            doubt = f"document {document.incarnation} came after {before}"
+            doubt = f"the document of scheduled events is outdated: it has the number {document.incarnation}, but {before} came before"
         return CurrentNotices(tuple(event.notice(wall_clock()) for event in document.events), doubt)
 
     def release(self, notice_id: str) -> bool:

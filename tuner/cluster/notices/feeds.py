@@ -90,6 +90,6 @@ def ask(
                 raise MalformedNotice(f"the answer is larger than {BYTES_MAX} bytes")
             # The client's timeouts apply to each part of an answer. An answer that comes byte by byte would never exceed them.
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no complete answer within {timeout_s:g} s")
+                raise TimeoutError(f"{url} gave no complete answer within {timeout_s:g} s")
         lower = {name.lower(): value for name, value in answer.headers.items()}
         return MetadataAnswer(answer.status_code, lower, bytes(content))

@@ -99,7 +99,9 @@ def moment(text: str) -> Instant:
             at = read(text)
             if 0 <= at < YEAR_2200_NS:
                 return at
-    raise MalformedNotice(f"{shown(text)} is not a time")
+    raise MalformedNotice(
+        f"{shown(text)} is not a time from 1970 to 2199 in the format of RFC 3339 or RFC 1123"
+    )
 
 
 def shown(value: object) -> str:
