@@ -28,12 +28,14 @@ class Printed:
     at_ns: int = 0  #: When the log was last written to the storage, in nanoseconds since 1970.
 
     def since(self, after: int, limit: int) -> tuple[bytes, int, bytes]:
-        """Return the newest kept output, up to `limit` bytes, that follows the first `after` bytes.
+        """Return the kept output that follows the first `after` bytes. If it is longer than `limit` bytes, return only its end.
+
+        The output between `head` and `tail` was not kept. This missing part is the gap.
 
         Returns:
-            The part before the gap, the number of bytes missing in the gap, and the part after the gap. The gap is the
-            output between `head` and `tail`. If nothing is missing, or nothing before the gap is returned, the first
-            part is empty and the number is 0.
+            The part before the gap, the number of bytes missing in the gap, and the part after the gap. If all output was
+            kept, or if the result begins after the gap, the first part is empty, the number is 0, and the last part is the
+            whole result.
         """
         tail_at = self.total - len(self.tail)
         gap = tail_at - len(self.head)

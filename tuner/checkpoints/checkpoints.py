@@ -1,8 +1,8 @@
 """Checkpoints in shared storage: files, then a manifest with their sizes and SHA-256 digests.
 
 A directory without a valid manifest is not a checkpoint, so an upload that was interrupted is never restored.
-`CheckpointStore` writes, lists, restores and removes the checkpoints of a job. `CheckpointArchive` sends one as a tar
-file for download.
+`CheckpointStore` writes, lists, restores and removes the checkpoints of a job. `CheckpointArchive` sends a
+checkpoint as a tar file for download.
 
 Layout: `<storage>/<project>/<job>/<trial>/step_<8 digits>-a<attempt>/`. A checkpoint from the middle of a step has the number of
 the last finished step, and a name that ends in `-part<number>`. Only the trial's next attempt uses it. In object storage the
@@ -59,7 +59,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PartOfStep:
-    """A restored checkpoint from the middle of a step."""
+    """A checkpoint from the middle of a step, whose files are in a directory of this machine."""
 
     step: int  #: The last finished step.
     directory: Path  #: Where the restored files are.
@@ -79,7 +79,7 @@ class CheckpointId:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Return the id of the checkpoint in the directory `name`, which must be the name of a checkpoint's directory."""
+        """Parse the name of a checkpoint's directory, such as `step_00000012-a3`, and return the id of the checkpoint."""
         match = _NAME.fullmatch(name)
         assert match is not None, name
         return cls(int(match[1]), int(match[2]), int(match[3] or 0))
@@ -301,16 +301,16 @@ class CheckpointStore:
     ) -> tuple[int, Path] | None:
         """Return the newest intact checkpoint up to step `at_most`, or None if there is none.
 
-        Damaged checkpoints are skipped. If the storage fails, its error is raised instead, because the checkpoint may be intact,
-        and an attempt that continues from an older one would remove it.
+        Damaged checkpoints are skipped. If the storage fails while a checkpoint is read, the error of the storage is raised instead. That
+        checkpoint may be intact, and an attempt that continued from an older checkpoint would remove it.
 
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
             at_most: The newest step to consider.
             expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing
-                does not show it yet. After the database was restored from a backup, other checkpoints of the
-                same step may belong to another trial that had the same id.
+                does not show it yet. Other checkpoints of the same step are tried later, because they may belong
+                to another trial with the same id, which was lost when the database was restored from a backup.
             last_try: Whether the caller will not retry. `expected` is then skipped too if its manifest is missing,
                 and so are checkpoints that fail the storage's own checksum.
 
@@ -345,9 +345,10 @@ class CheckpointStore:
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
-            first: The step of the newest recorded checkpoint. Checkpoints from before this step have an older state.
-            last: The newest step whose report is recorded. If an attempt continued after a later step, the report of that step would
-                be missing.
+            first: The step of the newest recorded checkpoint. An older checkpoint from the middle of a step is useless, because the
+                recorded one contains more training.
+            last: The newest step whose report is recorded. If an attempt continued from a checkpoint with a later step, it would not
+                train that step again, and the report of that step would stay missing.
         """
         for checkpoint in self._all_ids(trial):
             if checkpoint.part and first <= checkpoint.step <= last:
@@ -366,9 +367,9 @@ class CheckpointStore:
     ) -> None:
         """Remove the trial's checkpoints that are no longer needed.
 
-        The newest `keep` intact checkpoints up to step `newest` are kept, and those of the steps in
-        `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, and the driver died
-        before it recorded it. Unfinished uploads of earlier attempts are removed too.
+        The newest `keep` intact checkpoints up to step `newest` are kept, and the checkpoints of the steps
+        in `protect`. A checkpoint beyond `newest` is removed: an earlier attempt saved it, but the driver died
+        before recording it. Unfinished uploads of earlier attempts are removed too.
 
         At most one intact checkpoint from the middle of a step is kept. Its last finished step must be at least `newest` or be in `protect`.
         If there are several, the newest one of the latest attempt is kept. An earlier attempt whose driver died may have trained
@@ -565,11 +566,14 @@ _ARTIFACT = re.compile(r"a(\d+)-s\d+-.+")
 def remove_trial_files(storage: Storage, up_to_attempt: int, *trial: str) -> None:
     """Remove the checkpoints and artifacts that a trial's attempts up to `up_to_attempt` stored. Logs are kept.
 
+    If a later attempt has reported artifacts, the artifacts of the earlier attempts are kept too, because the index of
+    the later attempt may list them.
     If the storage fails, its error is raised, and the call can be repeated.
 
     Args:
         storage: The storage.
-        up_to_attempt: The last attempt whose files are removed. Later attempts are skipped, because the job was resumed meanwhile.
+        up_to_attempt: The last attempt whose files are removed. The files of later attempts are kept: these attempts exist if the job was
+            resumed meanwhile.
         trial: The ids of project, job and trial, as three arguments.
     """
     names = storage.names(*trial)

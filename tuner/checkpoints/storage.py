@@ -279,7 +279,11 @@ class Storage:
         return into
 
     def remove(self, *parts: str, first: str = "") -> None:
-        """Remove a directory. If `first` is given, remove that file before the others. A missing directory is not an error."""
+        """Remove a directory. A missing directory is not an error.
+
+        If `first` is given, the file of this name is removed before all others. Name the file that marks the directory as complete, so
+        that a directory whose removal was interrupted does not look complete.
+        """
         for path in ([self.path(*parts, first)] if first else []) + [self.path(*parts)]:
             try:
                 self._fs.rm(path, recursive=True)

@@ -34,7 +34,8 @@ class Client(Calls, Blocking):
     Args:
         url: The service. None means TUNER_URL.
         api_key: The API key. None means TUNER_API_KEY, or the content of $TUNER_HOME/api_key.
-        project: The project to work in, for the operator, who can work in all of them. None means TUNER_PROJECT.
+        project: The project to work in. Only the operator needs to name it, because the key of any other user belongs to one project. None
+            means TUNER_PROJECT.
         timeout_s: The time limit for each response in seconds.
         transport: The HTTP transport, for tests.
     """
@@ -78,7 +79,10 @@ class Client(Calls, Blocking):
 
 
 class AsyncClient(Calls, Awaiting):
-    """Client of the service whose methods are awaited. It belongs to one event loop. All methods raise ApiError."""
+    """Client of the service whose methods are awaited. It belongs to one event loop.
+
+    All methods raise ApiError if the service refuses the request or does not answer.
+    """
 
     def __init__(
         self,

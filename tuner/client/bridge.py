@@ -60,7 +60,8 @@ class _Method:
     """Base of the decorators `call` and `series`, which turn a function into a method.
 
     The method blocks in subclasses of `Blocking` and is awaited in subclasses of `Awaiting`. In any other class, such as `Calls`, looking up
-    the method returns the decorator object. `Calls.name.body` is the undecorated function, which other calls can await.
+    the method returns the decorator object. The object's attribute `body` is the undecorated function, which other calls can await, for
+    example `Calls.submit.body`.
     """
 
     body: Any

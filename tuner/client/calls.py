@@ -216,7 +216,7 @@ class Calls(ABC):
     async def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> JobFacts:
         """Start a pilot: run a few steps of a few configurations of a job under a separate budget. Later plans use its measurements.
 
-        If the same code, search space and resources already had a pilot, return that one.
+        If the same code, search space and resources already had a pilot, return that pilot.
 
         Args:
             job: The fields of a job file.
@@ -327,7 +327,10 @@ class Calls(ABC):
 
     @call
     async def advice(self, job: AnyJob) -> answers.Advice:
-        """Return advice: changes that would have made the job cheaper, with the evidence and the dollars saved, and questions left open."""
+        """Return advice: changes that would have made the job cheaper, with the evidence and the dollars saved.
+
+        The answer also lists the questions that cannot be answered because a measurement is missing.
+        """
         return await self._http.ask(answers.Advice, "GET", path_of(job, "/advice"))
 
     @call
@@ -336,7 +339,8 @@ class Calls(ABC):
     ) -> answers.Replay:
         """Replay the job's recorded events, and return the first difference between the replayed decisions and the record.
 
-        If a scheduler or a sampler is given, the replayed decisions are compared with those that it would make, instead of with the record.
+        If a scheduler or a sampler is given, return instead the first difference between the job's decisions and the decisions that this
+        scheduler or sampler would make in the same job.
 
         Args:
             scheduler: The scheduler to compare with the job's own.
@@ -606,7 +610,9 @@ class Calls(ABC):
     async def trainable(
         self, name: str, *, kind: str | None = None, package: str | None = None
     ) -> answers.Trainable:
-        """Have the service import a trainable, such as `my_module:train`, and describe it. `error` says why it cannot be tuned.
+        """Have the service import a trainable, such as `my_module:train`, and describe it.
+
+        If the trainable cannot be tuned, `error` in the answer says why.
 
         Args:
             name: The trainable.
@@ -698,7 +704,7 @@ class Calls(ABC):
         Args:
             path: A .zip or .whl file, or a folder or .py file, which is packed first. Uploading the same files again returns the same
                 package.
-            name: The name of the package. None means that of the file or folder.
+            name: The name of the package. None means the name of the file or folder.
 
         Raises:
             ApiError: With status 422 if the path cannot be read or packed.

@@ -1,4 +1,4 @@
-"""Trials and learning curves as pandas data frames. Unknown values are NA, and columns keep their type."""
+"""Trials and learning curves as pandas data frames. Unknown values are NA, and do not change the type of their column."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

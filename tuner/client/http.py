@@ -332,7 +332,10 @@ async def _each(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def _content(body: Mapping[str, Any] | bytes | None, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the arguments of `Http.request` that send a body and headers. JSON may contain NaN: the service refuses it and names the field."""
+    """Return the arguments of `Http.request` that send a body and headers.
+
+    A NaN in `body` is sent, although JSON does not allow it: the service refuses the request and names the field.
+    """
     if body is None:
         return {"headers": headers}
     is_zip = isinstance(body, bytes)

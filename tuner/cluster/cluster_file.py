@@ -31,7 +31,7 @@ class KeptNode:
 
 @dataclass(frozen=True, slots=True)
 class KeptCluster:
-    """A local cluster, as its file describes it."""
+    """A local cluster, as the cluster file describes it."""
 
     #: The session of the head that was started for this cluster, without CPUs. Empty if the nodes joined an existing
     #: head.

@@ -278,7 +278,7 @@ def _ready(dashboard: Dashboard) -> bool:
 def _parts(pid: int) -> list[int]:
     """Return the process ids of the head's parts (`_PARTS`), which are children of `ray start`.
 
-    Raise RayUnavailable if one has ended already. `pid` is that of `ray start`.
+    Raise RayUnavailable if a part has ended already. `pid` is the process id of `ray start`.
     """
     with contextlib.suppress(psutil.Error):
         commands = {child.pid: child.cmdline()[:3] for child in psutil.Process(pid).children()}

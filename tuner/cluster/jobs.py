@@ -68,7 +68,7 @@ class RayJobs:
     def stop(self, submission_id: str) -> bool:
         """Have Ray end the driver with SIGTERM, and soon after with SIGKILL. Return without waiting for the end.
 
-        Return False if there was nothing to stop.
+        Return False if the cluster has no Ray Job with this id, or if the Ray Job has already ended.
         """
         answer = self._dashboard.call("POST", f"{_path(submission_id)}/stop", {})
         return answer.status_code != 404 and bool(self._dashboard.json(answer).get("stopped"))

@@ -117,9 +117,15 @@ def start_command(options: Mapping[str, object], flags: Iterable[str] = ()) -> l
 def ray_environment(
     session: str, token_path: Path, outside: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the environment for Ray's processes: the environment `outside` with our settings for Ray.
+    """Return the environment for Ray's processes: the variables in `outside`, and our settings for Ray.
 
-    The service's settings and secrets (`TUNER_*`) and Ray's settings (`RAY_*`), which may refer to another cluster, are left out.
+    Two kinds of variables in `outside` are left out: the service's settings and secrets (`TUNER_*`), and Ray's settings (`RAY_*`), which
+    may refer to another cluster.
+
+    Args:
+        session: The unique name of the Ray session, by which its processes are found (see `tuner.cluster.processes`).
+        token_path: The file with the cluster's token.
+        outside: The environment variables of the calling process.
     """
     kept = {name: value for name, value in outside.items() if not name.startswith(("TUNER_", "RAY_"))}
     return {**kept, **_ENVIRONMENT, MARK: session, "RAY_AUTH_TOKEN_PATH": str(token_path)}
@@ -128,8 +134,8 @@ def ray_environment(
 def free_ports(count: int) -> tuple[int, ...]:
     """Return `count` ports of the loopback interface on which no process listens now.
 
-    Another process may still take one before it is used. The ports are outside the range from which the system assigns ports, because
-    any outgoing connection could take one of that range.
+    Another process may still take a returned port before Ray uses it. No outgoing connection takes one, because the returned ports are
+    outside the range from which the system chooses the ports of outgoing connections.
 
     Raises:
         OSError: Too few ports are free.

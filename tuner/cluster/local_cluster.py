@@ -28,7 +28,7 @@ STARTING = "starting"
 class LocalCluster:
     """Start, supervise and end the nodes of a local cluster. Only one thread may use it.
 
-    The nodes run during the `with` block of `kept()`. Call `turn()` a few times per second in it.
+    The nodes run during the `with` block of `kept()`. Call `turn()` a few times per second in that block.
     """
 
     def __init__(
@@ -161,7 +161,8 @@ class LocalCluster:
     def _alive(self) -> dict[str, str] | None:
         """Return the names of the living nodes by Ray's node id, or None if the head does not answer.
 
-        Also return None, without asking the head, if no node is starting or due to be started again: the caller then needs no names.
+        The names are used only to notice that a starting node has joined, and that Ray knows of the death of a node that is due to be
+        started again. If no node is in one of these two states, return None without asking the head.
         """
         if self._dashboard is None or not any(map(self._is_waiting, self.nodes)):
             return None
@@ -207,7 +208,7 @@ class LocalCluster:
         return f"{node.spec.name} {'did not start' if began else 'has ended'}{comes}"
 
     def _end(self) -> None:
-        """End all nodes at the same time, then the head if it was started for this cluster and has not been replaced by another one."""
+        """End all nodes at the same time. Then end the head, but only if the head that runs now was started for this cluster."""
         for node in self.nodes:
             node.ask_to_end()
         for node in self.nodes:

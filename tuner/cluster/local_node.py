@@ -103,8 +103,8 @@ class LocalNode:
     def has_ended(self) -> bool:
         """Return whether the node's raylet has ended for any reason.
 
-        It is not enough to look at `ray start`: it ends within a second if its raylet fails, but keeps running if the raylet ends
-        because it was drained.
+        It is not enough to check whether the process `ray start` has ended. `ray start` ends within a second if its raylet fails,
+        but keeps running if its raylet ends because the node was drained.
         """
         if self._process is None or self._process.poll() is not None:
             return True

@@ -55,8 +55,9 @@ class NodeTypes:
     def startable(self, there: Iterable[tuple[Mapping[str, str], float, float]]) -> list[NodeType]:
         """Return the type of each machine that may still be started. If two machines of a type may be started, the type occurs twice.
 
-        `there` has the labels, CPUs and GPUs of each existing worker node. The limit for all types together (`at_most`) is applied to each
-        type alone, as if no machine of another type will be started.
+        `there` has the labels, CPUs and GPUs of each existing worker node. The machines of one type never exceed the limit of their type,
+        nor the number that the limit for all types together (`at_most`) still allows. But the machines of several types together may
+        exceed that number, because the autoscaler may start the remaining machines from any of the types.
         """
         left, workers = {node_type.name: node_type.at_most for node_type in self.types}, 0
         for labels, cpus, gpus in there:

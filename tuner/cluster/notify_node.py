@@ -21,10 +21,10 @@ REACH_S = 30.0
 
 
 def notify(node_id: str, notice: Notice) -> None:
-    """Give a node a preemption notice, through a Ray task that runs on this node.
+    """Give the node `node_id` a preemption notice, through a Ray task that runs on that node.
 
-    The task must run there because the node's workers read notices from the node's disk. The calling process must have
-    joined the cluster.
+    The task must run on that node because the node's workers read notices from the node's disk. The calling process may be on any
+    node, but must have joined the cluster.
 
     Raises:
         Unavailable: No task can run on the node, for example because it is already drained.

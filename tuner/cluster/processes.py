@@ -22,7 +22,7 @@ KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
 def mark_of(pid: int) -> str | None:
     """Return the Ray session to which a process belongs, which is the value of its mark.
 
-    Return None if the process has no mark or has ended. An ending process already has none while its status is still "running".
+    Return None if the process has no mark or has ended. An ending process loses its mark while its status is still "running".
     """
     try:
         process = psutil.Process(pid)

@@ -2,9 +2,9 @@
 
 The raylet runs this program in place of Ray's own `setup_worker.py`. Ray's program imports all of Ray, which takes half
 a second of processor time, and then runs the worker, which imports Ray again. A job starts two workers, so this module
-saves each job a second. `start_hook` passes the path of this file to Ray as `setup_worker_path`. The file must have the name
-`setup_worker.py`, by which the raylet recognizes such a program. If a runtime environment needs more than this program can
-apply, Ray's own program is run.
+saves each job a second. `start_hook` passes the path of this file to Ray as `setup_worker_path`. The raylet treats a
+program as a setup program only if its file is called `setup_worker.py`, so this file must keep its name. If a runtime environment
+needs more than this program can apply, Ray's own program is run.
 """
 
 import importlib.util

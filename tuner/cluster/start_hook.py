@@ -41,9 +41,9 @@ def on_the_loopback(params: Any, head: bool) -> None:
     A node can join only if Ray's setting `ENABLE_RAY_CLUSTER` is on. But Ray then replaces 127.0.0.1, the only address on which our
     heads listen, by the machine's address. This hook turns the setting on and keeps 127.0.0.1.
 
-    Ray chooses the names of a node's sockets by the files that exist. If two nodes start at once, one of them fails, and a
-    node that restarts may get the sockets of another node. So this hook sets the names, whose prefix is in the environment variable
-    `TUNER_NODE_SOCKETS`.
+    Without this hook, Ray gives a node's sockets names that no existing file has. Two nodes that start at once may then get the same
+    names, and one of them fails. A node that restarts may get the names of another node's sockets. So this hook sets the names. Their
+    prefix is in the environment variable `TUNER_NODE_SOCKETS`.
     """
     from ray._private import ray_constants, services
 

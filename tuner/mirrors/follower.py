@@ -128,8 +128,9 @@ class MirrorThread(threading.Thread):
     def _heads(self) -> dict[str, Position]:
         """Return the recorded positions of the jobs that may have changes to mirror, by job.
 
-        Every `SWEEP_S` seconds, and when more than `WATCHED_MAX` jobs are watched, all jobs are included. Otherwise, only these are
-        included: jobs that have not ended, and jobs that at the last call had not ended or were not fully mirrored.
+        These are the jobs that have not ended, and the watched jobs. A job is watched if at the last call it had not ended or was not
+        fully mirrored. Instead, return the positions of all jobs if this was last done more than `SWEEP_S` seconds ago, or if more than
+        `WATCHED_MAX` jobs are watched.
         """
         now = time.monotonic()
         if self._watched is None or len(self._watched) > WATCHED_MAX or now - self._swept_at > SWEEP_S:

@@ -214,7 +214,7 @@ def _tags(tags: Mapping[str, object]) -> list[Any]:
 
 
 def _name(name: str) -> str:
-    """Return the name in a form that MLflow accepts: other characters become underscores, and it has at most 250 characters."""
+    """Replace each character that MLflow does not accept in a name by an underscore, and cut the name to 250 characters."""
     return re.sub(r"[^\w.\-/ :]", "_", name)[:250]
 
 

@@ -4,8 +4,8 @@ How trials are shown:
 
 - A trial that reached its last step is COMPLETE. A trial that its scheduler or the end of the job stopped is PRUNED, as
   with Optuna's own pruners. A trial that waits at a rung is RUNNING until the job ends.
-- The value of a trial is its best at any step, as everywhere in this project. The attribute `latest_metric` is its newest
-  value.
+- The value of a trial is its best metric value at any step, as everywhere in this project. The attribute `latest_metric` is
+  the metric value at its newest step.
 - Optuna considers only COMPLETE trials for the best of a study, so the attributes `best_trial` and `best_metric` give the
   best of the job.
 - Optuna does not allow changes of a finished trial, so if such a trial resumes after a top-up, the study is created again.
@@ -196,7 +196,7 @@ def _outcome(trial: MirroredTrial) -> tuple[TrialState, float | None]:
 def _violation(trial: MirroredTrial) -> dict[str, Any]:
     """Return the system attribute by which Optuna recognizes that a trial violates a constraint.
 
-    Return no attribute if a report of the trial was feasible.
+    Return an empty dictionary if at least one report of the trial satisfied all constraints, or if no violation is known.
     """
     return {"constraints:violation": trial.violation} if trial.best is None and trial.violation else {}
 

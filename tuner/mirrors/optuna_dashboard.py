@@ -58,7 +58,10 @@ class OptunaDashboard:
 
     @cached_property
     def index(self) -> bytes:
-        """The dashboard's page, with the path inserted. Raises ValueError if the installed release has no known place for the path."""
+        """The dashboard's page, with the path inserted.
+
+        Raises ValueError if the page of the installed optuna-dashboard lacks the text that the path replaces.
+        """
         text = (_folder() / "index.html").read_text()
         _check(text, (_INDEX,))
         script = f"{self._path}/static/bundle.js?{version('optuna-dashboard')}"
@@ -68,7 +71,7 @@ class OptunaDashboard:
     def script(self) -> bytes:
         """The dashboard's script, with the path inserted and compressed by gzip.
 
-        Raises ValueError if the installed release has no known places for the path.
+        Raises ValueError if the script of the installed optuna-dashboard lacks one of the texts that the path replaces.
         """
         text = (_folder() / "public" / "bundle.js").read_text()
         _check(text, _SCRIPT)

@@ -17,7 +17,7 @@ from tuner.domain.trial import TRIAL_FINAL, TrialState
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a job is recorded, or how far it is mirrored. A mirror stores the position with the job's data."""
+    """How far a job is recorded in the database, or how far it is copied to a mirror. The mirror stores the position with the job's data."""
 
     seq: int  #: The number of the last event that is included.
     state: str  #: The job's state at this position.
@@ -201,8 +201,8 @@ class Mirror(Protocol):
     def write(self, changes: MirroredChanges) -> bool:
         """Write the changes that the mirror does not have yet, and then the position.
 
-        The call may be repeated after a failure and must not create duplicates. Return False if the mirror had to delete the job. The job
-        must then be mirrored from its start.
+        The call may be repeated after a failure and must not create duplicates. Return False if the other tool does not allow these changes
+        and the mirror has therefore deleted its copy of the job. The follower then mirrors the job again from its start.
         """
 
     def close(self) -> None: ...

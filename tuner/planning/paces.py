@@ -93,7 +93,10 @@ class Paces:
 
     @cached_property
     def width(self) -> float:
-        """The standard deviation of the noise that the smoothed bootstrap adds, relative to that of the trials (Silverman's rule)."""
+        """The standard deviation of the noise that the smoothed bootstrap adds, by Silverman's rule.
+
+        The unit is the standard deviation of the seen trials' values.
+        """
         return float(1.06 * max(1, len(self.evidence.trials)) ** -0.2)
 
     @cached_property

@@ -1,6 +1,7 @@
 """The cost of the same training on another machine: the training's time on that machine, at that machine's price.
 
-The cost is computed from the time, not from the dollars that were paid, so that time spent on several machines or markets has one price.
+The cost is computed from the training's time, and not from the dollars that were paid. These dollars may come from several machines and
+markets with different prices.
 """
 
 import math
@@ -86,7 +87,7 @@ def measured(here: Sequence[float], there: Sequence[float], *, names: tuple[str,
     Args:
         here: Seconds per step of each trial on this machine.
         there: Seconds per step of each trial on the other machine.
-        names: The names of both machines, for the note.
+        names: The names of this machine and of the other, for the text `note` of the result.
     """
     if min(len(here), len(there)) < FEW or min(*here, *there) <= 0:
         return None

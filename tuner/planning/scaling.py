@@ -78,7 +78,8 @@ def measured_sizes(groups: Sequence[SizedTrials], space: Space) -> tuple[Measure
         space: The search space of the trials. It is used to correct for differences between their configurations.
 
     Returns:
-        The sizes in ascending order. Empty if fewer than two sizes are known well enough.
+        The sizes in ascending order. A size is left out if it has fewer than TRIALS_MIN trials, or if the relative error of its step time
+        is above ERROR_MAX. Empty if fewer than two sizes remain.
     """
     ordered = sorted(
         (group for group in groups if len(group.trials) >= TRIALS_MIN),

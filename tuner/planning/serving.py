@@ -27,7 +27,10 @@ class ReplicaSpeed:
 
 @dataclass(frozen=True, slots=True)
 class ServingCost:
-    """The cost of one variant on one machine, in three ways to serve it. Costs are in dollars per million predictions."""
+    """The cost of one variant on one machine, in dollars per million predictions.
+
+    It is given for three ways to compute predictions: replicas that always run, batches, and a replica that scales to zero.
+    """
 
     real_time: float  #: The cost if enough replicas run all the time to answer each request at once.
     replicas: int  #: The number of replicas for `real_time`.

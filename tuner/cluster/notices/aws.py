@@ -1,7 +1,7 @@
 """The interruption notice of EC2 Spot.
 
-It usually comes two minutes before the end. A hibernation begins at once, without lead time. The metadata service answers 404 while
-there is no notice. Every request carries an IMDSv2 token.
+AWS usually gives the notice two minutes before it interrupts the machine. A hibernation begins together with its notice. The metadata
+service answers 404 if it has no notice. Every request carries an IMDSv2 token.
 """
 
 import re
@@ -47,7 +47,7 @@ def read_action(answer: MetadataAnswer) -> Notice | None:
 
 
 def read_token(answer: MetadataAnswer) -> tuple[str, int]:
-    """Return the token and its lifetime in seconds."""
+    """Return the IMDSv2 token in an answer of the metadata service, and the lifetime of the token in seconds."""
     succeeded(answer)
     token, ttl = text_of(answer), answer.headers.get(TTL_HEADER, "")
     if not _TOKEN.fullmatch(token):
@@ -63,10 +63,12 @@ def _ask_for_token(http: httpx2.Client, url: str, timeout_s: float) -> tuple[str
 
 
 def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
-    """Return True if this machine runs on AWS, whose metadata service then answers at `url`.
+    """Return True if AWS's metadata service answers at `url`, which shows that this machine runs on AWS.
+
+    Never return False. If another service or none answers, raise an exception.
 
     Raises:
-        MalformedNotice: The answer is not one that AWS's metadata service gives.
+        MalformedNotice: The answer is not a valid answer of AWS's metadata service.
         TimeoutError, httpx2.HTTPError: There was no complete answer.
     """
     _ask_for_token(http, url, timeout_s)

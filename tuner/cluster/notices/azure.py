@@ -1,4 +1,4 @@
-"""Read notices from Azure Scheduled Events: one document with the events of all machines of a group.
+"""Read notices from Azure Scheduled Events: one document with the events of this machine and of others, such as those of its scale set.
 
 Only the events that name this machine count.
 """
@@ -125,10 +125,12 @@ def _ask_for_name(http: httpx2.Client, url: str, timeout_s: float) -> str:
 
 
 def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
-    """Return True if this machine runs on Azure, whose metadata service then answers at `url`.
+    """Return True if Azure's metadata service answers at `url`, which shows that this machine runs on Azure.
+
+    Never return False. If another service or none answers, raise an exception.
 
     Raises:
-        MalformedNotice: The answer is not one that Azure's metadata service gives.
+        MalformedNotice: The answer is not a valid answer of Azure's metadata service.
         TimeoutError, httpx2.HTTPError: There was no complete answer.
     """
     return bool(_ask_for_name(http, url, timeout_s))
@@ -167,7 +169,8 @@ class AzureFeed(Feed):
     def release(self, notice_id: str) -> bool:
         """Approve the event early and return True if Azure accepts.
 
-        Return False if the event also names other machines, because Azure would begin with them as well.
+        Return False if no current event has this id. Also return False if the event names other machines as well, because Azure would begin
+        the event on all of them.
         """
         event = self._ours.get(notice_id)
         if event is None or event.shared:

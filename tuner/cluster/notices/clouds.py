@@ -127,7 +127,7 @@ def _gcp_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:
 def facts_of_this_machine(sources: Sources) -> Facts:
     """Return the facts about this machine, such as its type and region, as its cloud reports them.
 
-    Return an empty mapping if the cloud does not answer, or if `sources.cloud` is None or `detect` and so does not name the cloud.
+    Return an empty mapping if the cloud does not answer, or if `sources.cloud` does not name a cloud, but is None or `detect`.
     """
     if sources.cloud is None or sources.cloud == "detect":
         return {}

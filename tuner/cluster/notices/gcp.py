@@ -64,19 +64,22 @@ def _value(answer: MetadataAnswer) -> str:
 
 
 def is_here(http: httpx2.Client, url: str, timeout_s: float) -> bool:
-    """Return True if this machine runs on Google Cloud, whose metadata service then answers at `url`.
+    """Return True if Google's metadata server answers at `url`, which shows that this machine runs on Google Cloud.
+
+    Return False only if the answer contains no machine id. If another server or none answers, raise an exception.
 
     Raises:
-        MalformedNotice: The answer is not one that Google's metadata service gives.
+        MalformedNotice: The answer is not a valid answer of Google's metadata server.
         TimeoutError, httpx2.HTTPError: There was no complete answer.
     """
     return bool(_value(ask(http, "GET", f"{url}{BASE}/id", headers=HEADERS, timeout_s=timeout_s)))
 
 
 class GcpFeed(Feed):
-    """The source of one kind of notices, such as preemptions: the value `key` of Google's metadata server.
+    """The source of one of Google's two kinds of notices: preemptions, or maintenance. The constructor's `key` names the kind.
 
-    A request waits up to `hang_s` seconds for a change of the value. The answer may take `timeout_s` seconds more.
+    The notice is the value `key` of the metadata server. A request waits up to `hang_s` seconds for a change of the value. The answer may
+    take `timeout_s` seconds more.
     """
 
     def __init__(

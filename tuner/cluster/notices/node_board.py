@@ -46,7 +46,7 @@ class NodeBoard:
         (self._folder / node_id / _name(notice_id)).unlink(missing_ok=True)
 
     def describe(self, node_id: str, facts: Mapping[str, str]) -> None:
-        """Write the facts about the node's machine."""
+        """Write the facts that the cloud reports about the node's machine, such as its type, region and market."""
         self._machines.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._machines / f".{node_id}.{os.getpid()}"
         draft.write_text(json.dumps(dict(facts)))

@@ -17,7 +17,7 @@ SOONER_NS = NS
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A warning that all processes of this machine will end: it is taken away, or stopped for maintenance."""
+    """A warning that all processes of this machine will end, because the machine is taken away or is stopped for maintenance."""
 
     id: str  #: The id stays the same while the notice is current, so that a repeated notice is recognised.
     deadline: Instant  #: When the event happens, by this machine's clock. Clouds may act earlier.

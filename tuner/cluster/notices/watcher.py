@@ -28,8 +28,8 @@ class Watcher:
     for each notice that was withdrawn. If a source stops answering, its notices do not count as withdrawn. The watcher calls both
     functions in its own threads, one at a time, and they may take seconds. If a function raises, it is called again later.
 
-    The watcher runs from `start` to `close`: one thread for announced notices, and one for each feed of the cloud. Errors of a metadata
-    service are never raised to the caller.
+    The watcher runs from `start` to `close`. It has one thread for the notices that are added with `announce`, and one thread for each feed
+    of the cloud. Errors of a metadata service are never raised to the caller.
     """
 
     def __init__(
@@ -179,7 +179,8 @@ class Watcher:
 def backoff_s(failures: int, random: Random, *, first_s: float, most_s: float) -> float:
     """Return the seconds to wait after this many failures in a row.
 
-    The time is random, so that machines that failed together do not retry together.
+    The time doubles with each failure, from `first_s` up to `most_s`, and is then multiplied by a random factor between 0.5 and 1. The
+    factor is random so that machines that failed together do not retry together.
     """
     doubled = first_s * 2.0 ** min(failures - 1, DOUBLINGS_MAX)
     return random.uniform(0.5, 1.0) * min(doubled, most_s)

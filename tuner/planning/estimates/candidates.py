@@ -317,7 +317,7 @@ def _efficiency(run: TrainingRun, listing: Listing, gpus: int, known: Speed, lin
 
 
 def _per_step(run: TrainingRun, known: Speed) -> Fraction | None:
-    """Return the work of one step on one GPU, in the unit of `known.per_second`. Return None if it is not known."""
+    """Return the samples, tokens or FLOPs of one step on one GPU, in the unit of `known.per_second`. Return None if they are not known."""
     model = run.model
     if model is None:
         return None

@@ -97,9 +97,9 @@ def _as_measured(measurement: Measurement, name: str) -> Speed:
 
 
 def _catalogued(given: Sequence[Measurement], kind: Accelerator, precision: Precision) -> Speed | None:
-    """Convert measurements on other accelerators to the accelerator `kind`, and return the result with the narrowest range.
+    """Convert each measurement on another accelerator to a speed on the accelerator `kind`, and return the least uncertain speed.
 
-    Return None if no measurement can be converted.
+    This is the speed with the smallest ratio of its maximum to its minimum. Return None if no measurement can be converted.
     """
     ranges = [
         (given_measurement, factor)
