@@ -295,7 +295,7 @@ def table(answers: Sequence[Answered]) -> None:
         wrong = [answered_request for answered_request in those if not answered_request.ok]
         print(f"  | {route} | {len(those)} | {cells} | {len(wrong)} |")
         for answer in wrong[:1]:
-            print(f"    such as: {answer.status} {answer.said[:200]!r}")
+            print(f"    such as: {answer.status} {answer.body[:200]!r}")
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -38,7 +38,8 @@ class Books:
     """Jobs of several owners over some days, with crashes and preemptions, one still running, and all their rows."""
 
     def __init__(self, finished: Finished) -> None:
-        service, self.client = finished.service, finished.client
+        self.service, self.client = finished.service, finished.client
+        service = self.service
         for number, tags in enumerate([*TAGS, TAGS[0]]):
             algorithm = {"scheduler": "asha", "sampler": "random", "seed": number}
             fidelity = {"unit": "epoch", "min": 1, "max": 3, "reduction_factor": 3}
@@ -252,3 +253,25 @@ def test_checkpoints_and_datasets_that_leave_a_region_are_priced_outside_the_bil
     assert (row.unplaced_bytes, row.transfer_usd) == (1, None)
     assert (row.data_unplaced_bytes, row.data_transfer_usd) == (8 * 10**9, None)
     made.database.dispose()
+
+
+def test_spend_of_a_day_is_found_by_indexes(books: Books) -> None:
+    """Check the plans of SQLite, which do not depend on the number of rows, because the database has no statistics."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_c: object, _cursor: object, statement: str, parameters: Any, _x: object, _many: object) -> None:
+        asked.append((statement, parameters))
+
+    database = books.service.database
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        get(books.client, group_by=["tag:owner"], since=rfc3339(books.last - 5 * NS))
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+    selects = [query for query in asked if query[0].startswith("SELECT") and "attempts" in query[0]]
+    assert len(selects) == 8, "four queries for the groups, and four for the total"
+    with database.read() as db:
+        for statement, parameters in selects:
+            plan = db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            for table in ("attempts", "attempt_usage", "entries", "trials", "before"):
+                assert f"SCAN {table}" not in [str(row[3]) for row in plan], (statement, plan)

@@ -48,6 +48,7 @@ CREATE INDEX ix_packages_listing ON packages (project, created_at, sha256);
 CREATE INDEX ix_api_keys_expires_at ON api_keys (expires_at);
 CREATE INDEX ix_api_keys_listing ON api_keys (project, created_at, id);
 CREATE INDEX ix_attempts_end ON attempts ("end", cause, market);
+CREATE INDEX ix_attempts_ended_at ON attempts (ended_at);
 CREATE INDEX ix_exports_state ON exports (state);
 CREATE INDEX ix_entries_at ON entries (project, at);
 CREATE INDEX ix_entries_attempt ON entries (job, trial, attempt);

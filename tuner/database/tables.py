@@ -200,6 +200,7 @@ attempts = Table(
     Column("cause", String(20)),
     Column("environment", Text),
     Index("ix_attempts_end", "end", "cause", "market"),
+    Index("ix_attempts_ended_at", "ended_at"),
 )
 
 attempt_usage = Table(

@@ -120,11 +120,11 @@ def _log_ratio(
     return None
 
 
-Paced = Sequence[tuple[Config, float]]
+ConfigPaces = Sequence[tuple[Config, float]]
 """Configurations, with the logarithms of their step times."""
 
 
-def _compared(a: Paced, b: Paced, space: Space) -> tuple[float, float]:
+def _compared(a: ConfigPaces, b: ConfigPaces, space: Space) -> tuple[float, float]:
     by_config = {json.dumps(config, sort_keys=True): pace for config, pace in a}
     keys = [(json.dumps(config, sort_keys=True), pace) for config, pace in b]
     pairs = [pace - by_config[key] for key, pace in keys if key in by_config]

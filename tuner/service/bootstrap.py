@@ -17,6 +17,7 @@ from tuner.service.leading import Leading
 from tuner.service.periodic import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
+from tuner.store.earlier_jobs import Histories
 from tuner.worker.limits import UserCodeLimits
 
 PROJECT = DEFAULT_PROJECT
@@ -40,6 +41,7 @@ class Service:
     now: Callable[[], Instant] = system_now
     project: str = PROJECT
     health: ServiceHealth = field(default_factory=ServiceHealth)
+    histories: Histories = field(default_factory=Histories)
     actor: Actor = BACKGROUND
 
     def within(self, actor: Actor) -> Self:

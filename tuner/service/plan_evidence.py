@@ -33,8 +33,8 @@ from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.views import JobView, view_of
-from tuner.store import earlier_jobs, jobs
-from tuner.store.earlier_jobs import Paced
+from tuner.store import jobs
+from tuner.store.earlier_jobs import TrialPace
 from tuner.store.jobs import JobRow
 from tuner.worker.environment import code_of
 
@@ -107,7 +107,7 @@ def scaling_of(service: Service, spec: JobSpec, machine: str) -> tuple[MeasuredS
     The jobs had the same constants as `spec`, and their trials had different numbers of GPUs or processes.
     """
     with service.database.read() as db:
-        rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
+        rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
     by_size: dict[tuple[int, int], list[JobRow]] = {}
     for row in rows:
         if _scales_like(service, row, spec, machine):
@@ -252,7 +252,7 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
       number.
     """
     with service.database.read() as db:
-        rows = earlier_jobs.jobs_that_ran(db, service.project, spec.trainable, LOOKED_AT)
+        rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
     rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
     rows = [row for row in rows if packages.same(service, row.spec, spec)]
     rows = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)] or rows
@@ -279,15 +279,14 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
         return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
 
 
-def _trials_of(service: Service, row: JobRow, like: JobSpec) -> tuple[list[SeenTrial], list[AttemptRow]]:
+def _trials_of(service: Service, row: JobRow, like: JobSpec) -> tuple[list[SeenTrial], Sequence[AttemptRow]]:
     """Return the trials of a job that have a known step time, and the ended attempts of the job.
 
     The trials have no curves if the job's objective had another metric or mode than that of `like`.
     """
     with service.database.read() as db:
-        ran = earlier_jobs.attempts_of(db, row.id)
-        paced_trials = list(earlier_jobs.paced(db, row.id))
-    return _seen(paced_trials, ran, row.spec.objective, like=like.objective), ran
+        history = service.histories.read(db, row.id, row.project)
+    return _seen(history.trials, history.attempts, row.spec.objective, like=like.objective), history.attempts
 
 
 def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow]:
@@ -311,7 +310,7 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
 
 
 def _seen(
-    paced: Iterable[Paced], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
+    paced: Iterable[TrialPace], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
 ) -> list[SeenTrial]:
     """Return the trials that have a known step time.
 
@@ -333,7 +332,7 @@ def _seen(
     return trials
 
 
-def _step_ns(trial: Paced, setup_ns: int | None) -> int | None:
+def _step_ns(trial: TrialPace, setup_ns: int | None) -> int | None:
     """Return the mean time of the trial's steps in nanoseconds, without its first setup.
 
     Return None if the setup time is not known and there is only one report.
@@ -344,7 +343,7 @@ def _step_ns(trial: Paced, setup_ns: int | None) -> int | None:
     return _between(first, last)
 
 
-def _parts(trial: Paced, setup_ns: int | None) -> tuple[int | None, int | None]:
+def _parts(trial: TrialPace, setup_ns: int | None) -> tuple[int | None, int | None]:
     """Return the mean time of the first `EARLY_STEPS` steps, and that of the later steps, in nanoseconds per step.
 
     Each is None if it is not known.
@@ -364,7 +363,7 @@ def _between(a: Point, b: Point) -> int | None:
     return max(1, (b[2] - a[2]) // (b[0] - a[0])) if b[0] > a[0] else None
 
 
-def _setup_ns(trial: Paced, row: AttemptRow | None) -> int | None:
+def _setup_ns(trial: TrialPace, row: AttemptRow | None) -> int | None:
     """Return how long the trial's first setup took, in nanoseconds, or None if that is not known exactly enough.
 
     The time is derived from its cost, which is kept in whole micro-dollars. Rounding makes it too inexact if the

@@ -1,6 +1,8 @@
 """The history of earlier jobs of a trainable: thinned learning curves of their trials, with training times, and ended attempts."""
 
 import json
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -8,23 +10,23 @@ from itertools import groupby
 from sqlalchemy import Connection, and_, func, or_, select
 
 from tuner.database.tables import attempts, reports, trials
-from tuner.database.tables import jobs as job_rows
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
-from tuner.store import jobs
+from tuner.store import curves
 from tuner.store.attempt_rows import attempt_row
-from tuner.store.jobs import JobRow
+from tuner.store.curves import Version
 
 TRIALS_PAGE = 100
 TRIALS_MAX = 300
 ATTEMPTS_MAX = 500
+HISTORIES_KEPT = 20  # number of jobs whose histories stay in memory; one takes at most about 3 MB
 # The steps that a thinned curve keeps, about 15 % apart. The first and last step of each trial are kept too.
 THINNED_STEPS = tuple(sorted({round(1.15**n) for n in range(116)}))
 
 
 @dataclass(frozen=True, slots=True)
-class Paced:
+class TrialPace:
     """A trial with its learning curve, thinned to its first step, its last step and the steps in `THINNED_STEPS`."""
 
     trial: str
@@ -34,7 +36,7 @@ class Paced:
     points: tuple[tuple[int, float | None, int], ...]
 
 
-def paced(db: Connection, job: str) -> Iterator[Paced]:
+def paced(db: Connection, job: str) -> Iterator[TrialPace]:
     """Yield the newest TRIALS_MAX trials that have reported a step, in ascending order of their numbers."""
     t = trials.c
     newest = select(t.trial, t.config, t.state).where(t.job == job, t.steps > 0)
@@ -43,7 +45,7 @@ def paced(db: Connection, job: str) -> Iterator[Paced]:
         page = {row.trial: row for row in rows[first : first + TRIALS_PAGE]}
         for trial, points in _points(db, job, list(page)):
             row = page[trial]
-            yield Paced(trial, json.loads(row.config), row.state, points)
+            yield TrialPace(trial, json.loads(row.config), row.state, points)
 
 
 def _points(
@@ -76,9 +78,40 @@ def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
     return [attempt_row(dict(row._mapping)) for row in rows][::-1]
 
 
-def jobs_that_ran(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
-    """Return the newest jobs that tune this trainable and have started, newest first."""
-    j = job_rows.c
-    mine = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
-    query = select(j.id).where(mine).order_by(j.created_at.desc(), j.id.desc()).limit(limit)
-    return [jobs.get(db, name) for name in db.execute(query).scalars().all()]
+@dataclass(frozen=True, slots=True)
+class History:
+    """The trials of a job with their thinned learning curves, and the job's ended attempts, both oldest first."""
+
+    trials: tuple[TrialPace, ...]
+    attempts: tuple[AttemptRow, ...]
+
+
+class Histories:
+    """Reads the histories of earlier jobs, and keeps those of the `HISTORIES_KEPT` jobs that were requested last. Thread-safe.
+
+    Each submission of a trainable with a small budget reads the same few jobs. Reading them takes most of the time of such a submission.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[Version, History]] = OrderedDict()
+
+    def read(self, db: Connection, job: str, project: str) -> History:
+        """Return the history of a job. A kept history is returned only if the job's data has not changed since it was read.
+
+        Raises:
+            NotFound: The project has no such job.
+        """
+        version = curves.version(db, job, project)
+        with self._lock:
+            kept = self._kept.get(job)
+            if kept is not None and kept[0] == version:
+                self._kept.move_to_end(job)
+                return kept[1]
+        history = History(tuple(paced(db, job)), tuple(attempts_of(db, job)))
+        with self._lock:
+            self._kept[job] = version, history
+            self._kept.move_to_end(job)
+            while len(self._kept) > HISTORIES_KEPT:
+                self._kept.popitem(last=False)
+        return history

@@ -253,6 +253,17 @@ def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
     return [_job(row, {}) for row in rows]
 
 
+def started_of_trainable(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
+    """Return the newest jobs of the project that tune this trainable and have started, newest first."""
+    j = jobs.c
+    started = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
+    rows = db.execute(
+        select(jobs).where(started).order_by(j.created_at.desc(), j.id.desc()).limit(limit)
+    ).all()
+    tags = _tags(db, [row.id for row in rows])
+    return [_job(row, tags.get(row.id, {})) for row in rows]
+
+
 def trainables(db: Connection, project: str) -> list[str]:
     """Return the trainables that the project's jobs tune, sorted by name."""
     query = select(jobs.c.trainable).where(jobs.c.project == project).distinct().order_by(jobs.c.trainable)
