@@ -100,7 +100,10 @@ def _duration_ns(text: str | None, option: str, *, least_ns: int, most_ns: int =
         return None
     parsed_ns = duration_ns(text, option)
     if not least_ns <= parsed_ns <= most_ns:
-        raise typer.BadParameter(f"{text!r} is too short or too long for this option", param_hint=option)
+        raise typer.BadParameter(
+            f"{text!r} is {'less' if parsed_ns < least_ns else 'more'} than this option accepts",
+            param_hint=option,
+        )
     return parsed_ns
 
 

@@ -27,9 +27,10 @@ def main() -> None:
 
 
 def without_client_server(params: Any, head: bool) -> None:
-    """Have Ray start no Ray Client server, and start workers with our `setup_worker.py`. This is a hook for a head.
+    """Have the head start without a Ray Client server, and start its workers with our `setup_worker.py`.
 
-    The Ray Client server is not used, and costs 45 MB and an open port. Our program saves each worker a second import of Ray.
+    The Ray Client server is not used, and costs 45 MB and an open port. Ray's own program for starting workers imports Ray twice; ours
+    imports it once.
     """
     params.ray_client_server_port = None
     params.setup_worker_path = str(Path(__file__).with_name("setup_worker.py"))

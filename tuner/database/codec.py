@@ -149,9 +149,10 @@ def _fields(value: "DataclassInstance") -> dict[str, object]:
 
 @cache
 def _fields_of(kind: "type[DataclassInstance]") -> list[tuple[str, object]]:
-    """Return the name of each field of a dataclass, with the field's default if the field's metadata has the key `new`, else with `MISSING`.
+    """Return the name of each field of a dataclass, with the value at which the field is not stored.
 
-    `_fields` leaves a field out if it has the value that is returned here. `MISSING` equals no value, so the field is then always stored.
+    This value is the field's default if the field's metadata has the key `new`. Otherwise it is `MISSING`. No field ever has the value
+    `MISSING`, so such a field is always stored.
     """
     return [
         (field.name, field.default if "new" in field.metadata else dataclasses.MISSING)

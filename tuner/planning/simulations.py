@@ -328,12 +328,14 @@ def grown(
 ) -> SimulatedOutcome:
     """Scale the outcome of a simulation up to the whole job.
 
-    1. The figures of each rung are multiplied by `size`. If at most one simulated trial reached the rung, the factor is at most the number
-       of trials that are expected at this rung of the whole job.
-    2. The figures of all rungs are rescaled, so that the total cost is `size` times the cost of the simulated job. This is skipped if the
-       simulated job ended because of its number of trials, its target or its plateau.
-    3. If a limit in dollars or GPU-hours ended the simulated job, the total is corrected for the unspent rest of that budget. The whole
-       job leaves the same amount unspent as the simulated job, not `size` times as much.
+    1. Multiply the trials, times and costs of each rung by `size`. A rung that at most one simulated trial reached is multiplied by at
+       most the number of trials that the whole job is expected to bring to this rung.
+    2. Rescale all rungs so that the total cost is `size` times the cost of the simulated job. Skip this if the simulated job ended
+       because of its number of trials, its target or its plateau.
+    3. If a limit in dollars or GPU-hours ended the simulated job, correct the total: the whole job leaves the same amount of its budget
+       unspent as the simulated job did, not `size` times as much.
+
+    The duration is multiplied by `longer`.
 
     Args:
         outcome: The outcome of the simulation.

@@ -127,9 +127,10 @@ class Confirmation(Answer):
 class BestAnswer(PricedBest):
     """The best configuration within the limits.
 
-    `next_better` is the cheapest point with a better metric. It is null if none exists. It is also null if `confirmation` is given, because
-    a single result is then not enough to call a point better. `pricing` is null if the costs are the recorded ones. `confirmation` is null
-    if the job did not confirm its candidates, or if the request has limits or names another machine.
+    `confirmation` is the result of training the best candidates again with other seeds. It is null if the job did not confirm its
+    candidates, or if the request has limits or names another machine. `next_better` is the cheapest point with a better metric. It is null
+    if none exists, and always if `confirmation` is given: the answer is then the best of several runs, which a single run cannot beat.
+    `pricing` is null if the costs are the recorded ones.
     """
 
     next_better: PricedBest | None

@@ -377,7 +377,7 @@ def refuse_others_than_operator(service: Service, actor: Actor, what: str) -> No
         if shows_all(db, actor):
             return
     raise Forbidden(
-        f"{what} the jobs of every project: the service has several projects, so use the service's own key"
+        f"{what} the jobs of every project, which your key may not see; use the service's own key"
     )
 
 

@@ -160,9 +160,10 @@ class FrameworkRun:
             self._write(write, announce=True, by_first=by_first)
 
     def ends_unsaved(self) -> bool:
-        """Return whether `end` would save: the last step that this attempt has reported is not saved, and is not the service's maximum step.
+        """Return whether `end` would save the last step that this attempt has reported.
 
-        The maximum step does not need `end`, because the service itself requests a save of it.
+        It would if this step is not saved yet, and is below the service's maximum step. The service itself requests a save of its maximum
+        step.
         """
         is_early = self._home.first_step < self.step != self._home.max_step
         return self._is_supervised and is_early and self._last_saved != self.step

@@ -87,7 +87,9 @@ def _latency(plain: Any) -> BatchLatency:
         field.name: _number(field.name, plain.get(field.name)) for field in fields(BatchLatency)
     }
     if min(numbers.values()) <= 0:
-        raise ValueError("a latency of an exported file has a number that is not above zero")
+        raise ValueError(
+            f"a latency of an exported file has {min(numbers, key=lambda name: numbers[name])} {min(numbers.values())}, which is not above zero"
+        )
     return BatchLatency(**{**numbers, "batch": int(numbers["batch"])})
 
 

@@ -100,7 +100,7 @@ class Outlook:
     degrees: int
 
     def between(self) -> tuple[float, float]:
-        """Return the ends of the central 80 % interval."""
+        """Return the lower and the upper end of the interval that contains the score with a probability of 80 %."""
         # SciPy is imported here, because importing it takes 0.2 s and would delay every start of the service
         from scipy.special import stdtrit
 

@@ -215,7 +215,9 @@ def _artifacts(message: Mapping[str, Any]) -> tuple[str, ...]:
         raise InvalidMessage(f"reported artifacts that are not a list of at most {MAX_IN_REPORT} names")
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise InvalidMessage(f"reported the artifact {_shown(name)}: {NAMED}")
+            raise InvalidMessage(
+                f"reported an artifact with the name {_shown(name)}, which is not allowed: {NAMED}"
+            )
     return tuple(dict.fromkeys(names))
 
 

@@ -276,7 +276,10 @@ def timed_run(
         fix = "name one machine in accelerators or in instance_types"
         raise Invalid.at("/run/hours", f"hours are the run's duration on one machine type; {fix}")
     if gpus is None:
-        raise Invalid.at("/run/gpus", "give the number of GPUs with which the run takes these hours")
+        raise Invalid.at(
+            "/run/gpus",
+            "the number of GPUs is missing: give the number on which the run took the hours in /run/hours",
+        )
     measured = Measurement(
         per_second=Fraction(1, 3600),
         accelerator=names[0] if where.accelerators else None,
