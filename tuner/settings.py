@@ -248,12 +248,13 @@ def _path_or_text(text: str) -> str:
 def _project(text: str) -> str:
     """Return the project name unchanged. Raise ValueError if it is not a valid name.
 
-    Only lower-case letters, digits and `-` are allowed, because the name is sent in an HTTP header. The maximum length is 63.
+    Only lower-case letters, digits and `-` are allowed, because the name is sent in an HTTP header. The first character is not `-`. The
+    maximum length is 63. An empty name means the default project.
     """
-    if re.fullmatch(r"[a-z0-9-]{0,63}", text):
+    if re.fullmatch(r"([a-z0-9][a-z0-9-]{0,62})?", text):
         return text
     raise ValueError(
-        f"TUNER_PROJECT: {text!r} is not a project name: use at most 63 lower-case letters, digits and -"
+        f"TUNER_PROJECT: {text!r} is not a project name: use at most 63 lower-case letters, digits and -, a letter or digit first"
     )
 
 

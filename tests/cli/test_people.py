@@ -94,3 +94,5 @@ def test_invalid_project_name_is_refused_as_a_setting() -> None:
     assert Settings.from_env({"TUNER_PROJECT": "vision"}).project == "vision"
     with pytest.raises(ValueError, match="TUNER_PROJECT"):
         Settings.from_env({"TUNER_PROJECT": "a\nb"})
+    with pytest.raises(ValueError, match="a letter or digit first"):
+        Settings.from_env({"TUNER_PROJECT": "-vision"})

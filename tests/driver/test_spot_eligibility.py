@@ -159,7 +159,9 @@ def test_self_test_is_not_run_if_budget_cannot_pay_for_it(database: Database) ->
     poor = gate(database, actors, offers=(SPOT,))
     with database.write() as db:
         ledger.place(db, PROJECT, JOB, hold(1, Cost(Money(36_000_000), 0)))
-    assert "does not pay for the self-test" in str(refusal(poor))
+    answer = str(refusal(poor))
+    assert "does not pay for the self-test" in answer
+    assert "fix the trainable" not in answer
     assert not actors.orders
     with database.read() as db:
         assert {line.trial for line in ledger.lines(db, JOB)} == {"trial_00000"}

@@ -50,7 +50,8 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> ReaderWriterLock:
 
 def waiting(lock: ReaderWriterLock, count: int) -> None:
     """Wait until `count` threads are waiting for the lock."""
-    while len(lock._changed._waiters) < count:  # type: ignore[attr-defined]
+    conditions: tuple[Any, ...] = (lock._may_read, lock._may_commit)
+    while sum(len(condition._waiters) for condition in conditions) < count:
         threading.Event().wait(0.001)
 
 

@@ -47,7 +47,7 @@ LOST_MAX = 5
 LOOK_S = 0.2
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
-NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the self-test; raise that budget"
+NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the self-test, so raise that budget"
 log = logging.getLogger("tuner.driver")
 
 
@@ -105,7 +105,9 @@ class SpotEligibility:
         log.info("restore self-test of %s: %s", trainable, verdict)
         if verdict.passed or (not verdict.lasting and self._on_demand_only(verdict.reason)):
             return None
-        return refusal(verdict.reason)
+        if verdict.lasting:
+            return refusal(verdict.reason)
+        return f"the restore self-test that spot machines require was not passed: {verdict.reason}. Use on_demand, or submit the job again"
 
     def _note(self, result: SelfTestRow) -> None:
         """Store a self-test result, so that later jobs with the same code are not tested again.

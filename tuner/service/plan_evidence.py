@@ -70,8 +70,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     attempts: list[AttemptRow] = []
     used: list[str] = []
     factors = _step_factors(service, spec, rows)
-    for row in rows:
-        comparable, ran = _trials_of(service, row, spec)
+    for row, (comparable, ran) in zip(rows, _trials_of(service, rows, spec), strict=True):
         if comparable:
             factor = factors[row.id].factor if row.id in factors else Fraction(1)
             trials += [_slowed(trial, factor) for trial in comparable]
@@ -117,7 +116,7 @@ def scaling_of(service: Service, spec: JobSpec, machine: str) -> tuple[MeasuredS
         return ()
     groups = []
     for same in by_size.values():
-        trials = [trial for row in same[:USED] for trial in _trials_of(service, row, spec)[0]]
+        trials = [trial for seen_trials, _ in _trials_of(service, same[:USED], spec) for trial in seen_trials]
         names = tuple(row.id for row in same[:USED])
         groups.append(SizedTrials(same[0].spec.resources, tuple(trials), names))
     return measured_sizes(groups, spec.space)
@@ -215,10 +214,8 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     Setups are measured in wall-clock time, which is longer on a busy machine. Therefore the shortest of several setups is used.
     """
     setups, steps = list[int](), list[int]()
-    for row in _alike(service, spec):
-        if not _has_size_of(row, spec):
-            continue
-        seen_trials, ran = _trials_of(service, row, spec)
+    rows = [row for row in _alike(service, spec) if _has_size_of(row, spec)]
+    for seen_trials, ran in _trials_of(service, rows, spec):
         fresh = _on_new_workers(ran)
         setups += [
             ns_of(attempt, "setup") or 0
@@ -279,14 +276,19 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
         return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
 
 
-def _trials_of(service: Service, row: JobRow, like: JobSpec) -> tuple[list[SeenTrial], Sequence[AttemptRow]]:
-    """Return the trials of a job that have a known step time, and the ended attempts of the job.
+def _trials_of(
+    service: Service, rows: Sequence[JobRow], like: JobSpec
+) -> list[tuple[list[SeenTrial], Sequence[AttemptRow]]]:
+    """Return, for each job, its trials that have a known step time, and its ended attempts.
 
     The trials have no curves if the job's objective had another metric or mode than that of `like`.
     """
     with service.database.read() as db:
-        history = service.histories.read(db, row.id, row.project)
-    return _seen(history.trials, history.attempts, row.spec.objective, like=like.objective), history.attempts
+        histories = [service.histories.read(db, row.id, row.project) for row in rows]
+    return [
+        (_seen(history.trials, history.attempts, row.spec.objective, like=like.objective), history.attempts)
+        for row, history in zip(rows, histories, strict=True)
+    ]
 
 
 def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow]:

@@ -71,7 +71,10 @@ class PlanningFacts:
             "checkpoint_seconds": self.save_ns,
         }
         faults = [
-            Fault(f"/planning/{name}", "must be more than 0 and at most a year")
+            Fault(
+                f"/planning/{name}",
+                f"must be {'more than' if name == 'step_seconds' else 'at least'} 0 and at most a year",
+            )
             for name, ns in times.items()
             if ns is not None and not (0 if name != "step_seconds" else 1) <= ns <= MAX_NS
         ]
