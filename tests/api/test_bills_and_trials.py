@@ -17,7 +17,7 @@ from tests.fakes import FakeService
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import ReportRow
 from tuner.domain.time import NS
-from tuner.service import answers
+from tuner.service.bill import bill
 from tuner.store.journal import SqlJournal
 
 KINDS = {"setup", "restore", "train", "checkpoint", "lost", "idle", "export"}
@@ -240,7 +240,7 @@ def test_spot_savings_use_the_on_demand_price_at_admission(service: FakeService,
     fakes.simulate(service, job)
     with service.database.write() as db:
         db.exec_driver_sql(f"UPDATE attempts SET market = 'spot' WHERE job = '{job}'")
-    before = answers.bill(service, job).on_demand
+    before = bill(service, job).on_demand
     assert before is not None
     later = replace(service, settings=replace(service.settings, node_prices={"local": 99.0}))
-    assert answers.bill(later, job).on_demand == before
+    assert bill(later, job).on_demand == before

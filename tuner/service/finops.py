@@ -17,8 +17,8 @@ from tuner.domain.job import FINAL
 from tuner.domain.money import FREE, ZERO, Cost, Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
-from tuner.service import answers
 from tuner.service.advice import AdviceFinding, advice
+from tuner.service.bill import bill
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterCost
 from tuner.service.spend import spend_of
@@ -190,7 +190,7 @@ def _spot_share(rows: Sequence[SpendRow]) -> float | None:
 
 
 def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
-    bills = [answers.bill(service, job) for job in ids]
+    bills = [bill(service, job) for job in ids]
     kinds = (
         (
             "spot",

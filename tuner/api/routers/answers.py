@@ -18,7 +18,8 @@ from tuner.domain.time import rfc3339
 from tuner.schemas import answers as show
 from tuner.schemas.answers import TrialLog
 from tuner.service import answers, listing, packages
-from tuner.service.answers import After, BillView, Sort
+from tuner.service.answers import After, Sort
+from tuner.service.bill import BillView, bill
 from tuner.service.logs import log
 from tuner.service.replay import Difference, replay
 from tuner.service.spend import ReportView, report
@@ -67,7 +68,7 @@ def get_bill(job: str, request: Request, service: Svc) -> Response:
     """Return the cost of the job by cost kind, per trial and in total, and the savings. The answer for a running job may be up to two
     seconds old.
     """
-    return response_cache.answer(request, service, "bill", job, lambda: _bill(answers.bill(service, job)))
+    return response_cache.answer(request, service, "bill", job, lambda: _bill(bill(service, job)))
 
 
 @router.get("/jobs/{job}/report", response_model=show.JobReport)

@@ -1,0 +1,123 @@
+"""Compute the bill of a job: the cost of each trial by cost kind, and what the job would have cost otherwise.
+
+All amounts are sums over the job's ledger entries, except for the two estimates of what it would have cost without early stopping and on
+on-demand machines.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tuner.database.database import Connection
+from tuner.domain.cost import CostKind, total
+from tuner.domain.ids import EXPORT_ID
+from tuner.domain.ledger import Account
+from tuner.domain.money import FREE, ZERO, Cost, Money, Price
+from tuner.ledger import ledger
+from tuner.service.bootstrap import Service
+from tuner.service.node_prices import priced_kind
+from tuner.store import answers, jobs
+from tuner.store.answers import TrialRow
+from tuner.store.jobs import JobRow
+
+
+@dataclass(frozen=True)
+class BillView:
+    """The bill of a job, with what it would have cost without early stopping or without spot."""
+
+    job: JobRow
+    account: Account
+    by_trial: Mapping[str, Mapping[CostKind, Cost]]  #: The cost of each trial and each export, by cost kind.
+    trials: list[TrialRow]
+    #: Estimated cost if every trial with a report had been trained to the job's last step, at the trial's own cost per step.
+    #: None if the job has no last step or no report.
+    full_fidelity: Money | None
+    #: Cost of the same machine time at on-demand prices. None if the on-demand price is not known.
+    on_demand: Money | None
+
+    @property
+    def by_kind(self) -> dict[CostKind, Cost]:
+        sums: dict[CostKind, Cost] = {}
+        for kinds in self.by_trial.values():
+            for kind, cost in kinds.items():
+                sums[kind] = sums.get(kind, FREE) + cost
+        return sums
+
+    @property
+    def exports(self) -> Money:
+        """Return the cost of the exports of the job's models."""
+        costs = (total(kinds).usd for trial, kinds in self.by_trial.items() if EXPORT_ID.fullmatch(trial))
+        return sum(costs, start=ZERO)
+
+    @property
+    def search(self) -> Money:
+        """Return the spend of the job without its exports.
+
+        Compare this amount with `full_fidelity` and `on_demand`, which do not include exports either.
+        """
+        return self.account.posted.usd - self.exports
+
+    @property
+    def completed(self) -> int:
+        return sum(1 for row in self.trials if row.state == "completed")
+
+    @property
+    def preemptions(self) -> int:
+        return sum(row.preemptions for row in self.trials)
+
+
+def bill(service: Service, job: str) -> BillView:
+    """Return the bill of a job. Raise NotFound if the job does not exist."""
+    with service.database.read() as db:
+        row = jobs.get(db, job, service.project)
+        return BillView(
+            row,
+            ledger.account(db, job),
+            answers.bill_by_trial(db, job),
+            answers.all_trials(db, job, row.spec.objective.mode),
+            _full_fidelity(db, row),
+            _on_demand(service, db, row),
+        )
+
+
+def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
+    last = row.spec.fidelity.max
+    reached = list(answers.last_reports(db, row.id))
+    if last is None or not reached:
+        return None
+    return Money(sum(round(r.usd * last / r.step) for r in reached))
+
+
+def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
+    """Return the cost of the job's machine time at on-demand prices, or None if the on-demand price is not known.
+
+    The spend of attempts on spot is multiplied by the ratio of the on-demand price to the paid price. The cost of the
+    restore self-test is excluded, because only spot machines require this test.
+    """
+    spent_by_market = answers.spent_by_market(db, row.id)
+    if not any(market == "spot" for market, _, _ in spent_by_market):
+        return Money(sum(spent.micro_usd for _, _, spent in spent_by_market))
+    price = _price_on_demand(service, row)
+    if price is None:
+        return None
+    micro, demand = 0, price.micro_usd_per_hour
+    for market, paid, spent in spent_by_market:
+        at = paid.micro_usd_per_hour
+        micro += spent.micro_usd * demand // at if market == "spot" and at else spent.micro_usd
+    return Money(micro)
+
+
+def _price_on_demand(service: Service, row: JobRow) -> Price | None:
+    """Return the on-demand price of one trial's share of a machine, or None if it is not known.
+
+    The price is the lowest among the job's on-demand offers. If the job has no such offer, it is the on-demand price of
+    the job's instance type that was recorded at admission, or the current one if none was recorded.
+    """
+    size = row.spec.resources
+    offered = [o.rate(size).price for o in row.offers if o.market == "on_demand"]
+    if offered:
+        return min(offered)
+    recorded = row.offer.on_demand_price
+    if recorded is not None:
+        return replace(row.offer, price=recorded).rate(size).price
+    listed = priced_kind(service.settings, row.offer, "on_demand").price
+    return None if listed is None else replace(row.offer, price=listed).rate(size).price
