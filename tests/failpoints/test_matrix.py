@@ -25,7 +25,7 @@ DIFFERENT = (
     "controller.relaunch",  # a leader's write: a shared lock on its term, and a timeout
     "driver.turn",  # row locks on the launch, the account and the budgets above it; holds and ledger entries
     "gate.settle",  # the same, outside of a driver's turn
-    "restore.books",  # tables that pg_restore has filled
+    "restore.accounts",  # tables that pg_restore has filled
 )
 
 

@@ -43,7 +43,7 @@ FAILPOINTS: Mapping[str, str] = {
     "controller.give_up": "fail a job whose drivers died repeatedly",
     "controller.export_submitted": "record that the process of an export was submitted to Ray",
     "controller.export_lost": "post or release the hold of an export whose process died, and fail the export",
-    "reconciler.go_on": "resume a job that was paused by a shared budget, which has room again",
+    "reconciler.continue_job": "resume a job that was paused by a shared budget, which has room again",
     "reconciler.alerts": "queue webhook messages",
     "reconciler.meter": "record the time that machines were up",
     "lifecycle.order": "order the removal of files that a job no longer keeps",
@@ -67,7 +67,7 @@ FAILPOINTS: Mapping[str, str] = {
     "export.beat": "record a heartbeat of an export's process",
     "export.hold": "hold money for an export, and record its machine",
     "export.end": "post the cost of an export, and record its result",
-    "restore.books": "correct the accounts of a restored backup",
+    "restore.accounts": "correct the accounts of a restored backup",
     "restore.checkpoints": "delete the records of checkpoints that the storage does not have",
 }
 """Each failpoint's name, and what its transaction does."""

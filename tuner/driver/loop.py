@@ -160,7 +160,7 @@ class Loop:
         if lease.waits or machine:
             with self._turn() as turn:
                 lease.assigned_at = turn.at if lease.waits else lease.assigned_at
-                verdict = self._machine_check.settle(turn.tx, self.hold_service, lease, machine, turn.at)
+                verdict = self._machine_check.check(turn.tx, self.hold_service, lease, machine, turn.at)
                 turn.tx.put_attempt(lease.row)
                 if verdict == "refused":
                     request = self._lease_request(turn, 0)
@@ -296,7 +296,7 @@ class Loop:
                 return self._begin(turn, command)
             case do.Continue(trial, target_step):
                 self.leases[trial].target_step = target_step
-                turn.go.add(trial)
+                turn.continued.add(trial)
             case do.Pause(trial):
                 turn.commands.append(lambda: self._world.pause(trial))
             case do.Finish(trial):
@@ -436,6 +436,8 @@ class Loop:
     def _keep_going(self, turn: LoopTurn, lease: AttemptLease, progress: WorkerMessage) -> None:
         """Renew the attempt's lease if half of it is used, or if the worker waits although the trial may train further.
 
+        The renewal posts what the attempt has used so far, and places a new hold for the rest.
+
         The lease is also renewed while the trial is about to pause or finish, because its worker may still be saving. A
         trial that hangs is stopped instead.
         """
@@ -455,7 +457,7 @@ class Loop:
         waits = (
             status == "running"
             and progress.state == "waiting"
-            and (trial in turn.go or lease.may_train_further)
+            and (trial in turn.continued or lease.may_train_further)
         )
         used = lease.meter.total_ns - lease.settled.total_ns
         low = used * 2 > lease.lease_ns - lease.settled.total_ns

@@ -20,7 +20,7 @@ from tuner.driver.ports import JournalTx
 Find = Callable[[WorkerMachine], Offer | None]
 """Return the priced offer that matches a machine, or None if the machine's price is not known.
 
-It must return within milliseconds and must not raise.
+It must return within milliseconds and must not raise. In a real driver it is `tuner.service.node_prices.finder`.
 """
 
 Verdict = Literal["stays", "refused", "wrong_machine"]
@@ -46,7 +46,7 @@ class MachineCheck:
         place = Place(offer, offer.rate(self.wanted))
         return place if place.rate == lease.rate else None
 
-    def settle(
+    def check(
         self,
         tx: JournalTx,
         hold_service: HoldService,

@@ -200,7 +200,7 @@ class LoopTurn:
     at: Instant
     commands: list[Callable[[], None]] = field(default_factory=list)
     #: The trials that were allowed to continue in this turn. Their workers must be notified, even if their leases are not renewed.
-    go: set[str] = field(default_factory=set)
+    continued: set[str] = field(default_factory=set)
     #: The suggestion to request after the commit, because a slow sampler would hold the transaction open. None if there is none.
     suggest: Suggest | None = None
 

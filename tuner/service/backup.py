@@ -260,7 +260,7 @@ def _put(
 
 def _correct(database: Database, about: About, replaced: Mapping[str, Account], now: Instant) -> RestoredRows:
     database.migrate()
-    with database.write("restore.books") as db:
+    with database.write("restore.accounts") as db:
         return restore_corrections.close(db, taken_at=about.taken_at, at=now, role=ROLE, replaced=replaced)
 
 

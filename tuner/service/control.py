@@ -80,7 +80,7 @@ def resume(service: Service, job: str) -> JobView:
             _refuse_if_taught(db, service, row)
             size = row.spec.resources
             refuse_without_room(db, service, row.tags, row.offer.rate(size))
-            go_on(db, row, service.now())
+            continue_job(db, row, service.now())
         elif row.control_request == "pause":
             jobs.set_control_request(db, job, "resume")
         _note(db, service, "job.resume", row)
@@ -377,7 +377,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         jobs.set_budget(db, row.id, budget)
 
 
-def go_on(db: Connection, row: JobRow, now: Instant) -> None:
+def continue_job(db: Connection, row: JobRow, now: Instant) -> None:
     """Have the controller launch a driver that resumes the job, now or when the job's time window opens.
 
     Do nothing if the job already waits for the launch of a driver. A paused job stays paused until its window opens.

@@ -19,7 +19,7 @@ from tuner.ledger.shared_budgets import BudgetPeriod, Kept
 from tuner.service.audit import Audit
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterMeter
-from tuner.service.control import go_on
+from tuner.service.control import continue_job
 from tuner.service.leading import Term
 from tuner.service.periodic import PeriodicService
 from tuner.service.shared_budgets import without_room
@@ -81,7 +81,7 @@ class Reconciler(PeriodicService):
         with service.database.read() as db:
             over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
         for wait in over:
-            with service.leading.write(term, "reconciler.go_on") as db:
+            with service.leading.write(term, "reconciler.continue_job") as db:
                 row = jobs.get(db, wait.job)
                 if row.state != "paused" or not _rests(db, wait.job) or exports.live_of(db, wait.job):
                     continue
@@ -92,7 +92,7 @@ class Reconciler(PeriodicService):
                 if (still := without_room(db, service, row.tags, rate)) is not None:
                     budget_waits.note(db, service.project, wait.job, still[0].name, now)
                     continue
-                go_on(db, row, now)
+                continue_job(db, row, now)
                 log.info("%s is being resumed: the shared budget %r has room again", wait.job, wait.name)
 
     def _record_alerts(self, service: Service, term: Term) -> None:

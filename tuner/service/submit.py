@@ -51,7 +51,7 @@ def submit(
     priority: int = 0,
     idempotency_key: str | None = None,
 ) -> tuple[JobView, bool]:
-    """Create a job from a request.
+    """Create a job from a request, and record that a driver is wanted for it. The controller of the leading service launches the driver.
 
     Args:
         service: The service, in the project of the request.
