@@ -5,9 +5,10 @@ checkpoints and restores.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
 from tuner.service.views import JobView, view_of
 from tuner.store import jobs
-from tuner.store.earlier_jobs import TrialPace
+from tuner.store.earlier_jobs import HISTORIES_KEPT, History, TrialPace
 from tuner.store.jobs import JobRow
 from tuner.worker.environment import code_of
 
@@ -271,14 +272,14 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
         return None
     key = pilot_key(spec, code)
     with service.database.read() as db:
-        rows = jobs.page(db, service.project, state=None, tag=(TAG, key), before=None, limit=PILOTS_LOOKED_AT)
+        rows = jobs.with_tag(db, service.project, TAG, key, PILOTS_LOOKED_AT)
         views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
         return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
 
 
 def _trials_of(
     service: Service, rows: Sequence[JobRow], like: JobSpec
-) -> list[tuple[list[SeenTrial], Sequence[AttemptRow]]]:
+) -> list[tuple[Sequence[SeenTrial], Sequence[AttemptRow]]]:
     """Return, for each job, its trials that have a known step time, and its ended attempts.
 
     The trials have no curves if the job's objective had another metric or mode than that of `like`.
@@ -286,7 +287,7 @@ def _trials_of(
     with service.database.read() as db:
         histories = [service.histories.read(db, row.id, row.project) for row in rows]
     return [
-        (_seen(history.trials, history.attempts, row.spec.objective, like=like.objective), history.attempts)
+        (_seen(history, row.spec.objective, like.objective), history.attempts)
         for row, history in zip(rows, histories, strict=True)
     ]
 
@@ -311,17 +312,16 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
     return rows
 
 
-def _seen(
-    paced: Iterable[TrialPace], attempts: Sequence[AttemptRow], objective: Objective, *, like: Objective
-) -> list[SeenTrial]:
+@lru_cache(maxsize=HISTORIES_KEPT)  # a kept history is requested again by each submission of its trainable
+def _seen(history: History, objective: Objective, like: Objective) -> tuple[SeenTrial, ...]:
     """Return the trials that have a known step time.
 
     Their curves are empty if the earlier job's objective had another metric or mode than `like`.
     """
-    first = {row.trial: row for row in attempts if row.attempt == 1}
+    first = {row.trial: row for row in history.attempts if row.attempt == 1}
     same_objective = (objective.metric, objective.mode) == (like.metric, like.mode)
     trials = []
-    for trial in paced:
+    for trial in history.trials:
         setup_ns = _setup_ns(trial, first.get(trial.trial))
         step_ns = _step_ns(trial, setup_ns)
         if step_ns is None:
@@ -331,7 +331,7 @@ def _seen(
         early_ns, later_ns = _parts(trial, setup_ns)
         last, ended = trial.points[-1][0], trial.state == "completed"
         trials.append(SeenTrial(trial.config, step_ns, curve, last, ended, early_ns, later_ns))
-    return trials
+    return tuple(trials)
 
 
 def _step_ns(trial: TrialPace, setup_ns: int | None) -> int | None:

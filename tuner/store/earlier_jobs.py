@@ -78,7 +78,7 @@ def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
     return [attempt_row(dict(row._mapping)) for row in rows][::-1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # equal only to itself, so that caches can use it as a key
 class History:
     """The trials of a job with their thinned learning curves, and the job's ended attempts, both oldest first."""
 

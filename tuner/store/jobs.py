@@ -253,6 +253,19 @@ def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
     return [_job(row, {}) for row in rows]
 
 
+def with_tag(db: Connection, project: str, key: str, value: str, limit: int) -> list[JobRow]:
+    """Return the newest jobs of the project that have a tag which few jobs have, newest first.
+
+    `page` searches the list of all jobs for the tag, which is faster for a tag that many jobs have.
+    """
+    t = job_tags.c
+    tagged = select(t.job).where(t.project == project, t.key == key, t.value == value)
+    query = select(jobs).where(jobs.c.id.in_(tagged)).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
+    rows = db.execute(query.limit(limit)).all()
+    tags = _tags(db, [row.id for row in rows])
+    return [_job(row, tags.get(row.id, {})) for row in rows]
+
+
 def started_of_trainable(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
     """Return the newest jobs of the project that tune this trainable and have started, newest first."""
     j = jobs.c
