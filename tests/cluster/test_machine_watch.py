@@ -16,8 +16,8 @@ from tests.cluster.metadata_server import MetadataServer
 from tests.cluster.waiting import until
 from tests.cluster.watchers import OPERATORS, looks_again, sources
 from tuner.cluster.drain import RayNode
-from tuner.cluster.notice_delivery import MachineWatch
 from tuner.cluster.notices.notice import Notice
+from tuner.cluster.preemption_notices import MachineWatch
 from tuner.domain.errors import Conflict, NotFound, Unavailable
 
 ACTION = "aws/instance-action"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cluster import ALIVE
-from tuner.cluster import drain, preemption
+from tuner.cluster import drain, simulated_preemption
 from tuner.cluster.head import Head, LocalHead
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.errors import Conflict
@@ -32,7 +32,7 @@ def test_notice_is_withdrawn_if_ray_refuses_to_drain(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "environ", {**os.environ})
     monkeypatch.setattr(LocalHead, "running", lambda _: Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1"))
     with pytest.raises(Conflict, match="not now"):
-        preemption.announce(LocalHead(tmp_path), ALIVE, 3600 * NS)
+        simulated_preemption.announce(LocalHead(tmp_path), ALIVE, 3600 * NS)
     assert (
         drain.RayNode("", is_head=False, session_dir=tmp_path).boards.earliest_notice(ALIVE.node_id) is None
     )

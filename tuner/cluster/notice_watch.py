@@ -96,7 +96,7 @@ def sources_of(args: argparse.Namespace, detect_s: float = USUAL.detect_s) -> So
 def _watch(args: argparse.Namespace, sources: Sources) -> None:
     # This is imported only when needed: it takes a second and 80 MB, which a machine without a cloud need not spend.
     from tuner.cluster.drain import Gcs
-    from tuner.cluster.notice_delivery import MachineWatch
+    from tuner.cluster.preemption_notices import MachineWatch
 
     gcs = Gcs(args.address)
     facts = facts_of_this_machine(sources)

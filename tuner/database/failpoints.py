@@ -107,7 +107,10 @@ class Failpoint:
         return cls(name, side, int(number or 1))
 
     def reached(self, name: str, side: str) -> None:
-        """Record that the process reached a point. If it is the chosen point for the chosen time, exit without flushing or cleaning up."""
+        """Record that the process reached the point `name`, on the side "before" or "after" of it.
+
+        If this is the chosen visit of the chosen point, end the process at once, without any cleanup.
+        """
         if (name, side) != self._where:
             return
         with self._lock:

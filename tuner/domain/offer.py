@@ -64,7 +64,7 @@ class WorkerMachine:
     def fits(self, wanted: Resources) -> int:
         """Return how many trials of this size the machine has room for at once.
 
-        If trials run on several nodes, return for how many trials at once the machine can be one of the nodes.
+        If each trial runs on several nodes, this is the number of trials that can have one of their nodes on the machine.
         """
         by_cpu = int(self.cpus / wanted.cpus + 1e-9)
         return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu

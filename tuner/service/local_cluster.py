@@ -11,7 +11,7 @@ from decimal import Decimal
 
 import psutil
 
-from tuner.cluster import preemption
+from tuner.cluster import simulated_preemption
 from tuner.cluster.cluster_file import ClusterFile
 from tuner.cluster.cluster_file import KeptNode as KeptNode
 from tuner.cluster.dashboard import Dashboard, cluster_token, dashboard_url
@@ -133,13 +133,13 @@ def _kill(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str],
         RayUnavailable: The node could not be notified.
     """
     node = _kept(settings, name)
-    deadline = preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
+    deadline = simulated_preemption.announce(LocalHead(settings.home), node, notice_ns) if notice_ns else None
     try:
         if deadline is not None:
             say(f"{node.name} was notified that it will be taken away in {notice_ns / NS:g} s")
-            preemption.wait_until(node, deadline)
+            simulated_preemption.wait_until(node, deadline)
     finally:
-        killed = preemption.kill(node)
+        killed = simulated_preemption.kill(node)
     say(f"{node.name} is gone ({killed} processes killed)" if killed else f"{node.name} had already ended")
 
 
@@ -176,7 +176,7 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
 
     if not notice_ns:
         raise Conflict(
-            "this command cannot remove the machine: use --notice to give the time until you take it away"
+            "this command only announces that you will remove the machine: give the time until then with --notice"
         )
     deadline = system_now() + notice_ns
     with contextlib.closing(Dashboard(dashboard_url(settings.ray_address), cluster_token())) as dashboard:

@@ -126,9 +126,10 @@ def _finite(name: str, array: Floats) -> Floats:
 
 
 def _decoded(arrays: Arrays, name: str) -> Floats:
-    """Return the array `name`, decoded with its `_aff` array if the file has one.
+    """Return the array `name` in the units of the table.
 
-    The metric is decoded linearly. The time is decoded as the exponential of the linear value.
+    The file may store it as integers, with a slope and an intercept in an array that has the same name with the suffix `_aff`. The integers
+    times the slope, plus the intercept, are the values. The logarithm of the time is stored in this way.
     """
     coded = _numbers(arrays, name)
     if f"{name}_aff" not in arrays:

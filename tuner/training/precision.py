@@ -19,7 +19,7 @@ def autocast(precision: str, device: str | None = None) -> AbstractContextManage
 
     Args:
         precision: fp32, bf16 or fp16.
-        device: cpu or cuda. None means the CPU, and CUDA if it is used.
+        device: cpu or cuda, for operations on this device alone. None means operations on the CPU, and also on GPUs if the process uses them.
 
     Raises:
         ValueError: The precision is unknown.

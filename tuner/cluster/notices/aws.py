@@ -53,7 +53,9 @@ def read_token(answer: MetadataAnswer) -> tuple[str, int]:
     if not _TOKEN.fullmatch(token):
         raise MalformedNotice("the metadata service did not answer with a session token")
     if not (ttl.isascii() and ttl.isdecimal() and len(ttl) <= len(str(TTL_MAX_S))):
-        raise MalformedNotice(f"{shown(ttl)} is not the lifetime of a token")
+        raise MalformedNotice(
+            f"the metadata service gave {shown(ttl)} as the lifetime of its token, which is not a number of seconds"
+        )
     return token, int(ttl)
 
 
