@@ -58,6 +58,7 @@ class Problem:
     steps: int
     workers: int
     seed: int
+    money: float = float("inf")  #: The budget in mean steps.
 
 
 @dataclass

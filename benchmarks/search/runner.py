@@ -58,7 +58,9 @@ def compete(table: Table, task: Task) -> Result:
     began = time.perf_counter()
     create = METHODS[task.method].make
     assert create is not None, f"{task.method} runs in its own simulator"
-    policy = create(Problem(table.dims, table.steps, task.workers, task.seed))
+    policy = create(
+        Problem(table.dims, table.steps, task.workers, task.seed, money=task.budget * table.steps)
+    )
     run = Arena(table, policy, budget=task.budget, workers=task.workers, startup=task.startup).run()
     idle = run.idle_s / (run.idle_s + run.busy_s)
     seconds = time.perf_counter() - began

@@ -15,7 +15,7 @@ from benchmarks.search.arena import Arena, Decision, Problem, Resume, Start, spe
 from benchmarks.search.methods import METHODS
 from benchmarks.search.methods.halving import rungs
 from benchmarks.search.methods.ray import METRIC, STEP, Trial
-from benchmarks.search.methods.simple import MedianStopping
+from benchmarks.search.methods.simple import FixedEpochs, MedianStopping
 from benchmarks.search.plot import plot
 from benchmarks.search.report import report
 from benchmarks.search.runner import Result, Task, compete, read, run_all
@@ -126,6 +126,29 @@ def test_method_improves_on_its_start_and_is_repeatable(name: str) -> None:
     assert replace(first, seconds=0) == replace(second, seconds=0)
     assert first.curve[-1][1] < first.curve[0][1]
     assert first.trials >= 8
+
+
+def test_fixed_epochs_train_only_the_best_after_the_first_steps_in_full() -> None:
+    table = made()
+    policy = FixedEpochs(
+        Problem(table.dims, table.steps, workers=2, seed=0, money=12.0 * table.steps), first=2
+    )
+    first: dict[int, float] = {}
+    reached: dict[int, int] = {}
+    arena_report = policy.report
+
+    def report(trial: int, step: int, value: float) -> Decision:
+        reached[trial] = step
+        if step == 2:
+            first[trial] = value
+        return arena_report(trial, step, value)
+
+    policy.report = report  # type: ignore[method-assign]
+    Arena(table, policy, budget=12, workers=2).run()
+    in_full = {trial for trial, step in reached.items() if step == table.steps}
+    assert in_full == set(sorted(first, key=lambda trial: -first[trial])[: FixedEpochs.TOP])
+    assert {step for trial, step in reached.items() if trial not in in_full} == {2}
+    assert len(reached) > 3 * FixedEpochs.TOP
 
 
 def test_median_stopping_decides_like_ray_tune() -> None:

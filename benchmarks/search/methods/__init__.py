@@ -38,6 +38,12 @@ def _median(problem: Problem) -> Policy:
     return MedianStopping(problem)
 
 
+def _fixed_epochs(problem: Problem, *, first: int) -> Policy:
+    from benchmarks.search.methods.simple import FixedEpochs
+
+    return FixedEpochs(problem, first)
+
+
 def _tpe(problem: Problem, *, pruner: str | None = None) -> Policy:
     from benchmarks.search.methods import optuna
 
@@ -89,6 +95,8 @@ METHODS: dict[str, Method] = {
     "grid": Method("grid, full fidelity", _grid),
     "tpe": Method("Optuna TPE, full fidelity", _tpe),
     "median": Method("median stopping", _median),
+    "one_epoch": Method("i-Epoch with 1 step, random", partial(_fixed_epochs, first=1)),
+    "four_epochs": Method("i-Epoch with 4 steps, random", partial(_fixed_epochs, first=4)),
     "hyperband_ray": Method("Ray Tune HyperBand, random", _ray_hyperband),
     "hyperband": Method("Hyperband (reference), random", partial(_hyperband, kde=False)),
     "asha_stopping": Method("Ray Tune ASHA (stopping), random", partial(_ray_asha, search="random")),

@@ -1,4 +1,4 @@
-"""Random and grid search with all trials trained in full, and the median stopping rule."""
+"""Random and grid search with all trials trained in full, the median stopping rule, and i-Epoch."""
 
 from itertools import product
 
@@ -67,3 +67,42 @@ class MedianStopping(Random):
         if len(others) < self.OTHERS_MIN or self.best[trial] >= np.median(others):
             return Decision.CONTINUE
         return Decision.STOP
+
+
+class FixedEpochs(Random):
+    """i-Epoch: train random configurations for a fixed number of steps each, and at the end train the best of them in full.
+
+    Egele et al., "The Unreasonable Effectiveness Of Early Discarding After One Epoch In Neural Network Hyperparameter Optimization"
+    (arXiv 2404.04111), with the best `TOP` as in "Is One Epoch All You Need For Multi-Fidelity Hyperparameter Optimization?" (arXiv
+    2307.15422). The last part of the money is kept for them. It pays all workers while some of them train the best, because the arena counts
+    idle workers too.
+    """
+
+    TOP = 3
+
+    def __init__(self, problem: Problem, first: int = 1) -> None:
+        super().__init__(problem)
+        self.first = min(first, problem.steps)
+        rounds = -(-self.TOP // problem.workers)
+        kept = rounds * problem.workers * (problem.steps - self.first + 1)
+        self.left = problem.money - kept  # the mean steps that may still be spent on new trials
+        self.paused: dict[int, float] = {}  # the value of each trial after its first steps
+        self.chosen: set[int] = set()
+
+    def next(self, may_start: bool) -> Start | Resume | None:
+        cost = 1 + self.first  # a start costs a mean step
+        if may_start and self.left >= cost:
+            self.left -= cost
+            return super().next(may_start)
+        if len(self.chosen) == self.TOP or not self.paused:
+            return None
+        best = max(self.paused, key=lambda trial: self.paused[trial])
+        del self.paused[best]
+        self.chosen.add(best)
+        return Resume(best)
+
+    def report(self, trial: int, step: int, value: float) -> Decision:
+        if trial in self.chosen or step < self.first:
+            return Decision.CONTINUE
+        self.paused[trial] = value
+        return Decision.PAUSE
