@@ -167,6 +167,12 @@ def test_self_test_is_not_run_if_budget_cannot_pay_for_it(database: Database) ->
         assert {line.trial for line in ledger.lines(db, JOB)} == {"trial_00000"}
 
 
+def test_error_in_the_first_step_of_the_self_test_is_to_be_corrected(database: Database) -> None:
+    failed = Verdict(False, "the first step failed: ImportError", lasting=False)
+    answer = str(refusal(gate(database, FakeActors([SPOT], [failed]), offers=(SPOT,))))
+    assert "the first step failed: ImportError. Correct the cause" in answer
+
+
 def test_inconclusive_self_test_restricts_job_to_on_demand_permanently(
     database: Database,
 ) -> None:

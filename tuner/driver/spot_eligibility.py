@@ -107,7 +107,8 @@ class SpotEligibility:
             return None
         if verdict.lasting:
             return refusal(verdict.reason)
-        return f"the restore self-test that spot machines require was not passed: {verdict.reason}. Use on_demand, or submit the job again"
+        fix = "Correct the cause and submit the job again; on_demand needs no self-test"
+        return f"the restore self-test that spot machines require was not passed: {verdict.reason}. {fix}"
 
     def _note(self, result: SelfTestRow) -> None:
         """Store a self-test result, so that later jobs with the same code are not tested again.
@@ -141,7 +142,7 @@ class SpotEligibility:
             with self.database.write("gate.on_demand") as db:
                 launches.check(db, self.row.id, self.epoch)
                 jobs.set_offers(db, self.row.id, rest)
-                detail = f"the job uses only on-demand machines, because its trainable did not pass the restore self-test: {why}"
+                detail = f"the job uses only on-demand machines, because the restore self-test was not passed: {why}"
                 jobs.move(db, self.row.id, "running", None, at=_now(), detail=detail)
             log.warning("%s: %s", self.row.id, detail)
         return bool(rest)

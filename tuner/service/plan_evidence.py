@@ -285,7 +285,8 @@ def _trials_of(
     The trials have no curves if the job's objective had another metric or mode than that of `like`.
     """
     with service.database.read() as db:
-        histories = [service.histories.read(db, row.id, row.project) for row in rows]
+        known = [service.histories.kept(db, row.id, row.project) for row in rows]
+    histories = [kept or _history(service, row) for row, kept in zip(rows, known, strict=True)]
     return [
         (_seen(history, row.spec.objective, like.objective), history.attempts)
         for row, history in zip(rows, histories, strict=True)
@@ -310,6 +311,12 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
     if of_jobs(service, spec, rows) is None:
         raise Invalid(Fault(POINTER, "no trial of these jobs has reported a step yet"))
     return rows
+
+
+def _history(service: Service, row: JobRow) -> History:
+    """Read the history of a job in a transaction of its own, because no process can commit to a SQLite file meanwhile."""
+    with service.database.read() as db:
+        return service.histories.read(db, row.id, row.project)
 
 
 @lru_cache(maxsize=HISTORIES_KEPT)  # a kept history is requested again by each submission of its trainable

@@ -252,9 +252,13 @@ def between(since: str | None, until: str | None, timezone: str) -> tuple[Instan
     moments: list[Instant | None] = []
     for name, text in (("since", since), ("until", until)):
         try:
-            moments.append(None if text is None else calendar.moment_of(text, where))
+            moment = None if text is None else calendar.moment_of(text, where)
         except ValueError as error:
             faults.append(Fault(name, str(error)))
+            continue
+        if moment is not None and abs(moment) >= 2**63:  # databases cannot compare with larger numbers
+            faults.append(Fault(name, "must be between the years 1678 and 2261"))
+        moments.append(moment)
     if faults:
         raise Invalid(*faults)
     first, last = moments

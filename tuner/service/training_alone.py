@@ -137,7 +137,9 @@ def _loaded(entry: str) -> Callable[..., Any]:
         raise Invalid.at("trainable", f"{entry!r} is not a trainable: write it as module:function")
     try:
         return child.load(entry)
-    except (ImportError, AttributeError, child.NotTrainable) as error:
+    except child.NotTrainable as error:
+        raise Invalid.at("trainable", str(error)) from error
+    except (ImportError, AttributeError) as error:
         raise Invalid.at(
             "trainable", f"{error}; train in the directory that contains {module}, or set PYTHONPATH to it"
         ) from error

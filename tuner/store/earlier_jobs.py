@@ -20,7 +20,7 @@ from tuner.store.curves import Version
 TRIALS_PAGE = 100
 TRIALS_MAX = 300
 ATTEMPTS_MAX = 500
-HISTORIES_KEPT = 20  # number of jobs whose histories stay in memory; one takes at most about 3 MB
+HISTORIES_KEPT = 20  # number of jobs whose histories stay in memory; each takes at most about 3 MB
 # The steps that a thinned curve keeps, about 15 % apart. The first and last step of each trial are kept too.
 THINNED_STEPS = tuple(sorted({round(1.15**n) for n in range(116)}))
 
@@ -96,8 +96,8 @@ class Histories:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[Version, History]] = OrderedDict()
 
-    def read(self, db: Connection, job: str, project: str) -> History:
-        """Return the history of a job. A kept history is returned only if the job's data has not changed since it was read.
+    def kept(self, db: Connection, job: str, project: str) -> History | None:
+        """Return the history of a job if it is kept and the job's data has not changed since it was read. This takes one short query.
 
         Raises:
             NotFound: The project has no such job.
@@ -105,9 +105,20 @@ class Histories:
         version = curves.version(db, job, project)
         with self._lock:
             kept = self._kept.get(job)
-            if kept is not None and kept[0] == version:
-                self._kept.move_to_end(job)
-                return kept[1]
+            if kept is None or kept[0] != version:
+                return None
+            self._kept.move_to_end(job)
+            return kept[1]
+
+    def read(self, db: Connection, job: str, project: str) -> History:
+        """Return the history of a job: the kept one if the job's data has not changed, otherwise a new one, which is then kept.
+
+        Raises:
+            NotFound: The project has no such job.
+        """
+        version = curves.version(db, job, project)
+        if (kept := self.kept(db, job, project)) is not None:
+            return kept
         history = History(tuple(paced(db, job)), tuple(attempts_of(db, job)))
         with self._lock:
             self._kept[job] = version, history

@@ -137,9 +137,10 @@ def rows(
         storage_region: The region of the checkpoint storage. If empty, it is not known which checkpoints were moved between regions.
         data_region: The region of the buckets with datasets. If empty, it is not known which datasets were moved between regions.
     """
-    first, *later = offsets(span.since, span.until, zone(span.timezone))
-    # The queries do not depend on when the first offset began. They depend on offsets only if they group by day.
-    shifts = ((0, first[1]), *later) if "day" in keys else ()
+    shifts: Shifts = ()
+    if "day" in keys:
+        first, *later = offsets(span.since, span.until, zone(span.timezone))
+        shifts = ((0, first[1]), *later)  # when the first offset began makes no difference
     queries = _queries(tuple(keys), shifts, storage_region, data_region)
     values = {"project": project, "since": span.since, "until": span.until}
     groups: dict[tuple[str | None, ...], SpendRow] = {}
