@@ -144,7 +144,9 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     if type(target).__module__.startswith("ray.train."):
         raise NotTrainable(RAY_TRAINER.format(entry=entry, kind=type(target).__name__))
     if not callable(target):
-        raise NotTrainable(f"{entry} is a {type(target).__name__}; name a function or a class")
+        raise NotTrainable(
+            f"{entry} is not a function or a class, but a value of the type {type(target).__name__}; name a function or a class"
+        )
     origin = str(target.__module__) if inspect.isroutine(target) or inspect.isclass(target) else module
     package = origin.partition(".")[0]
     if package in sys.stdlib_module_names and package != module.partition(".")[0]:
