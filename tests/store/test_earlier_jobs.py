@@ -5,11 +5,16 @@ import pytest
 from tests import fakes
 from tests.copies import copy_job
 from tests.fakes import FakeService
+from tuner.database.database import Connection
 from tuner.domain.errors import NotFound
 from tuner.store import earlier_jobs
 from tuner.store.earlier_jobs import HISTORIES_KEPT, Histories
 
 service, client = fakes.fixtures("function")
+
+
+def read_or_kept(histories: Histories, db: Connection, job: str) -> earlier_jobs.History:
+    return histories.kept(db, job, "default") or histories.read(db, job, "default")
 
 
 def test_kept_history_is_returned_until_the_job_changes(
@@ -21,7 +26,7 @@ def test_kept_history_is_returned_until_the_job_changes(
 
     def read() -> earlier_jobs.History:
         with service.database.read() as db:
-            return histories.read(db, job, service.project)
+            return read_or_kept(histories, db, job)
 
     first = read()
     assert first.trials
@@ -45,10 +50,10 @@ def test_only_the_histories_that_were_read_last_are_kept(
     copy_job(service.database, job, HISTORIES_KEPT, name="copy")
     histories = Histories()
     with service.database.read() as db:
-        first = histories.read(db, job, service.project)
-        copies = [histories.read(db, f"job_copy{n}", service.project) for n in range(1, HISTORIES_KEPT)]
-        assert histories.read(db, job, service.project) is first
-        histories.read(db, f"job_copy{HISTORIES_KEPT}", service.project)
-        assert histories.read(db, job, service.project) is first
-        assert histories.read(db, "job_copy1", service.project) is not copies[0]
-        assert histories.read(db, "job_copy3", service.project) is copies[2]
+        first = read_or_kept(histories, db, job)
+        copies = [read_or_kept(histories, db, f"job_copy{n}") for n in range(1, HISTORIES_KEPT)]
+        assert read_or_kept(histories, db, job) is first
+        read_or_kept(histories, db, f"job_copy{HISTORIES_KEPT}")
+        assert read_or_kept(histories, db, job) is first
+        assert read_or_kept(histories, db, "job_copy1") is not copies[0]
+        assert read_or_kept(histories, db, "job_copy3") is copies[2]

@@ -87,7 +87,7 @@ class History:
 
 
 class Histories:
-    """Reads the histories of earlier jobs, and keeps those of the `HISTORIES_KEPT` jobs that were requested last. Thread-safe.
+    """The histories of earlier jobs that were requested last, at most `HISTORIES_KEPT`. Thread-safe.
 
     Each submission of a trainable with a small budget reads the same few jobs. Reading them takes most of the time of such a submission.
     """
@@ -111,14 +111,12 @@ class Histories:
             return kept[1]
 
     def read(self, db: Connection, job: str, project: str) -> History:
-        """Return the history of a job: the kept one if the job's data has not changed, otherwise a new one, which is then kept.
+        """Read the history of a job, and keep it. This can take a tenth of a second.
 
         Raises:
             NotFound: The project has no such job.
         """
         version = curves.version(db, job, project)
-        if (kept := self.kept(db, job, project)) is not None:
-            return kept
         history = History(tuple(paced(db, job)), tuple(attempts_of(db, job)))
         with self._lock:
             self._kept[job] = version, history

@@ -4,7 +4,7 @@ Requests about single trials are numbered within their job. The job's driver rec
 that it knows after a restart which requests it has handled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -242,8 +242,7 @@ def page(
     if before is not None:
         query = query.where(tuple_(j.created_at, j.id) < before)
     rows = db.execute(query.order_by(j.created_at.desc(), j.id.desc()).limit(limit)).all()
-    tags = _tags(db, [row.id for row in rows])
-    return [_job(row, tags.get(row.id, {})) for row in rows]
+    return _with_tags(db, rows)
 
 
 def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
@@ -262,8 +261,7 @@ def with_tag(db: Connection, project: str, key: str, value: str, limit: int) -> 
     tagged = select(t.job).where(t.project == project, t.key == key, t.value == value)
     query = select(jobs).where(jobs.c.id.in_(tagged)).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
     rows = db.execute(query.limit(limit)).all()
-    tags = _tags(db, [row.id for row in rows])
-    return [_job(row, tags.get(row.id, {})) for row in rows]
+    return _with_tags(db, rows)
 
 
 def started_of_trainable(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
@@ -273,8 +271,7 @@ def started_of_trainable(db: Connection, project: str, trainable: str, limit: in
     rows = db.execute(
         select(jobs).where(started).order_by(j.created_at.desc(), j.id.desc()).limit(limit)
     ).all()
-    tags = _tags(db, [row.id for row in rows])
-    return [_job(row, tags.get(row.id, {})) for row in rows]
+    return _with_tags(db, rows)
 
 
 def trainables(db: Connection, project: str) -> list[str]:
@@ -470,6 +467,11 @@ def _tags(db: Connection, ids: list[str]) -> dict[str, dict[str, str]]:
     for job, key, value, _project in db.execute(_TAGS, {"jobs": ids}).all():
         tags.setdefault(job, {})[key] = value
     return tags
+
+
+def _with_tags(db: Connection, rows: Sequence[Row[Any]]) -> list[JobRow]:
+    tags = _tags(db, [row.id for row in rows])
+    return [_job(row, tags.get(row.id, {})) for row in rows]
 
 
 def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
