@@ -112,7 +112,7 @@ class GlobalState:
 
 
 class Driver:
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 1) -> None:
         self.actuator = Actuator(
             lambda begun: {
                 "order": "begin",
@@ -124,7 +124,7 @@ class Driver:
         )
         self.loop, self.tune, self.now = Loop(self.actuator), Tune(), 0.0
         fakes: Any = (self.loop, self.actuator, SimpleNamespace(assign=lambda *_: None))
-        self.pool = WorkerPool(*fakes, clock=lambda: self.now)
+        self.pool = WorkerPool(*fakes, clock=lambda: self.now, slots=slots)
         self.sent: dict[str, list[Any]] = {}  # the messages to each worker
 
     def begin(self, *trials: str, **more: Any) -> None:
@@ -171,7 +171,7 @@ class Driver:
             "checkpoints": [],
             **more,
         }
-        return self.pool.receive(worker, message)
+        return self.pool.receive(worker, [message])
 
     def turn(self) -> Any:
         return self.pool.turn(self.tune)
@@ -277,9 +277,9 @@ def test_worker_that_starts_without_an_attempt_gets_the_next_or_is_stopped(drive
     assert driver.loop.ended == [("a", 1, "stopped")]
     driver.start(worker)
     assert driver.sent[worker.trial_id] == []
-    assert not driver.pool.receive(worker, None)
+    assert not driver.pool.receive(worker, [])
     driver.begin("b")
-    assert driver.pool.receive(worker, None)
+    assert driver.pool.receive(worker, [])
     assert driver.sent[worker.trial_id] == [("begin", "b", 1)]
 
 
@@ -359,7 +359,7 @@ def test_death_of_idle_workers_node_counts_as_preemption_of_next_attempt(
     worker.pickled_error_file = str(tmp_path / "error.pkl")
     Path(worker.pickled_error_file).write_bytes(cloudpickle.dumps(RayActorError("actor")))
     driver.pool.died(driver.tune, worker)
-    assert driver.loop.ended == [("a", 1, {"preempted": True, "node": "gone"})]
+    assert driver.loop.ended == [("a", 1, {"preempted": True, "node": "gone", "sharers": 1})]
     assert not driver.tune._staged_trials
     assert driver.actuator.waiting() == []
 
@@ -377,7 +377,7 @@ def test_early_worker_failure_is_attributed_to_its_actors_node(
     worker.pickled_error_file = str(tmp_path / "error.pkl")
     Path(worker.pickled_error_file).write_bytes(cloudpickle.dumps(RuntimeError("in the worker")))
     driver.pool.died(driver.tune, worker)
-    assert driver.loop.ended == [("a", 1, {"preempted": True, "node": "here"})]
+    assert driver.loop.ended == [("a", 1, {"preempted": True, "node": "here", "sharers": 1})]
 
 
 def test_death_of_a_worker_ends_the_attempt_that_it_runs_now(
@@ -393,7 +393,7 @@ def test_death_of_a_worker_ends_the_attempt_that_it_runs_now(
     driver.send(worker, "a")
     driver.loop.ended.clear()
     driver.pool.died(driver.tune, worker)
-    assert driver.loop.ended == [("b", 1, {"preempted": False, "node": ""})]
+    assert driver.loop.ended == [("b", 1, {"preempted": False, "node": "", "sharers": 1})]
     assert [waiting.trial for waiting in driver.actuator.waiting()] == ["c"]
 
 
@@ -458,7 +458,7 @@ def test_an_overdue_worker_is_killed_once_and_given_up_if_ray_reports_nothing(
     assert driver.loop.ended == []
     listen(driver, worker_pool.GONE_AFTER_S)
     assert len(killed) == 1
-    assert driver.loop.ended == [("a", 1, {"preempted": False, "node": ""})]
+    assert driver.loop.ended == [("a", 1, {"preempted": False, "node": "", "sharers": 1})]
     assert worker not in driver.tune.live
 
 
@@ -469,7 +469,7 @@ def test_killed_worker_that_ends_its_attempt_meanwhile_gets_no_other(
     listen(driver, 6)
     driver.loop.next = [assignment("b")]
     assert driver.send(worker, "a"), "Tune would keep it for reuse if it was stopped"
-    assert driver.pool.receive(worker, None)
+    assert driver.pool.receive(worker, [])
     assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
 
 
@@ -507,3 +507,62 @@ def test_a_worker_whose_message_has_arrived_is_not_killed(
     monkeypatch.setattr(worker_pool.ray, "wait", lambda futures, **_: (futures, []))
     listen(driver, 20)
     assert killed == []
+
+
+def test_worker_with_two_slots_runs_two_attempts_at_once() -> None:
+    driver = Driver(slots=2)
+    driver.begin("a", "b", "c")
+    first, second = driver.tune_asks(), driver.tune_asks()
+    assert driver.tune_asks() is None, "four slots are enough for three attempts"
+    driver.start(first)
+    assert driver.sent[first.trial_id] == [("begin", "a", 1), ("begin", "b", 1)]
+    assert driver.send(first, "a", state="running"), "no slot is free"
+    assert driver.send(first, "a")
+    assert driver.sent[first.trial_id][2:] == [("begin", "c", 1)]
+    driver.turn()
+    assert second not in driver.tune.live, "no attempt waits for it any more"
+    assert driver.send(first, "c"), "the worker still runs b"
+    driver.begin("d")
+    assert driver.tune_asks() is None, "the first worker has a free slot"
+    driver.turn()
+    assert driver.sent[first.trial_id][3:] == [("begin", "d", 1)]
+    driver.send(first, "d")
+    assert not driver.send(first, "b"), "Tune may stop the worker or keep it for reuse"
+
+
+def test_messages_of_several_attempts_are_passed_on_in_order() -> None:
+    driver = Driver(slots=2)
+    driver.begin("a", "b")
+    worker = driver.tune_asks()
+    driver.start(worker)
+    message = {"attempt": 1, "state": "ended", "node": "", "meter": {}, "reports": [], "checkpoints": []}
+    assert not driver.pool.receive(worker, [{**message, "trial": "b"}, {**message, "trial": "a"}])
+    assert driver.loop.ended == [("b", 1, "ended"), ("a", 1, "ended")]
+
+
+def test_death_of_a_worker_ends_all_attempts_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "was_preempted", lambda error, node: False)
+    monkeypatch.setattr(worker_pool, "nodes_of", lambda error, actor, several: [])
+    driver = Driver(slots=3)
+    driver.begin("a", "b")
+    worker = driver.tune_asks()
+    worker.pickled_error_file = None
+    driver.start(worker)
+    driver.pool.died(driver.tune, worker)
+    how = {"preempted": False, "node": "", "sharers": 2}
+    assert driver.loop.ended == [("a", 1, how), ("b", 1, how)]
+    driver.begin("c")
+    assert driver.tune_asks() is not None, "a dead worker has no free slots"
+
+
+def test_worker_of_a_machine_that_leaves_fills_no_slot() -> None:
+    driver = Driver(slots=2)
+    driver.begin("a", "b")
+    worker = driver.tune_asks()
+    driver.start(worker)
+    assert driver.send(worker, "a", state="preempted", leaving=True)
+    driver.begin("c")
+    driver.turn()
+    assert driver.send(worker, "b", state="preempted", leaving=True), "Tune would keep it if it was stopped"
+    assert driver.sent[worker.trial_id] == [("begin", "a", 1), ("begin", "b", 1)]
+    assert driver.tune_asks() is not None

@@ -46,6 +46,7 @@ MAX_START = (
 MAX_CONFIRM = 20  # the most configurations to confirm, and the most seeds of each
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
+MAX_PACK = 64  # the most trials that share a worker
 MAX_NODES = 64  # the most nodes of a trial
 MAX_PROCESSES = 256  # the most processes of a trial on each node
 JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
@@ -79,6 +80,9 @@ class Resources:
     nodes: int = field(default=1, metadata={"new": True})  #: The number of nodes on which each trial runs.
     #: The processes of a trial on each node. None means one for each whole GPU, and at least one.
     processes_per_node: int | None = field(default=None, metadata={"new": True})
+    pack: int = field(
+        default=1, metadata={"new": True}
+    )  #: How many trials run at once on the resources of one worker.
 
     @property
     def processes(self) -> int:

@@ -75,7 +75,7 @@ class Actuator:
         """Send a message to the trial's worker. Return False if the trial has no worker."""
         actor = self._actors.get(trial)
         if actor is not None:
-            actor[1](message)
+            actor[1]({**message, "trial": trial})
         return actor is not None
 
     # Events of the workers
@@ -104,7 +104,8 @@ class Actuator:
         self._actors[trial] = (assignment.attempt, send)
         send(self._begin_message(assignment))
         if trial in self._withdrawn:
-            send({"order": "pause" if self._withdrawn.pop(trial) == "paused" else "stop"})
+            order = "pause" if self._withdrawn.pop(trial) == "paused" else "stop"
+            send({"order": order, "trial": trial})
 
     def ended(self, trial: str, attempt: int) -> None:
         """Forget an attempt that has ended or will never begin. A later attempt of the same trial is kept."""
@@ -278,11 +279,11 @@ class MemoryLimit:
     def _share(self, has: Mapping[str, float]) -> int:
         """Return how many bytes of a node's memory the trial may use, or 0 if the trial does not fit on the node.
 
-        The trial requests a fraction of the node's CPUs and a fraction of its GPUs. It may use the larger of these two fractions of the
-        node's usable memory (see `USABLE_MEMORY`). `has` lists the node's resources.
+        A worker requests a fraction of the node's CPUs and a fraction of its GPUs. Its trials together may use the larger of these two
+        fractions of the node's usable memory (see `USABLE_MEMORY`). `has` lists the node's resources.
         """
         cpus, gpus = self._size.cpus, self._size.gpus
         if has.get("CPU", 0) < cpus or has.get("GPU", 0) < gpus:
             return 0
         share = max(cpus / has["CPU"] if has.get("CPU") else 0, gpus / has["GPU"] if gpus else 0)
-        return int(has.get("memory", 0) * USABLE_MEMORY * min(1, share))
+        return int(has.get("memory", 0) * USABLE_MEMORY * min(1, share)) // self._size.pack

@@ -193,10 +193,19 @@ class Loop:
                 self._record_and_decide(turn, event)
         return True
 
-    def lost(self, trial: str, attempt: int, reason: str, *, preempted: bool = False, node: str = "") -> None:
+    def lost(
+        self,
+        trial: str,
+        attempt: int,
+        reason: str,
+        *,
+        preempted: bool = False,
+        node: str = "",
+        sharers: int = 1,
+    ) -> None:
         """End an attempt whose worker is known to be dead.
 
-        The time since the worker's last message is billed as lost, but not beyond the end of the lease.
+        Its share of the time since the worker's last message is billed as lost, but not beyond the end of the lease.
 
         Args:
             trial: The trial.
@@ -204,12 +213,13 @@ class Loop:
             reason: Why the worker died.
             preempted: Whether its machine was taken away. After a preemption notice the attempt counts as preempted in any case.
             node: The worker's node, if the worker itself has not reported it.
+            sharers: How many attempts ran on the worker at once, including this one.
         """
         lease = self._lease(trial, attempt)
         if lease is None:
             return
         with self._turn() as turn:
-            silent = self._clock.elapsed_ns() - lease.last_message_ns if not lease.waits else 0
+            silent = (self._clock.elapsed_ns() - lease.last_message_ns) // sharers if not lease.waits else 0
             silent = min(silent, lease.lease_ns - lease.meter.total_ns)
             ns = lease.meter.ns
             lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
@@ -223,11 +233,14 @@ class Loop:
         A worker sends a heartbeat every second. While it stores its last checkpoint, it may be silent until its lease ends. So an
         attempt is overdue if `SILENT_NS` have passed both since its lease ended and since the worker's last message. If the worker was
         ordered to stop, or is on a wrong machine, the attempt is overdue after `SILENT_NS` without a message.
+
+        On a worker that several attempts share, a lease counts the worker's time, so it may last `pack` times as long.
         """
         now, overdue = self._clock.elapsed_ns(), []
         for lease in self.leases.values():
             stops = self.state.trial(lease.trial).status == "stopping" or lease.trial in self.stalled
             unused = 0 if stops or lease.wrong_machine else max(0, lease.lease_ns - lease.meter.total_ns)
+            unused *= self.state.spec.resources.pack
             if not lease.waits and now - lease.last_message_ns > unused + SILENT_NS:
                 overdue.append((lease.trial, lease.attempt))
         return overdue
@@ -515,7 +528,10 @@ class Loop:
 
     def _lease_request(self, turn: LoopTurn, need_ns: int) -> LeaseRequest:
         """Return the request for a lease of at least `need_ns` nanoseconds, with the job's current deadline."""
-        return LeaseRequest(need_ns, max(1, len(self.state.active)), self._deadlines.left_ns(), turn.at)
+        left_ns = self._deadlines.left_ns()
+        if left_ns is not None:  # a lease may last longer than its time if other attempts share the worker
+            left_ns //= self.state.spec.resources.pack
+        return LeaseRequest(need_ns, max(1, len(self.state.active)), left_ns, turn.at)
 
     def _refused(
         self, turn: LoopTurn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool

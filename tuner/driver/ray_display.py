@@ -18,7 +18,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,17 +42,16 @@ log = logging.getLogger("tuner.driver")
 
 @dataclass(frozen=True, slots=True)
 class WorkerActivity:
-    """The attempt that a worker runs."""
+    """An attempt that a worker runs."""
 
     trial: str
     attempt: int
     step: int
     unposted: Money  #: The cost since the attempt's spend was last posted to the ledger.
 
-    def text(self, job: str, posted: Money) -> str:
-        """Return the text for the dashboard, such as "my-job: trial_00003, attempt 1, step 5, $0.012000"."""
-        cost = f"${(posted + self.unposted).usd:.6f}"
-        return f"{job}: {self.trial}, attempt {self.attempt}, step {self.step}, {cost}"
+    def text(self, posted: Money) -> str:
+        """Return the text for the dashboard, such as "trial_00003, attempt 1, step 5, $0.012000"."""
+        return f"{self.trial}, attempt {self.attempt}, step {self.step}, ${(posted + self.unposted).usd:.6f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,12 @@ class RayDisplay:
         self, job: str, submission_id: str, loop: Loop, spend: Callable[[Collection[str]], JobSpend]
     ) -> None:
         self._job, self._submission_id, self._loop, self._spend = job, submission_id, loop, spend
-        self._runs: dict[bytes, tuple[str, int]] = {}  # attempts by the id of their actor
+        self._runs = defaultdict[bytes, dict[str, int]](
+            dict
+        )  # by the id of an actor: the attempt of each trial that it runs
         self._next = 0.0
         self._changed = threading.Condition()
-        self._work: dict[bytes, WorkerActivity | None] | None = None
+        self._work: dict[bytes, list[WorkerActivity]] | None = None
         self._is_over = self._has_failed = False
         self._shown: dict[bytes, str] = {}
         self._metadata: Mapping[str, str] = {}
@@ -88,7 +90,7 @@ class RayDisplay:
 
     def assign(self, actor: bytes, trial: str, attempt: int) -> None:
         """Record that an actor runs this attempt from now on."""
-        self._runs[actor] = (trial, attempt)
+        self._runs[actor][trial] = attempt
 
     def turn(self, now: float) -> None:
         """Take a snapshot of the workers' current work, at most every two seconds.
@@ -98,7 +100,7 @@ class RayDisplay:
         if now < self._next:
             return
         self._next = now + WORKERS_EVERY_S
-        work = {actor: self._work_of(*attempt) for actor, attempt in self._runs.items()}
+        work = {actor: self._work_of(attempts) for actor, attempts in self._runs.items()}
         with self._changed:
             self._work = work
             self._changed.notify()
@@ -113,12 +115,17 @@ class RayDisplay:
         if self._thread.is_alive():
             self._thread.join(TIMEOUT_S)
 
-    def _work_of(self, trial: str, attempt: int) -> WorkerActivity | None:
-        """Return the current state of an attempt for the dashboard, or None if the attempt has ended and its worker is idle."""
-        lease = self._loop.leases.get(trial)
-        if lease is None or lease.attempt != attempt:
-            return None
-        return WorkerActivity(trial, attempt, max(lease.last_step, lease.from_step), lease.unposted())
+    def _work_of(self, attempts: dict[str, int]) -> list[WorkerActivity]:
+        """Return the current state of a worker's attempts for the dashboard. Remove those that have ended from `attempts`."""
+        work = []
+        for trial, attempt in list(attempts.items()):
+            lease = self._loop.leases.get(trial)
+            if lease is None or lease.attempt != attempt:
+                del attempts[trial]
+            else:
+                step = max(lease.last_step, lease.from_step)
+                work.append(WorkerActivity(trial, attempt, step, lease.unposted()))
+        return work
 
     def _run(self) -> None:
         is_over = False
@@ -134,20 +141,17 @@ class RayDisplay:
                     log.warning("Ray's dashboard does not show the newest figures: %s", error)
                 self._has_failed = True
 
-    def _show(self, work: Mapping[bytes, WorkerActivity | None], *, is_over: bool) -> None:
-        spend, now = (
-            self._spend({activity.trial for activity in work.values() if activity is not None}),
-            time.monotonic(),
-        )
+    def _show(self, work: Mapping[bytes, Sequence[WorkerActivity]], *, is_over: bool) -> None:
+        spend = self._spend({activity.trial for activities in work.values() for activity in activities})
+        now = time.monotonic()
         if spend.metadata != self._metadata and (is_over or now - self._spend_at >= SPEND_EVERY_S):
             self._spend_at = now
             change_metadata(self._submission_id, spend.metadata)
             self._metadata = spend.metadata
         texts = {
-            actor: f"{self._job}: idle"
-            if activity is None
-            else activity.text(self._job, spend.posted[activity.trial])
-            for actor, activity in work.items()
+            actor: f"{self._job}: "
+            + ("; ".join(activity.text(spend.posted[activity.trial]) for activity in activities) or "idle")
+            for actor, activities in work.items()
         }
         new = {actor: text for actor, text in texts.items() if self._shown.get(actor) != text}
         if new:

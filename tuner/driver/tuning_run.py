@@ -122,7 +122,7 @@ class WorkerScheduler(Unrecorded, TrialScheduler):
 
     @exit_on_error
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        keeps = self._pool.receive(trial, result[MESSAGES][0])
+        keeps = self._pool.receive(trial, result[MESSAGES])
         return str(TrialScheduler.CONTINUE if keeps else TrialScheduler.STOP)
 
     @exit_on_error
@@ -191,6 +191,7 @@ def run_tune(
         "package": package,
         "constants": dict(spec.constants),
         "nodes": spec.resources.nodes,
+        "pack": spec.resources.pack,
         "resources": {"CPU": spec.resources.cpus, "GPU": spec.resources.gpus},
     }
     # Make Tune's own limit so high that it has no effect. The pool limits how many workers are requested, and a user may raise that limit.
@@ -200,7 +201,7 @@ def run_tune(
     usage.tag_callbacks = lambda callbacks: False
     start_actors_without_tune()
     send_without_tune()
-    folder, pool = Scratch("tune"), WorkerPool(loop, actuator, display)
+    folder, pool = Scratch("tune"), WorkerPool(loop, actuator, display, slots=spec.resources.pack)
     try:
         tune.Tuner(
             worker_class(spec),

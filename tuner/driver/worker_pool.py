@@ -1,15 +1,16 @@
 """The workers of a job, and which attempt each of them runs.
 
 In Ray Tune, each worker is one trial, so `Trial` in this module means a worker. Tune finds a machine for the worker, starts it, calls it,
-and reports its death. A worker runs attempts one after the other. When it is free, it gets the attempt that has waited longest for a
-machine like the worker's. Attempts are not trials of Tune, because Tune uses 30 to 50 ms of processor time for each of its trials.
+and reports its death. A worker has one slot for an attempt, or several if the job's resources have `pack`. When a slot is free, it gets the
+attempt that has waited longest for a machine like the worker's. Attempts are not trials of Tune, because Tune uses 30 to 50 ms of
+processor time for each of its trials.
 """
 
 import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,19 +52,32 @@ class WorkerPool:
         actuator: Keeps the attempts that wait for a worker.
         display: Shows in Ray's dashboard which attempt a worker runs.
         clock: Returns seconds of a monotonic clock.
+        slots: How many attempts a worker runs at once.
     """
 
     def __init__(
-        self, loop: Loop, actuator: Actuator, display: RayDisplay, clock: Callable[[], float] = time.monotonic
+        self,
+        loop: Loop,
+        actuator: Actuator,
+        display: RayDisplay,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        slots: int = 1,
     ) -> None:
         self._loop, self._actuator, self._display, self._clock = loop, actuator, display, clock
+        self._slots = slots
         self._machines = AssignedMachines()
         # Workers that were requested from Tune and have not started, by the id of Tune's trial. The oldest is first.
         self._requested: dict[str, Trial] = {}
         # When a machine was first seen for a requested worker.
         self._found_at: dict[str, float] = {}
-        # The workers that run an attempt, by trial and attempt.
+        # The worker of each running attempt, by trial and attempt.
         self._running: dict[tuple[str, int], Trial] = {}
+        # The workers that have started and were not given back to Tune, and the attempts that each runs, by the id of Tune's trial.
+        self._started: dict[str, Trial] = {}
+        self._attempts = defaultdict[str, set[tuple[str, int]]](set)
+        # The workers that get no further attempt, because a machine of theirs is lost or will be taken away.
+        self._leaving = set[str]()
         self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; its actor's node is first
         self._killed: dict[str, float] = {}  # when each silent worker was killed
         # When Tune last called `turn`, and since when these calls have come without a gap longer than UNRESPONSIVE_S.
@@ -71,8 +85,16 @@ class WorkerPool:
         self._next = 0  # the index of the waiting attempt to check next for a better offer
 
     def to_request(self) -> Labels | None:
-        """Return the node labels for a worker to request from Tune, or None if there is a requested worker for each waiting attempt."""
-        requested = Counter(_labels(worker) for worker in self._requested.values())
+        """Return the node labels for a worker to request from Tune, or None if there is a slot for each waiting attempt.
+
+        The slots of requested workers count. So do the free slots of running workers, if a worker has several.
+        """
+        requested = Counter[Labels]()
+        for worker in self._requested.values():
+            requested[_labels(worker)] += self._slots
+        if self._slots > 1:
+            for worker in self._started.values():
+                requested[_labels(worker)] += self._free_slots(worker)
         for assignment in self._actuator.waiting():
             if not requested[assignment.labels]:
                 return assignment.labels
@@ -84,22 +106,35 @@ class WorkerPool:
         self._requested[worker.trial_id] = worker
 
     def started(self, worker: Trial) -> None:
-        """Give a worker its first attempt, before Tune calls it. Do nothing if no attempt waits for it any more."""
+        """Give a worker its first attempts, before Tune calls it. Do nothing if no attempt waits for it any more."""
         self._requested.pop(worker.trial_id, None)
-        self._assign(worker)
+        self._started[worker.trial_id] = worker
+        self._fill(worker)
 
-    def receive(self, worker: Trial, message: dict[str, Any] | None) -> bool:
-        """Pass a worker's message to the loop. If the worker is free, give it its next attempt.
+    def receive(self, worker: Trial, messages: Sequence[dict[str, Any]]) -> bool:
+        """Pass a worker's messages to the loop. Give each free slot of the worker its next attempt.
 
         Args:
             worker: The worker.
-            message: The message. None if the worker is idle.
+            messages: The messages. Empty if the worker is idle.
 
         Returns:
-            False if the worker is free and no attempt waits for it. Tune may then stop the worker or keep it for reuse.
+            False if no attempt runs on the worker or waits for it. Tune may then stop the worker or keep it for reuse.
         """
-        if message is None:
-            return self._continues(worker)
+        for message in messages:
+            self._receive(worker, message)
+        # After False, Tune would keep the worker for reuse. So return True for a worker that was killed, because its actor is dead. If a
+        # machine of the worker is about to be taken away, Tune calls the worker again, which refuses the call, and Tune removes it.
+        if worker.trial_id in self._killed or worker.trial_id in self._leaving:
+            return True
+        self._fill(worker)
+        if self._attempts[worker.trial_id]:
+            return True
+        self._ended(worker)
+        return False
+
+    def _receive(self, worker: Trial, message: dict[str, Any]) -> None:
+        """Pass one message of a worker to the loop."""
         progress = WorkerMessage.parse(message)
         if progress.node:
             others = [node for node, _ in progress.others]
@@ -110,6 +145,8 @@ class WorkerPool:
         if machine is not None:
             self._loop.node_assigned(progress.trial, progress.attempt, machine)
         over = progress.state in ENDED
+        if progress.has_notice or progress.retires:
+            self._leaving.add(worker.trial_id)
         is_lost = progress.retires and progress.failure is not None and progress.failure.kind == "worker"
         if is_lost and _is_any_preempted(None, self._nodes_of(worker)):
             progress = replace(progress, state="preempted")
@@ -120,19 +157,22 @@ class WorkerPool:
                     worker
                 )  # otherwise the worker would run the other waiting attempts on this wrong machine
         self._loop.progress(progress)
-        # A worker whose machine is about to be taken away gets no further attempt. Nevertheless return True, so that Tune calls the worker
-        # again: the worker refuses the call, and Tune removes it. After False, Tune would keep the worker for reuse.
-        return not over or progress.has_notice or progress.retires or self._continues(worker)
 
-    def _continues(self, worker: Trial) -> bool:
-        """Give a free worker its next attempt. Return False if none waits for it.
+    def _ended(self, worker: Trial) -> None:
+        """Forget a worker that was given back to Tune, or is dead."""
+        for known in (self._nodes, self._started, self._attempts, self._killed):
+            known.pop(worker.trial_id, None)
+        self._leaving.discard(worker.trial_id)
 
-        For a worker that was killed, return True without giving it an attempt. Otherwise Tune would keep its dead actor for reuse.
-        """
-        if worker.trial_id in self._killed or self._assign(worker):
-            return True
-        self._nodes.pop(worker.trial_id, None)
-        return False
+    def _free_slots(self, worker: Trial) -> int:
+        is_gone = worker.trial_id in self._killed or worker.trial_id in self._leaving
+        return 0 if is_gone else self._slots - len(self._attempts[worker.trial_id])
+
+    def _fill(self, worker: Trial) -> None:
+        """Give each free slot of a worker its next attempt."""
+        for _ in range(self._free_slots(worker)):
+            if not self._assign(worker):
+                return
 
     def _assign(self, worker: Trial) -> bool:
         """Give a worker the attempt that has waited longest for a machine with its labels. Return False if none waits."""
@@ -143,6 +183,7 @@ class WorkerPool:
         machine = self._machines.machine_of(trial, attempt, self._nodes_of(worker))
         lease_ns = self._loop.node_assigned(trial, attempt, machine)
         self._running[trial, attempt] = worker
+        self._attempts[worker.trial_id].add((trial, attempt))
         self._actuator.started(trial, actor_sender(actor), lease_ns)
         self._display.assign(actor._actor_id.binary(), trial, attempt)
         return True
@@ -172,27 +213,36 @@ class WorkerPool:
             worker: The worker.
         """
         error = _error(worker)
-        nodes = self._nodes.pop(worker.trial_id, [])
-        killed = self._killed.pop(worker.trial_id, None) is not None
-        attempt = next(
-            (attempt for attempt, its_worker in self._running.items() if its_worker is worker), None
-        )
+        nodes = self._nodes.get(worker.trial_id, [])
+        why = SILENT if worker.trial_id in self._killed else _why(error)
+        attempts = sorted(self._attempts[worker.trial_id])
         if self._requested.pop(worker.trial_id, None) is not None:
             waiting = self._longest_waiting(worker)
-            attempt = None if waiting is None else (waiting.trial, waiting.attempt)
+            attempts = [] if waiting is None else [(waiting.trial, waiting.attempt)]
         _unstage(tune, worker)
-        if attempt is None:
-            return
-        self._forget(*attempt)
-        if self._loop.runs(*attempt):
+        if any(self._loop.runs(*attempt) for attempt in attempts):
             nodes = nodes or self._nodes_of(worker, error)
-            self._nodes.pop(worker.trial_id, None)
-            why, preempted = SILENT if killed else _why(error), _is_any_preempted(error, nodes)
-            self._loop.lost(*attempt, why, preempted=preempted, node=nodes[0] if nodes else "")
+            self._lost(attempts, why, nodes, preempted=_is_any_preempted(error, nodes))
+        for attempt in attempts:
+            self._forget(*attempt)
+        self._ended(worker)
+
+    def _lost(
+        self, attempts: Sequence[tuple[str, int]], why: str, nodes: Sequence[str], *, preempted: bool
+    ) -> None:
+        """End all attempts of a dead worker as lost or preempted."""
+        for attempt in attempts:
+            self._forget(*attempt)
+        for attempt in attempts:
+            if self._loop.runs(*attempt):
+                node = nodes[0] if nodes else ""
+                self._loop.lost(*attempt, why, preempted=preempted, node=node, sharers=len(attempts))
 
     def _forget(self, trial: str, attempt: int) -> None:
         """Forget an attempt that has ended, or that never begins."""
-        self._running.pop((trial, attempt), None)
+        worker = self._running.pop((trial, attempt), None)
+        if worker is not None:
+            self._attempts[worker.trial_id].discard((trial, attempt))
         self._actuator.ended(trial, attempt)
         self._machines.forget(trial, attempt)
 
@@ -209,6 +259,9 @@ class WorkerPool:
         """
         self._kill_silent_workers(tune)
         self.withdraw()
+        if self._slots > 1:
+            for worker in list(self._started.values()):
+                self._fill(worker)
         starting = self._starting(tune)
         for waiting in self._next_to_check(starting):
             if self._loop.relocate(waiting.trial, waiting.attempt):
@@ -229,7 +282,7 @@ class WorkerPool:
             if actor is None or not tune._actor_manager.is_actor_started(actor):
                 continue
             if now - self._found_at.setdefault(name, now) < STARTS_WITHIN_S:
-                starting[_labels(worker)] += 1
+                starting[_labels(worker)] += self._slots
         self._found_at = {name: at for name, at in self._found_at.items() if name in self._requested}
         return starting
 
@@ -255,6 +308,7 @@ class WorkerPool:
         if not self._requested:
             return
         wanted = Counter(waiting.labels for waiting in self._actuator.waiting())
+        wanted = Counter({labels: -(-count // self._slots) for labels, count in wanted.items()})
         by_labels = defaultdict[Labels, list[Trial]](list)
         for worker in self._requested.values():
             by_labels[_labels(worker)].append(worker)
@@ -288,21 +342,19 @@ class WorkerPool:
                 log.warning("%s, attempt %d: %s", *attempt, SILENT)
                 self._kill(worker)
             elif killed_at is not None and now - killed_at > GONE_AFTER_S:
-                self._give_up(tune, worker, *attempt)
+                self._give_up(tune, worker)
 
     def _kill(self, worker: Trial) -> None:
         self._killed[worker.trial_id] = self._clock()
         kill_worker(worker.temporary_state.ray_actor)
 
-    def _give_up(self, tune: Any, worker: Trial, trial: str, attempt: int) -> None:
-        """End the attempt of a killed worker as lost, although Ray has not reported the worker's death."""
-        self._forget(trial, attempt)
+    def _give_up(self, tune: Any, worker: Trial) -> None:
+        """End the attempts of a killed worker as lost, although Ray has not reported the worker's death."""
         tune.stop_trial(worker)
         _unstage(tune, worker)
-        del self._killed[worker.trial_id]
-        nodes = self._nodes.pop(worker.trial_id, [])
-        preempted = bool(nodes) and _is_any_preempted(None, nodes)
-        self._loop.lost(trial, attempt, SILENT, preempted=preempted, node=nodes[0] if nodes else "")
+        nodes, attempts = self._nodes.get(worker.trial_id, []), sorted(self._attempts[worker.trial_id])
+        self._lost(attempts, SILENT, nodes, preempted=bool(nodes) and _is_any_preempted(None, nodes))
+        self._ended(worker)
 
 
 def _is_any_preempted(error: Exception | None, nodes: list[str]) -> bool:

@@ -76,6 +76,8 @@ class BeginMessage:
     usd_per_hour: float | None = None  #: The price of a trial's share of the job's machine.
     #: The metrics of `SERVING_METRICS` that the job's objectives or constraints name.
     serving_metrics: Sequence[str] = ()
+    #: The path of the socket of the worker's batch process, for `tuner.training.Packed`. None if the worker runs one attempt at a time.
+    batch_socket: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

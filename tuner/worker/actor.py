@@ -28,6 +28,7 @@ from tuner.worker import STARTED_NS, endings
 from tuner.worker.packages import Stored
 from tuner.worker.publishing import background
 from tuner.worker.ranks import OtherNodes, free_port
+from tuner.worker.slots import Slots
 from tuner.worker.supervisor import HEARTBEAT_S, MAX_START_NS, Supervisor
 
 MESSAGES = "messages"  # the value is a list, because Tune flattens dictionaries in a result
@@ -232,19 +233,18 @@ def _start_node_workers(config: Mapping[str, Any]) -> list[Any]:
 
 
 def _supervisor(config: Mapping[str, Any], **more: Any) -> Supervisor:
-    return Supervisor(
-        config["entry"],
-        package=Stored.parse(config.get("package")),
-        constants=config.get("constants"),
-        born_ns=STARTED_NS,
-        owns_process=True,
-        **more,
-    )
+    return Supervisor(config["entry"], owns_process=True, **_work(config), **more)
+
+
+def _work(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a supervisor must know about the job, and when this process was started."""
+    package = Stored.parse(config.get("package"))
+    return {"package": package, "constants": config.get("constants"), "born_ns": STARTED_NS}
 
 
 class Worker:
-    """Runs attempts one after the other until its node is removed. `order` receives the driver's orders in the sequence in which
-    they were sent.
+    """Runs attempts until its node is removed: one after the other, or up to `pack` at the same time. `order` receives the driver's
+    orders in the sequence in which they were sent.
 
     The driver calls `order`, and Tune calls all other methods. Tune never saves or restores a worker, because checkpoints are in shared
     storage.
@@ -255,8 +255,15 @@ class Worker:
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._others = OtherActors(_start_node_workers(config))
-        self._supervisor = _supervisor(config, notice=self._earliest_notice, others=self._others)
-        self._others.follow(self._supervisor.receive_from_other_node)
+        self._slots: Slots | None = None
+        self._supervisor: Supervisor | None = None
+        if config.get("pack", 1) > 1:
+            self._slots = Slots(
+                config["pack"], config["entry"], notice=self._earliest_notice, **_work(config)
+            )
+        else:
+            self._supervisor = _supervisor(config, notice=self._earliest_notice, others=self._others)
+            self._others.follow(self._supervisor.receive_from_other_node)
         self._name, self._messages = config.get("name", "Worker"), 0
 
     def _earliest_notice(self) -> Notice | None:
@@ -272,35 +279,52 @@ class Worker:
     def order(self, message: dict[str, Any]) -> None:
         if message["order"] == "begin" and self._others.all:
             message = {**message, "address": ray.util.get_node_ip_address(), "port": free_port()}
-        self._supervisor.order(message)
+        if self._slots is not None:
+            self._slots.order(message)
+        elif self._supervisor is not None:
+            self._supervisor.order(message)
 
     def train(self) -> dict[str, Any]:
-        """Return the next message for the driver, as a result in Tune's form. The message is None if no attempt is
-        running.
+        """Return the next messages for the driver, as a result in Tune's form. There are none if no attempt is running.
 
         Raises:
             RuntimeError: No attempt is running, and a machine of this worker is lost or about to be taken away. Tune then removes the worker.
         """
-        message = None
-        if self._supervisor.attempt is not None:
-            message = self._supervisor.step()
-            if self._supervisor.attempt is None:
-                self._others.settle()
-            message |= {"node": self._node, "machine": self._board.described(self._node)}
-            message |= {"others": self._others.machines(), "retires": self._others.is_one_lost}
-        elif self._earliest_notice() is not None or self._others.is_one_lost:
+        messages = self._step()
+        if messages is None and (self._earliest_notice() is not None or self._others.is_one_lost):
             raise RuntimeError(
                 "a machine of this worker is lost or will be preempted soon, so the worker begins no further attempts"
             )
+        machine = {"node": self._node, "machine": self._board.described(self._node)}
+        machine |= {"others": self._others.machines(), "retires": self._others.is_one_lost}
         self._messages += 1
-        return {MESSAGES: [message], "training_iteration": self._messages, "done": False}
+        return {
+            MESSAGES: [message | machine for message in messages or ()],
+            "training_iteration": self._messages,
+            "done": False,
+        }
+
+    def _step(self) -> list[dict[str, Any]] | None:
+        """Wait for messages about the attempts that run, up to `HEARTBEAT_S`. Return None if none runs."""
+        if self._slots is not None:
+            return None if self._slots.are_free else self._slots.step()
+        assert self._supervisor is not None
+        if self._supervisor.attempt is None:
+            return None
+        message = self._supervisor.step()
+        if self._supervisor.attempt is None:
+            self._others.settle()
+        return [message]
 
     def get_auto_filled_metrics(self, *, debug_metrics_only: bool = False) -> dict[str, Any]:
         """Return an empty dictionary. Tune calls this for the metrics of a trial that has not reported a result."""
         return {}
 
     def stop(self) -> None:
-        self._supervisor.close()
+        if self._slots is not None:
+            self._slots.close()
+        elif self._supervisor is not None:
+            self._supervisor.close()
         self._others.close()
 
     def __repr__(self) -> str:

@@ -129,6 +129,7 @@ class RunningAttempt:
     # the path of the teacher's checkpoint and the teacher's configuration
     teacher: dict[str, Any] | None = None
     described: bool = False  # whether the environment was sent, or will be sent with the next result
+    batch_socket: str | None = None  # where the worker's batch process listens, if attempts share the worker
     # ends of ranks that may have caused a failure; the other nodes send those of their ranks to node 0
     rank_ends: list[RankEnd] = field(default_factory=list)
 
@@ -184,6 +185,7 @@ class RunningAttempt:
             teacher=self.teacher,
             usd_per_hour=self.order.get("usd_per_hour"),
             serving_metrics=self.order.get("serving_metrics", ()),
+            batch_socket=self.batch_socket,
         )
 
     def forked(self) -> None:
@@ -252,7 +254,7 @@ class RunningAttempt:
             )
         check_step(step, last_step=self.step, max_step=self.max_step)
         self.messages_since_report = 0
-        self.use.add_reported(message.usage, trained_ns=self.watch.of("train"))
+        self.use.add_reported(message.usage, trained_ns=self.watch.of("train"), of_share=self.watch.of_share)
         if self.stepped_at:
             trained = self.saves.stepped(max(0, at - self.stepped_at))
             self.step_ns.append(trained + (self.carried_ns if self.step == self.restored else 0))
@@ -361,9 +363,12 @@ class RunningAttempt:
         Otherwise the lease must last for the next step and a save. In this case, return 0 if no step has been measured yet.
         """
         if self.asks:
-            return max(0, 2 * self.ask_gap_ns + 2 * self.saves.durable_ns + MARGIN_NS - self.left_ns())
-        expected = max(self.step_ns, default=0) * 11 // 10
-        return max(0, expected + self.saves.durable_ns + MARGIN_NS - self.left_ns()) if self.step_ns else 0
+            needed = 2 * self.ask_gap_ns + 2 * self.saves.durable_ns + MARGIN_NS
+        elif self.step_ns:
+            needed = max(self.step_ns) * 11 // 10 + self.saves.durable_ns + MARGIN_NS
+        else:
+            return 0
+        return max(0, self.watch.of_share(needed) - self.left_ns())
 
     def at_stop(self) -> bool:
         """Return whether the child waits for the reply to a report at or beyond the last step that the attempt may currently
@@ -428,7 +433,8 @@ class RunningAttempt:
         """
         if self.last_command == "stop":
             return Reply(stop=True, save=False, flush=flush)
-        self.lease_is_over = self.left_ns() < self.saves.durable_ns + self.ask_gap_ns + MARGIN_NS
+        needed = self.watch.of_share(self.saves.durable_ns + self.ask_gap_ns + MARGIN_NS)
+        self.lease_is_over = self.left_ns() < needed
         if self.last_command != "go" or self.notice is not None or self.lease_is_over:
             return Reply(stop=True, save=True, flush=flush and self.notice is None and not self.lease_is_over)
         if self.need_ns() > 0:

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import sys
 import tempfile
 import traceback
@@ -70,12 +71,10 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
         package: The folder of the trainable's package, or empty.
     """
     become_child(output_fd)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+    _restore_defaults()
     os.chdir(cwd)
     os.environ["TMPDIR"] = cwd
     tempfile.tempdir = None  # the fork server may have cached another directory
-    random.seed()  # otherwise all children would draw the same numbers as the fork server
     code = 0
     try:
         channel = words.open_channel(Connection(channel_fd))
@@ -88,6 +87,33 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
+    os._exit(code)
+
+
+def _restore_defaults() -> None:
+    """Undo what a forked process has inherited from the fork server: its signal handlers, and its random numbers."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    random.seed()  # otherwise all children would draw the same numbers as the fork server
+
+
+def run_batch(entry: str, listener_fd: int, package: str) -> NoReturn:
+    """Train the trials of a `tuner.training.Packed` trainable as one batch, in the forked process, until this process is killed.
+
+    Output is discarded. Errors are sent to the children that they concern.
+
+    Args:
+        entry: The trainable, `module:attribute`.
+        listener_fd: A listening socket, to which the children of the trials connect.
+        package: The folder of the trainable's package, or empty.
+    """
+    become_child(os.open(os.devnull, os.O_WRONLY))
+    _restore_defaults()
+    code = 0
+    try:
+        load(entry, package).serve(socket.socket(fileno=listener_fd))  # type: ignore[attr-defined]
+    except BaseException:
+        code = 1
     os._exit(code)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tuner.domain.errors import BadFile
 from tuner.worker.child_channel import FailedMessage
 from tuner.worker.limits import UserCodeLimits, excess
-from tuner.worker.server_handle import ForkServer
+from tuner.worker.server_handle import ForkServer, SlotServer
 
 STATUS_S, LAST_WORDS_S = 10.0, 1.0
 
@@ -128,7 +128,9 @@ def not_written(detail: str) -> FailureFields:
     return failure("saving", detail, error="SaveFailed")
 
 
-def wait_status(changed: threading.Condition, is_known: Callable[[], object], server: ForkServer) -> None:
+def wait_status(
+    changed: threading.Condition, is_known: Callable[[], object], server: ForkServer | SlotServer
+) -> None:
     """Wait until the exit status of a child is known, or for a limited time. Call it under the lock.
 
     The fork server sends the status. While it lives, the limit is `STATUS_S`, because it may be slow on a busy machine. If it is dead, the

@@ -7,9 +7,13 @@ or empty. Each MODULE is imported if ENTRY is empty. The standard input has the 
 that are decorated with `tuner.training.prepare` with these constants.
 
 The server reads requests from the socket. `{"fork": …}` carries two descriptors, the child's channel and its output pipe, and
-starts a child. Any other request kills everything that attempts started. The server sends the exit status of each child, and ends
+starts a child. `{"clean": …}` kills everything that attempts started. The server sends the exit status of each child, and ends
 when the socket is closed. When it ends, it kills its children and the processes that they left behind, which it adopts as a
 subreaper.
+
+On a worker that runs several attempts at once, each slot has a fork server of its own. So cleaning up after one attempt does not touch the
+others. `{"slot": …}` forks the server of a slot, which shares the memory of all imports. It carries one end of the slot's own socket.
+`{"batch": …}` starts the batch process of a `tuner.training.Packed` trainable, and carries the socket at which that process listens.
 """
 
 import contextlib
@@ -26,13 +30,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NoReturn
 
-from tuner.worker.child import import_first_from, run_child
+from tuner.worker.child import import_first_from, run_batch, run_child
 from tuner.worker.dynamo import end_stand_in, stand_in
 from tuner.worker.limits import HUGE_PAGES, TUNABLES, give_up_privileges
-from tuner.worker.process_tree import become_subreaper, kill_own_descendants, signal_at_parents_death
+from tuner.worker.process_tree import (
+    become_subreaper,
+    kill_other_children,
+    kill_own_descendants,
+    signal_at_parents_death,
+)
 
 # Names of `tuner.training` that can be used without torch.
 _LIGHT = r"(?:DatasetRefused|MetricsRefused|StopTraining|dataset|prepare)"
@@ -82,18 +92,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     gc.freeze()
     gc.enable()
     _send(control, {"ready": True})
-    wake, waker = os.pipe()
-    os.set_blocking(waker, False)
-    signal.set_wakeup_fd(waker)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        ready, _, _ = select.select([control.fileno(), wake], [], [])
-        if wake in ready:
-            os.read(wake, 4096)
-            _reap(control)
-        if control.fileno() in ready and not _serve(control, (wake, waker), package, dynamo_needed):
-            break
-    kill_own_descendants()
+    Server(control, package, dynamo_needed).run()
 
 
 def _preload(entry: str, constants: dict[str, object]) -> None:
@@ -193,58 +192,112 @@ def _may_import_torch(modules: Iterable[str]) -> bool:
     return False
 
 
-def _serve(control: socket.socket, own: tuple[int, ...], package: str, dynamo_needed: mmap.mmap) -> bool:
-    """Serve one request. Return False if the socket was closed, because the worker is gone.
+class Server:
+    """Serves the requests that arrive at one socket.
 
     Args:
         control: The socket to the supervisor.
-        own: Descriptors of the server that a child must close.
         package: The folder of the trainable's package, or empty.
         dynamo_needed: One byte of memory that is shared with the children. It is not 0 if a child has imported torch._dynamo. The server
             then imports it too, once for all later children.
     """
-    data, fds, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
-    if not data:
-        return False
-    request = json.loads(data)
-    if "fork" in request:
-        channel, output = fds
-        if dynamo_needed[0]:
-            dynamo_needed[0] = 0
-            gc.disable()
-            with contextlib.suppress(
-                Exception
-            ):  # a child that needs torch._dynamo imports it and reports the error
-                end_stand_in()
-            gc.collect()
-            gc.freeze()
-            gc.enable()
+
+    def __init__(self, control: socket.socket, package: str, dynamo_needed: mmap.mmap) -> None:
+        self._control, self._package, self._dynamo_needed = control, package, dynamo_needed
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        # The servers of slots, and the batch process. A server that has any runs no attempts itself.
+        self._members = set[int]()
+
+    def run(self) -> None:
+        """Serve requests until the socket is closed, because the worker is gone. Then kill all descendants."""
+        signal.set_wakeup_fd(self._waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self._control.fileno(), self._wake], [], [])
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                self._reap()
+            if self._control.fileno() in ready and not self._serve():
+                break
+        kill_own_descendants()
+
+    def _serve(self) -> bool:
+        """Serve one request. Return False if the socket was closed."""
+        data, fds, _, _ = socket.recv_fds(self._control, MAX_REQUEST, 2)
+        if not data:
+            return False
+        request = json.loads(data)
+        if "clean" in request:
+            kill_own_descendants()
+            self._reap()
+            _send(self._control, {"clean": True})
+            return True
+        if self._dynamo_needed[0] and "fork" in request:
+            self._import_dynamo()
         pid = os.fork()
         if pid == 0:
-            control.close()
-            signal.set_wakeup_fd(-1)
-            for descriptor in own:
-                os.close(descriptor)
-            run_child(request["fork"], channel, output, package)
+            self._release()
+            if "fork" in request:
+                run_child(request["fork"], fds[0], fds[1], self._package)
+            elif "batch" in request:
+                run_batch(request["batch"], fds[0], self._package)
+            else:
+                self._run_slot(request["slot"], fds[0])
+        if "fork" not in request:
+            self._members.add(pid)
         for descriptor in fds:
             os.close(descriptor)
-        _send(control, {"pid": pid})
-    else:
-        kill_own_descendants()
-        _reap(control)
-        _send(control, {"clean": True})
-    return True
+        _send(self._control, {"pid": pid})
+        return True
 
+    def _release(self) -> None:
+        """Close what a forked process must not share with this server."""
+        self._control.close()
+        signal.set_wakeup_fd(-1)
+        for descriptor in (self._wake, self._waker):
+            os.close(descriptor)
 
-def _reap(control: socket.socket) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        _send(control, {"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+    def _run_slot(self, variables: Mapping[str, str], control: int) -> NoReturn:
+        """Serve a slot from its own socket, then exit.
+
+        Args:
+            variables: Environment variables of the slot.
+            control: The file descriptor of one end of the slot's socket.
+        """
+        os.setsid()
+        become_subreaper()
+        signal_at_parents_death(signal.SIGCONT)
+        os.environ.update(variables)
+        Server(socket.socket(fileno=control), self._package, self._dynamo_needed).run()
+        os._exit(0)
+
+    def _import_dynamo(self) -> None:
+        self._dynamo_needed[0] = 0
+        gc.disable()
+        # If it cannot be imported, a child that needs torch._dynamo reports the error.
+        with contextlib.suppress(Exception):
+            end_stand_in()
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+    def _reap(self) -> None:
+        """Send the exit status of each child that has ended.
+
+        If a member has ended, kill the processes that it left behind. This server has adopted them.
+        """
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._members:
+                self._members.remove(pid)
+                kill_other_children(self._members)
+            _send(self._control, {"exited": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
 def _send(control: socket.socket, message: dict[str, object]) -> None:

@@ -8,27 +8,103 @@ that of the whole device.
 
 import contextlib
 import importlib
+import math
 import os
+import threading
 import time
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tuner.domain.job import MAX_PACK
 from tuner.domain.usage import MAX_FACTS, Fact, count_of, facts_of
 from tuner.worker.process_tree import ResourceUse
+
+
+class SharedTime:
+    """Divides the time of a worker equally among the attempts that run on it at the same time. Thread-safe.
+
+    While `n` attempts run, each of them is given `1/n` of the time. So the times of all attempts add up to the time of the worker.
+
+    Args:
+        born_ns: When the worker began to cost money, on the monotonic clock.
+        clock: Returns the nanoseconds of the monotonic clock.
+    """
+
+    # The parts of a nanosecond that are counted, so that dividing by any number of attempts up to 64 is exact.
+    _PARTS = math.lcm(*range(1, MAX_PACK + 1))
+
+    def __init__(self, born_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._lock, self._now_ns = threading.Lock(), clock
+        # Each period in which the number of attempts did not change: its beginning, how many attempts ran, and the parts that each
+        # attempt was given before it.
+        self._begins, self._running, self._given = [born_ns], [0], [0]
+        self._joined = list[int]()  # when each attempt that runs joined
+        self.free_since_ns: int | None = born_ns  #: Since when no attempt has run. None while one runs.
+
+    def join(self, at_ns: int) -> int:
+        """Count one more attempt, and return from when on it counts.
+
+        It counts from `at_ns` on, or from now on if another attempt has run since then.
+        """
+        with self._lock:
+            joined_ns = self._change(at_ns if self.free_since_ns is not None else self._now_ns(), +1)
+            self.free_since_ns = None
+            self._joined.append(joined_ns)
+            return joined_ns
+
+    def leave(self, joined_ns: int) -> None:
+        """Count one attempt less from now on. `joined_ns` is when it joined."""
+        with self._lock:
+            now = self._change(self._now_ns(), -1)
+            self._joined.remove(joined_ns)
+            self.free_since_ns = None if self._joined else now
+            # Nobody asks for the share of a period before the oldest attempt joined.
+            oldest = bisect_right(self._begins, min(self._joined, default=now)) - 1
+            del self._begins[:oldest], self._running[:oldest], self._given[:oldest]
+
+    def share_ns(self, since_ns: int, until_ns: int) -> int:
+        """Return how many nanoseconds of a period belong to each attempt that ran during all of it."""
+        with self._lock:
+            return (self._given_until(until_ns) - self._given_until(since_ns)) // self._PARTS
+
+    def _change(self, at_ns: int, more: int) -> int:
+        at_ns = max(at_ns, self._begins[-1])
+        self._given.append(self._given_until(at_ns))
+        self._running.append(self._running[-1] + more)
+        self._begins.append(at_ns)
+        return at_ns
+
+    def _given_until(self, at_ns: int) -> int:
+        period = max(0, bisect_right(self._begins, at_ns) - 1)
+        return self._given[period] + (at_ns - self._begins[period]) * self._PARTS // max(
+            1, self._running[period]
+        )
+
+
+def whole_ns(since_ns: int, until_ns: int) -> int:
+    """Return the length of a period: on a worker that runs one attempt at a time, all of it belongs to the attempt."""
+    return until_ns - since_ns
 
 
 class Stopwatch:
     """Measures the time of an attempt by cost kind. A later reading never shows less time of a kind than an earlier one.
 
     Not thread-safe: the supervisor's lock guards it.
+
+    Args:
+        kind: The first cost kind.
+        began_ns: When the attempt began, on the monotonic clock.
+        share_ns: Returns how many nanoseconds of a period belong to this attempt (`SharedTime.share_ns`).
     """
 
-    def __init__(self, kind: str, began_ns: int) -> None:
-        self._kind, self._since = kind, began_ns
+    def __init__(self, kind: str, began_ns: int, share_ns: Callable[[int, int], int] = whole_ns) -> None:
+        self._kind, self._since, self._share_ns = kind, began_ns, share_ns
         self._ns: dict[str, int] = {}
         self._shown: dict[str, int] = {}
-        self._shown_at = began_ns
+        self._shown_at = self.began_ns = began_ns
 
     @property
     def kind(self) -> str:
@@ -43,7 +119,7 @@ class Stopwatch:
         """
         now = time.monotonic_ns()
         at = max(self._since, self._shown_at, now if at_ns is None else min(at_ns, now))
-        self._ns[self._kind] = self._ns.get(self._kind, 0) + at - self._since
+        self._ns[self._kind] = self._ns.get(self._kind, 0) + self._share_ns(self._since, at)
         self._kind, self._since = kind, at
 
     def reading(self, lease_ns: int, at_ns: int | None = None) -> dict[str, int]:
@@ -54,7 +130,7 @@ class Stopwatch:
         now = time.monotonic_ns()
         at = max(self._since, self._shown_at, now if at_ns is None else min(at_ns, now))
         shown = dict(self._ns)
-        shown[self._kind] = shown.get(self._kind, 0) + at - self._since
+        shown[self._kind] = shown.get(self._kind, 0) + self._share_ns(self._since, at)
         over = sum(shown.values()) - lease_ns
         for kind in [self._kind, *shown]:
             cut = min(max(0, over), shown[kind] - self._shown.get(kind, 0))
@@ -64,11 +140,19 @@ class Stopwatch:
 
     def of(self, kind: str) -> int:
         """Return the nanoseconds of one cost kind so far, including time beyond the lease."""
-        running = max(0, time.monotonic_ns() - self._since) if kind == self._kind else 0
-        return self._ns.get(kind, 0) + running
+        return self._ns.get(kind, 0) + (self._running_ns() if kind == self._kind else 0)
 
     def total_ns(self) -> int:
-        return sum(self._ns.values()) + max(0, time.monotonic_ns() - self._since)
+        return sum(self._ns.values()) + self._running_ns()
+
+    def of_share(self, wall_ns: int) -> int:
+        """Return how much of a time of `wall_ns` nanoseconds the attempt would be given, at its mean share so far."""
+        all_ns = time.monotonic_ns() - self.began_ns
+        return wall_ns if self._share_ns is whole_ns or all_ns <= 0 else wall_ns * self.total_ns() // all_ns
+
+    def _running_ns(self) -> int:
+        """Return the time since the last switch."""
+        return self._share_ns(self._since, max(self._since, time.monotonic_ns()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +240,7 @@ class UsageMeter:
         self._peak(gpu_memory_peak_bytes=sample.used_bytes)
         self._facts |= sample.facts
 
-    def add_reported(self, usage: object, *, trained_ns: int) -> None:
+    def add_reported(self, usage: object, *, trained_ns: int, of_share: Callable[[int], int]) -> None:
         """Add the usage that the child measured of itself and sent with a report.
 
         User code can send a value of any type, so it is checked here.
@@ -164,6 +248,7 @@ class UsageMeter:
         Args:
             usage: The value from the child.
             trained_ns: The attempt's training time so far.
+            of_share: Returns the attempt's share of a time that the child measured (`Stopwatch.of_share`).
         """
         self._counts = {
             "saves": 0,
@@ -175,7 +260,7 @@ class UsageMeter:
         self._facts = dict(list((self._facts | facts_of(usage.get("facts"))).items())[:MAX_FACTS])
         waited = count_of(usage.get("data_wait_ns"))
         if waited is not None:
-            waited = min(waited, trained_ns)
+            waited = min(of_share(waited), trained_ns)
             self._counts |= {"data_wait_ns": waited, "compute_ns": trained_ns - waited}
 
     def saved(self, size_bytes: int) -> None:

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +155,25 @@ def kill_own_descendants(*, without: int = 0) -> None:
     """
     kill_descendants(os.getpid(), within_s=KILL_S)
     collect_ended(without=without)
+
+
+def kill_other_children(kept: Collection[int]) -> None:
+    """Kill the children of this process that are not in `kept`, with all their descendants.
+
+    Repeat this until no such child is left, because this process adopts the orphans of a killed process, or until `KILL_S` is over.
+    """
+    until = time.monotonic() + KILL_S
+    while time.monotonic() < until:
+        others = [child.pid for child in psutil.Process().children() if child.pid not in kept]
+        if not others:
+            return
+        for child in others:
+            kill_descendants(child)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            _wait_for_end(child)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
 
 
 def collect_ended(*, without: int) -> None:

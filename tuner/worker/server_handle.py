@@ -1,4 +1,8 @@
-"""The supervisor's handle of a fork server: start it, fork children, clean up after attempts, replace a dead server, and end it."""
+"""The supervisor's handle of a fork server: start it, fork children, clean up after attempts, replace a dead server, and end it.
+
+`Servers` keeps the fork server of a worker. On a worker that runs several attempts at once, `SlotServer` is the fork server of one slot,
+which is a fork of the worker's fork server.
+"""
 
 import contextlib
 import json
@@ -14,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Protocol
 
 from tuner.domain.environment import Environment
 from tuner.training.datasets import READ_LOG
@@ -31,11 +36,89 @@ CLEAN_TIMEOUT_S = 10.0
 FORK_TIMEOUT_S = 60.0
 
 
+class ServerProcess(Protocol):
+    """The process of a fork server."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal, or None while the process is alive."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the process has ended, and return the exit status. Raise `subprocess.TimeoutExpired` after `timeout` seconds."""
+
+    def kill(self) -> None:
+        """Kill the process."""
+
+
+class ForkedProcess:
+    """A process that another fork server has forked. That server collects its exit status.
+
+    Args:
+        pid: The id of the process.
+        statuses: The exit statuses that the other fork server reports, by process.
+    """
+
+    def __init__(self, pid: int, statuses: Mapping[int, int]) -> None:
+        self._pid, self._statuses = pid, statuses
+        try:
+            self._ends: int | None = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._ends = None  # it has ended already
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None while the process is alive. The status is that of a kill if the other server has not reported it."""
+        if self._ends is not None and not select.select([self._ends], [], [], 0)[0]:
+            return None
+        return self._statuses.get(self._pid, -signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._ends is not None and not select.select([self._ends], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("fork server", timeout or 0)
+        return self._statuses.get(self._pid, -signal.SIGKILL)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+    def __del__(self) -> None:
+        if self._ends is not None:
+            os.close(self._ends)
+
+
 class ForkServer:
-    """Starts and controls one fork server."""
+    """Controls one fork server.
+
+    Args:
+        process: Its process, which leads a process group of its own.
+        control: One end of the socket whose other end the server reads.
+        on_exit: Called as `on_exit(pid, code)` from this object's thread when a child exits. A negative code is the number of a signal.
+        variables: The environment variables that user code gets.
+    """
 
     def __init__(
         self,
+        process: ServerProcess,
+        control: socket.socket,
+        on_exit: Callable[[int, int], None],
+        variables: Mapping[str, str],
+    ) -> None:
+        self.environment: Environment | None = None  # None until it has been determined
+        self.variables = variables
+        self._process, self._control, self._on_exit = process, control, on_exit
+        self._answers: list[dict[str, int]] = []
+        self._answered = threading.Condition()
+        self._asking = threading.Lock()  # held from a request for a process until its answer
+        threading.Thread(target=self._listen, name="fork-server", daemon=True).start()
+
+    @classmethod
+    def start(
+        cls,
         entry: str,
         on_exit: Callable[[int, int], None],
         limits: UserCodeLimits,
@@ -43,32 +126,28 @@ class ForkServer:
         *,
         package: str,
         constants: Mapping[str, object],
-    ) -> None:
-        """Start the server.
+    ) -> "ForkServer":
+        """Start a fork server in a new process.
 
         Args:
             entry: The trainable to import, or empty for none.
-            on_exit: Called as `on_exit(pid, code)` from this object's thread when a child exits. A negative code is the number of a signal.
+            on_exit: Called when a child exits, as above.
             limits: The limits on user code.
             tmp: The directory for temporary files of user code while it is imported. It is in the worker's directory.
             package: The folder that `entry` comes from, or empty.
             constants: The constants of the job, for the data that its trials share.
         """
-        self._on_exit = on_exit
-        self.environment: Environment | None = None  # None until it has been determined
-        self.variables = limits.environment(os.environ, sys.path)
-        self._answers: list[dict[str, int]] = []
-        self._answered = threading.Condition()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        variables = limits.environment(os.environ, sys.path)
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with tempfile.TemporaryFile("w+") as stdin:
             json.dump(dict(constants), stdin)
             stdin.seek(0)
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.worker.fork_server", str(theirs.fileno()), entry, package],
                 pass_fds=[theirs.fileno()],
                 env={
                     TUNABLES: HUGE_PAGES,
-                    **self.variables,
+                    **variables,
                     "TMPDIR": str(tmp),
                     READ_LOG: str(tmp.parent / READS),
                 },
@@ -76,8 +155,8 @@ class ForkServer:
                 stdin=stdin,
             )
         theirs.close()
-        limits.hold(self.pid)
-        threading.Thread(target=self._listen, name="fork-server", daemon=True).start()
+        limits.hold(process.pid)
+        return cls(process, control, on_exit, variables)
 
     @property
     def pid(self) -> int:
@@ -109,6 +188,51 @@ class ForkServer:
         Raises:
             OSError: The server is gone, does not answer, or was not ready within ten minutes, or `wanted` returned False.
         """
+        self.await_ready(wanted)
+        ours, theirs = socket.socketpair()
+        pid = self._start({"fork": str(cwd)}, theirs.fileno(), output_fd)
+        theirs.close()
+        return pid, Connection(ours.detach())
+
+    def fork_slot(
+        self,
+        variables: Mapping[str, str],
+        on_exit: Callable[[int, int], None],
+        statuses: Mapping[int, int],
+        *,
+        wanted: Callable[[], bool],
+    ) -> "ForkServer":
+        """Wait until the server is ready, and have it fork the fork server of a slot. Return that server, which is ready at once.
+
+        Args:
+            variables: Environment variables of the slot.
+            on_exit: Called when a child of the slot's server exits.
+            statuses: The exit statuses that this server has passed to its own `on_exit`, by process.
+            wanted: Called while this server is not ready. The wait ends if it returns False.
+
+        Raises:
+            OSError: As in `fork`.
+        """
+        self.await_ready(wanted)
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = ForkedProcess(self._start({"slot": dict(variables)}, theirs.fileno()), statuses)
+        theirs.close()
+        server = ForkServer(process, control, on_exit, self.variables)
+        server._answers.append({"ready": 1})
+        return server
+
+    def start_batch(self, entry: str, listener: socket.socket) -> int:
+        """Have the server, which must be ready, fork the batch process of the trainable `entry`, and return the process id.
+
+        The process accepts connections at `listener`.
+
+        Raises:
+            OSError: The server is gone or does not answer.
+        """
+        return self._start({"batch": entry}, listener.fileno())
+
+    def await_ready(self, wanted: Callable[[], bool]) -> None:
+        """Wait until the server is ready. Raise OSError as described at `fork`."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready:
             if time.monotonic() > deadline:
@@ -121,12 +245,12 @@ class ForkServer:
                 self._answered.wait_for(lambda: not self.alive or self._find("ready") is not None, 0.1)
             if not self.alive:
                 raise OSError("the fork server ended")
-        ours, theirs = socket.socketpair()
-        request = json.dumps({"fork": str(cwd)}).encode()
-        socket.send_fds(self._control, [request], [theirs.fileno(), output_fd])
-        theirs.close()
-        pid = self._wait_for("pid", timeout_s=FORK_TIMEOUT_S)
-        return pid, Connection(ours.detach())
+
+    def _start(self, request: Mapping[str, object], *descriptors: int) -> int:
+        """Send a request that starts a process, with file descriptors for the process, and return the process id."""
+        with self._asking:
+            socket.send_fds(self._control, [json.dumps(request).encode()], list(descriptors))
+            return self._wait_for("pid", timeout_s=FORK_TIMEOUT_S)
 
     def kill(self) -> None:
         """Kill the server and its process group at once, for example if it hangs in user code that it imports."""
@@ -195,6 +319,80 @@ class ForkServer:
                 return
 
 
+class SlotServer:
+    """The fork server of one slot, for a worker that runs several attempts at once.
+
+    It is forked from the worker's fork server when the slot's first attempt begins, and again if it has died.
+
+    Args:
+        servers: Keeps the worker's fork server.
+        statuses: The exit statuses of the worker's fork servers, by process.
+        on_exit: Called as `on_exit(pid, code)` when a child of the slot exits.
+        home: The directory of the slot's supervisor.
+    """
+
+    def __init__(
+        self,
+        servers: "Servers",
+        statuses: Mapping[int, int],
+        on_exit: Callable[[int, int], None],
+        home: Path,
+    ) -> None:
+        self._servers, self._statuses, self._on_exit = servers, statuses, on_exit
+        self._variables = {"TMPDIR": str(new_directory(home / "tmp")), READ_LOG: str(home / READS)}
+        self._own: ForkServer | None = None  # None until the slot's first attempt begins
+
+    def fork(self, cwd: Path, output_fd: int, *, wanted: Callable[[], bool]) -> tuple[int, Connection]:
+        """Do the same as `ForkServer.fork`, with the fork server of the slot."""
+        if self._own is None or not self._own.alive:
+            self._own = self._servers.living().fork_slot(
+                self._variables, self._on_exit, self._statuses, wanted=wanted
+            )
+        return self._own.fork(cwd, output_fd, wanted=wanted)
+
+    @property
+    def pid(self) -> int:
+        """The process id. Until the slot has a fork server, that of the worker's fork server, which imports the trainable."""
+        return self._servers.current.pid if self._own is None else self._own.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._own is None or self._own.alive
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._own is None else self._own.exit_code
+
+    @property
+    def ready(self) -> bool:
+        return self._own is not None
+
+    @property
+    def environment(self) -> Environment | None:
+        return self._servers.current.environment
+
+    def living(self) -> "SlotServer":
+        """Return this server. `fork` starts another process if the last one is dead."""
+        return self
+
+    @property
+    def current(self) -> "SlotServer":
+        return self
+
+    def kill(self) -> None:
+        """Kill the slot's fork server. Do nothing before there is one: other slots wait for the worker's fork server."""
+        if self._own is not None:
+            self._own.kill()
+
+    def clean(self) -> None:
+        if self._own is not None:
+            self._own.clean()
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
+
+
 class Servers:
     """Keeps a fork server for one trainable, and replaces it when it is dead.
 
@@ -215,6 +413,7 @@ class Servers:
         self._entry, self._package, self._on_exit = entry, package, on_exit
         self._limits, self._home = limits, home
         self._error: Exception | None = None
+        self._renewing = threading.Lock()
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
@@ -222,16 +421,17 @@ class Servers:
 
         If the package could not be fetched or unpacked, raise the exception that fetching or unpacking raised.
         """
-        if self._error is not None:
-            self.current.close()
-            self.current = self._new(self._entry)
-        elif not self.current.alive:
-            # A server that died before it was ready may have been killed by the imports of user code. The new server does not preload
-            # the trainable, so that the child imports it and reports the error.
-            self.current = self._new(self._entry if self.current.ready else "")
-        if self._error is not None:
-            raise self._error
-        return self.current
+        with self._renewing:
+            if self._error is not None:
+                self.current.close()
+                self.current = self._new(self._entry)
+            elif not self.current.alive:
+                # A server that died before it was ready may have been killed by the imports of user code. The new server does not preload
+                # the trainable, so that the child imports it and reports the error.
+                self.current = self._new(self._entry if self.current.ready else "")
+            if self._error is not None:
+                raise self._error
+            return self.current
 
     def _new(self, entry: str) -> ForkServer:
         """Start a fork server. If the package cannot be unpacked, start it without the trainable. `living` then raises the error."""
@@ -242,7 +442,7 @@ class Servers:
             except Exception as error:  # each kind of storage has errors of its own
                 self._error, entry = error, ""
         tmp = new_directory(self._home / "tmp")
-        server = ForkServer(
+        server = ForkServer.start(
             entry, self._on_exit, self._limits, tmp, package=package, constants=self._constants
         )
         roots = [package] if package else os.environ.get("PYTHONPATH", "").split(os.pathsep)

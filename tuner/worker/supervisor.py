@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from tuner.worker.child_channel import (
 )
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.logs import LogPump
-from tuner.worker.metering import ReadLog, Stopwatch
+from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.worker.publishing import (
@@ -51,7 +51,7 @@ from tuner.worker.publishing import (
 from tuner.worker.ranks import OtherNodes, Peer, RankEnd, RankGroup
 from tuner.worker.sampling import UsageSampler, sample_usage
 from tuner.worker.scratch import Scratch, new_directory, wipe
-from tuner.worker.server_handle import ForkServer, Servers
+from tuner.worker.server_handle import ForkServer, Servers, SlotServer
 from tuner.worker.watchdog import NoticeSource, Watchdog
 
 HEARTBEAT_S = 1.0
@@ -72,6 +72,18 @@ MAX_GAP_NS = 1_000_000_000
 MAX_START_NS = 10_000_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class SharedWorker:
+    """What the supervisors of the slots of a worker share."""
+
+    time: SharedTime
+    servers: Servers  #: Keeps the worker's fork server, from which those of the slots are forked.
+    statuses: Mapping[int, int]  #: The exit statuses of that server's children, by process.
+    batch_socket: (
+        str  #: The path of the socket to which children of a `tuner.training.Packed` trainable connect.
+    )
+
+
 class Supervisor:
     def __init__(
         self,
@@ -83,6 +95,7 @@ class Supervisor:
         notice: NoticeSource = lambda: None,
         owns_process: bool = False,
         others: OtherNodes | None = None,
+        shared: SharedWorker | None = None,
     ) -> None:
         """Create the supervisor of a worker, and start the fork server that imports the trainable.
 
@@ -96,6 +109,8 @@ class Supervisor:
                 them all after an attempt. The process then also adopts orphans: processes of user code whose
                 fork server was killed.
             others: The other nodes, if this supervisor is on node 0 of attempts on several nodes.
+            shared: What this supervisor shares with others, if its worker runs several attempts at once. `package`, `constants` and
+                `born_ns` are then not used.
         """
         self._owns_process = owns_process
         if owns_process:
@@ -110,7 +125,12 @@ class Supervisor:
         self._home = self._scratch.path
         self._exits: dict[int, int] = {}
         self._reads = ReadLog(self._home)
-        self._servers = Servers(entry, package, self._on_exit, self._limits, self._home, constants or {})
+        self._shared = shared
+        self._servers: Servers | SlotServer
+        if shared is None:
+            self._servers = Servers(entry, package, self._on_exit, self._limits, self._home, constants or {})
+        else:
+            self._servers = SlotServer(shared.servers, shared.statuses, self._on_exit, self._home)
         self._attempt: RunningAttempt | None = None
         self._others = others or OtherNodes()
         self._store: CheckpointStore | None = None
@@ -180,16 +200,17 @@ class Supervisor:
             self._changed.notify_all()
 
     def _begin(self, order: dict[str, Any]) -> None:
-        now = time.monotonic_ns()
-        gap = min(
-            now - self._last_end_ns, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2
-        )
+        now, free_since = time.monotonic_ns(), self._last_end_ns
+        if self._shared is not None:
+            free_since = self._shared.time.free_since_ns or now
+        gap = min(now - free_since, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2)
         # All nodes share one lease. So on nodes other than node 0, count the used part of the lease, which node 0 sends with the order.
         gap = order.get("used_ns", gap)
         kept, self._fresh = not self._fresh, False
-        watch = Stopwatch("idle" if kept else "setup", now - gap)
+        watch = self._stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
         attempt = RunningAttempt(order, watch, order["lease_ns"], order["target_step"], order["max_step"])
+        attempt.batch_socket = None if self._shared is None else self._shared.batch_socket
         with self._changed:
             if self._attempt is not None:
                 # Otherwise replies to the child of the previous attempt would go to the new child, because both use `_channel`.
@@ -202,6 +223,11 @@ class Supervisor:
         self._sampler.start()
         if attempt.state is None:
             self._starter = background("starter", self._start, attempt)
+
+    def _stopwatch(self, kind: str, began_ns: int) -> Stopwatch:
+        if self._shared is None:
+            return Stopwatch(kind, began_ns)
+        return Stopwatch(kind, self._shared.time.join(began_ns), self._shared.time.share_ns)
 
     def _start(self, attempt: RunningAttempt) -> None:
         """Restore the checkpoint and start the child.
@@ -637,7 +663,7 @@ class Supervisor:
             attempt.end("failed", failure)
 
     @property
-    def server(self) -> ForkServer:
+    def server(self) -> ForkServer | SlotServer:
         return self._servers.current
 
     @property
@@ -709,6 +735,8 @@ class Supervisor:
             self._describe(attempt)
             self._count_reads(attempt)
             result = attempt.result(str(attempt.state))
+            if self._shared is not None:
+                self._shared.time.leave(attempt.watch.began_ns)
             self._attempt, self._last_end_ns = None, time.monotonic_ns()
             return result
 

@@ -1,0 +1,34 @@
+"""User code for the tests of workers that run several attempts at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+IMPORTED_BY = os.getpid()
+
+
+def waits(config: dict[str, Any]) -> None:
+    for _ in range(9):
+        time.sleep(config["wait_s"])
+        tune.report({"score": 1.0})
+
+
+def kills_its_server(config: dict[str, Any]) -> None:
+    if config["kills"]:
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        Path(config["pid_file"]).write_text(str(left.pid))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    for _ in range(9):
+        time.sleep(0.3)
+        tune.report({"score": 1.0})
+
+
+def tells_its_imports(config: dict[str, Any]) -> None:
+    tune.report({"score": 1.0, "imported_by": IMPORTED_BY})

@@ -1,0 +1,205 @@
+"""Test workers that run several attempts at once, with real fork servers and children."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.worker.driving import LEASE_S, SECOND
+from tuner.worker.metering import SharedTime
+from tuner.worker.process_tree import descendants
+from tuner.worker.slots import Slots
+
+ENTRY = "tests.worker.slot_cases:"
+STEPS = 9
+
+
+class PackedWorker:
+    """A worker with several slots, driven as a driver does. `results` has all results of each trial."""
+
+    def __init__(self, case: str, slots: int, storage: Path) -> None:
+        self.entry, self._storage = ENTRY + case, storage
+        self.born_ns = time.monotonic_ns()
+        self.slots = Slots(
+            slots, self.entry, package=None, constants=None, born_ns=self.born_ns, notice=lambda: None
+        )
+        self.results: dict[str, list[dict[str, Any]]] = {}
+
+    def begin(self, trial: str, *, lease_s: float = LEASE_S, attempt: int = 1, **config: Any) -> None:
+        order = {"order": "begin", "project": "default", "job": "job_1", "trial": trial, "attempt": attempt}
+        order |= {"entry": self.entry, "config": config, "target_step": None, "max_step": None}
+        order |= {"lease_ns": int(lease_s * SECOND), "storage": str(self._storage), "restore_step": None}
+        self.slots.order({**order, "keep": 2})
+
+    def stop(self, trial: str) -> None:
+        self.slots.order({"order": "stop", "trial": trial})
+
+    def until(self, what: Callable[[], object]) -> None:
+        """Step until `what` is true."""
+        deadline = time.monotonic() + 120
+        while not what():
+            assert time.monotonic() < deadline, self.results
+            for result in self.slots.step():
+                self.results.setdefault(result["trial"], []).append(result)
+
+    def last(self, trial: str) -> dict[str, Any]:
+        return self.results.get(trial, [{"state": "", "reports": []}])[-1]
+
+    def ended(self, *trials: str) -> bool:
+        return all(self.last(trial)["state"] not in ("", "running", "waiting") for trial in trials)
+
+    def steps(self, trial: str) -> int:
+        return sum(len(result["reports"]) for result in self.results.get(trial, []))
+
+    def billed_ns(self, trial: str) -> int:
+        return sum(self.last(trial)["meter"].values())
+
+
+@pytest.fixture
+def worker_of(tmp_path: Path) -> Iterator[Callable[..., PackedWorker]]:
+    made: list[PackedWorker] = []
+
+    def start(case: str, slots: int = 2) -> PackedWorker:
+        made.append(PackedWorker(case, slots, tmp_path))
+        return made[-1]
+
+    yield start
+    for worker in made:
+        worker.slots.close()
+    assert not [pid for pid in descendants(os.getpid()) if _is_of_user_code(pid)]
+
+
+def _is_of_user_code(pid: int) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "fork_server" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 7)), max_size=60)
+
+
+@given(CHANGES)
+def test_shares_add_up_to_the_time_of_the_worker(changes: list[tuple[int, int]]) -> None:
+    """Each change is the time since the last one, and the attempt that begins or ends then."""
+    now, busy, ended = 0, 0, 0
+    shared = SharedTime(0, lambda: now)
+    joined, given_ns, exact = dict[int, int](), dict[int, int](), dict[int, Fraction]()
+    for length, attempt in changes:
+        busy += length if joined else 0
+        for each in joined:
+            given_ns[each] += shared.share_ns(now, now + length)
+            exact[each] += Fraction(length, len(joined))
+        now += length
+        if attempt in joined:
+            assert abs(given_ns[attempt] - exact.pop(attempt)) <= len(changes)
+            shared.leave(joined.pop(attempt))
+            ended += given_ns.pop(attempt)
+        else:
+            joined[attempt] = shared.join(now)
+            given_ns[attempt], exact[attempt] = 0, Fraction(0)
+    # Each share is rounded down to whole nanoseconds.
+    assert 0 <= busy - ended - sum(given_ns.values()) <= 8 * len(changes)
+
+
+def test_two_attempts_share_the_time_of_their_worker(worker_of: Callable[..., PackedWorker]) -> None:
+    worker = worker_of("waits")
+    worker.begin("a", wait_s=0.1)
+    worker.begin("b", wait_s=0.1)
+    worker.until(lambda: worker.ended("a", "b"))
+    ended_ns = time.monotonic_ns()
+    assert [worker.steps(trial) for trial in "ab"] == [STEPS, STEPS]
+    billed = worker.billed_ns("a") + worker.billed_ns("b")
+    # Both trained at the same time: each step took 0.1 s, and each trial is billed half of that.
+    assert worker.last("a")["meter"]["train"] < 0.75 * STEPS * 0.1 * SECOND
+    assert billed <= ended_ns - worker.born_ns
+
+
+def test_attempt_that_stays_alone_is_billed_all_of_the_time(worker_of: Callable[..., PackedWorker]) -> None:
+    worker = worker_of("waits")
+    worker.begin("a", wait_s=0.2)
+    worker.until(lambda: worker.ended("a"))
+    assert worker.last("a")["meter"]["train"] >= STEPS * 0.2 * SECOND
+
+
+def test_end_of_one_attempt_leaves_the_other_alone(worker_of: Callable[..., PackedWorker]) -> None:
+    worker = worker_of("waits")
+    worker.begin("a", wait_s=30)
+    worker.begin("b", wait_s=0.2)
+    worker.until(lambda: worker.steps("b") >= 2)
+    worker.stop("a")
+    worker.until(lambda: worker.ended("a", "b"))
+    assert worker.last("a")["state"] == "stopped"
+    assert worker.last("b")["state"] == "ended"
+    worker.begin("c", wait_s=0)
+    worker.until(lambda: worker.ended("c"))
+    assert worker.slots.are_free
+
+
+def test_lease_counts_the_time_of_the_worker(worker_of: Callable[..., PackedWorker]) -> None:
+    """Two attempts with leases of 1.5 s last about 3 s together. Alone, the first would have had 1.5 s."""
+    worker = worker_of("waits")
+    worker.begin("warm", wait_s=0)
+    worker.until(lambda: worker.ended("warm"))
+    began = time.monotonic()
+    worker.begin("a", wait_s=60, lease_s=1.5)
+    worker.begin("b", wait_s=60, lease_s=1.5)
+    worker.until(lambda: worker.ended("a", "b"))
+    assert [worker.last(trial)["state"] for trial in "ab"] == ["paused", "paused"]
+    assert [worker.billed_ns(trial) <= 1.5 * SECOND for trial in "ab"] == [True, True]
+    assert time.monotonic() - began > 2.5
+
+
+def test_processes_that_an_attempt_leaves_behind_are_killed(
+    worker_of: Callable[..., PackedWorker], tmp_path: Path
+) -> None:
+    """An attempt starts a process in a session of its own and kills its own fork server. The other attempt continues."""
+    worker = worker_of("kills_its_server")
+    worker.begin("a", kills=True, pid_file=str(tmp_path / "left"))
+    worker.begin("b", kills=False)
+    worker.until(lambda: worker.ended("a", "b"))
+    assert worker.last("a")["state"] == "failed"
+    assert worker.last("b")["state"] == "ended"
+    left = int((tmp_path / "left").read_text())
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(left) and psutil.Process(left).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    worker.begin("c", kills=False)
+    worker.until(lambda: worker.ended("c"))
+    assert worker.last("c")["state"] == "ended"
+
+
+def test_begin_is_refused_if_all_slots_are_taken(worker_of: Callable[..., PackedWorker]) -> None:
+    worker = worker_of("waits")
+    worker.begin("a", wait_s=30)
+    worker.begin("b", wait_s=30)
+    with pytest.raises(RuntimeError, match="all slots are taken"):
+        worker.begin("c", wait_s=30)
+    for trial in "ab":
+        worker.stop(trial)
+    worker.until(lambda: worker.ended("a", "b"))
+
+
+def test_slots_share_the_imports_of_their_worker(worker_of: Callable[..., PackedWorker]) -> None:
+    worker = worker_of("tells_its_imports", 3)
+    for trial in "abc":
+        worker.begin(trial)
+    worker.until(lambda: worker.ended(*"abc"))
+    told = {worker.last(trial)["state"] for trial in "abc"}
+    imported = {
+        report["metrics"]["imported_by"]
+        for trial in "abc"
+        for result in worker.results[trial]
+        for report in result["reports"]
+    }
+    assert told == {"ended"}
+    assert len(imported) == 1  # the process id of the worker's fork server
