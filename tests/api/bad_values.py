@@ -75,6 +75,7 @@ JOBS: Values = {
     "/resources/gpus": [-1, 1.5, 1e-9, 1e308, HUGE, *NO_NUMBER, None, 1, INF],
     "/resources/nodes": [0, -1, 2, 65, 1.5, "1", True, HUGE, None],
     "/resources/processes_per_node": [0, -1, 1.5, "2", "all", True, HUGE, 257, None],
+    "/resources/pack": [0, -1, 1.5, "2", "all", True, HUGE, 65, None],
     "/resources/market": ["", "cheap", "SPOT", 1, None],
     "/resources/instance_type": ["", "../x", 1, [], "p5.48xlarge\u0000"],
     "/resources/region": ["", "mars", 1, []],

@@ -54,6 +54,19 @@ def test_jobs_that_fit_together_run_at_once(service: FakeService, client: TestCl
     assert launched(service) == made[:2]
 
 
+def test_trials_that_share_workers_leave_room_for_other_jobs(
+    service: FakeService, client: TestClient
+) -> None:
+    give_room(service, cpus=4)
+    wanted = {"max_concurrent_trials": 4}
+    packed = []
+    for pack in (2, 4, 2):
+        packed.append(fakes.submit(client, resources={**wanted, "pack": pack}))
+        service.now.pass_s(1)
+    one_pass(service)
+    assert launched(service) == packed[:2]
+
+
 def test_changed_concurrency_of_a_running_job_counts_against_the_room(
     service: FakeService, client: TestClient
 ) -> None:

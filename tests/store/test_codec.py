@@ -191,7 +191,7 @@ def test_unknown_types_and_fields_are_named(value: Any) -> None:
 def test_new_fields_that_are_not_used_are_left_out_for_older_releases() -> None:
     plain = json.loads(encode(builders.spec(builders.budget())))["value"]
     assert not {"start", "trial_limits", "package", "retention"} & plain.keys()
-    assert not {"nodes", "processes_per_node"} & plain["resources"].keys()
+    assert not {"nodes", "processes_per_node", "pack"} & plain["resources"].keys()
     spec = builders.spec(builders.budget())
-    used = decode(encode(dataclasses.replace(spec, resources=Resources(1, 2, processes_per_node=1))))
-    assert used.resources.processes_per_node == 1
+    used = decode(encode(dataclasses.replace(spec, resources=Resources(1, 2, processes_per_node=1, pack=4))))
+    assert (used.resources.processes_per_node, used.resources.pack) == (1, 4)

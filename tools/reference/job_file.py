@@ -43,6 +43,7 @@ UNITS = {
     "cpus": "logical CPUs a trial",
     "gpus": "GPUs a trial",
     "max_concurrent_trials": "trials at once",
+    "pack": "trials a worker",
     "step_seconds": "seconds",
     "setup_seconds": "seconds",
     "restore_seconds": "seconds",

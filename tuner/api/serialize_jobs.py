@@ -114,6 +114,7 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         "resources": {
             **fields_of(spec.resources),
             "processes_per_node": spec.resources.processes_per_node or "auto",
+            "pack": spec.resources.pack or "auto",
         },
         "algorithm": fields_of(spec.algorithm),
         "stop": {"plateau": stop, "worth": worth, "trial": _trial_limits_to_wire(spec.trial_limits)},

@@ -12,6 +12,8 @@ from tuner.domain.calendar import Window
 from tuner.domain.command import name_of
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import (
+    AUTO_PACK,
+    PACK_RANGE,
     Algorithm,
     CheckpointPolicy,
     Confirm,
@@ -90,7 +92,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         budget=budget,
         constants=request.constants,
         fidelity=_fidelity(request.fidelity),
-        resources=_resources(request.resources),
+        resources=_resources(read, request.resources),
         algorithm=Algorithm(**request.algorithm.model_dump()),
         plateau=_plateau(read, request.stop.plateau),
         worth_micro_usd=_worth(read, request.stop.worth),
@@ -125,11 +127,15 @@ def _objectives(read: RequestReader, request: job_models.JobRequest) -> list[Obj
     return objectives
 
 
-def _resources(given: job_models.Resources) -> Resources:
-    each = given.processes_per_node
+def _resources(read: RequestReader, given: job_models.Resources) -> Resources:
+    each, pack = given.processes_per_node, given.pack
+    # The domain accepts AUTO_PACK, so refuse a request with this number here.
+    if pack == AUTO_PACK:
+        read.faults.append(Fault("/resources/pack", PACK_RANGE))
     return Resources(
-        **given.model_dump(exclude={"processes_per_node"}),
+        **given.model_dump(exclude={"processes_per_node", "pack"}),
         processes_per_node=None if each == "auto" else each,
+        pack=AUTO_PACK if pack == "auto" else pack,
     )
 
 

@@ -46,9 +46,12 @@ MAX_START = (
 MAX_CONFIRM = 20  # the most configurations to confirm, and the most seeds of each
 SamplerName = Literal["auto", "tpe", "random", "gp", "cmaes", "qmc", "grid"]
 
-MAX_PACK = 64  # the most trials that share a worker
 MAX_NODES = 64  # the most nodes of a trial
 MAX_PROCESSES = 256  # the most processes of a trial on each node
+MAX_PACK = 64  # the most trials that share a worker
+# The value of `pack` in a request with `pack: auto`. The service replaces it before it records the job.
+AUTO_PACK = 0
+PACK_RANGE = f"must be auto, or between 1 and {MAX_PACK}"
 JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
 FINAL: frozenset[JobState] = frozenset({"succeeded", "cancelled", "failed"})
 MOVES: Mapping[JobState, frozenset[JobState]] = {
@@ -80,9 +83,8 @@ class Resources:
     nodes: int = field(default=1, metadata={"new": True})  #: The number of nodes on which each trial runs.
     #: The processes of a trial on each node. None means one for each whole GPU, and at least one.
     processes_per_node: int | None = field(default=None, metadata={"new": True})
-    pack: int = field(
-        default=1, metadata={"new": True}
-    )  #: How many trials run at once on the resources of one worker.
+    #: How many trials share the resources of one worker: each worker runs up to this many trials at the same time.
+    pack: int = field(default=1, metadata={"new": True})
 
     @property
     def processes(self) -> int:
@@ -91,8 +93,17 @@ class Resources:
 
     @property
     def on_one_node(self) -> "Resources":
-        """These resources on a single node. Exports, and tests of restoring a checkpoint, run on one node even if trials use several."""
-        return replace(self, nodes=1)
+        """These resources on a single node, without sharing them. Exports, and tests of restoring a checkpoint, run in this way for all jobs."""
+        return replace(self, nodes=1, pack=1)
+
+    @property
+    def can_be_packed(self) -> bool:
+        """Whether several trials can share a worker. Each trial must then be a single process on a single node."""
+        return self.nodes == 1 and self.processes == 1
+
+    def workers(self, trials: int) -> int:
+        """Return how many workers this many trials need if each worker runs as many of them as it may."""
+        return -(-trials // self.pack)
 
     @property
     def all_cpus(self) -> float:
@@ -116,7 +127,7 @@ class Resources:
             faults.append(Fault("/resources/gpus", "must be 0 or at least 0.001"))
         if self.max_concurrent_trials is not None and not 1 <= self.max_concurrent_trials <= most:
             faults.append(Fault("/resources/max_concurrent_trials", f"must be between 1 and {most}"))
-        return [*faults, *self._process_faults()]
+        return [*faults, *self._process_faults(), *self._pack_faults()]
 
     def _process_faults(self) -> list[Fault]:
         faults, each = [], self.processes_per_node
@@ -130,6 +141,24 @@ class Resources:
             detail = f"must be at most {max(1, int(self.gpus))}, because each process uses a GPU of its own"
             faults.append(Fault("/resources/processes_per_node", detail))
         return faults
+
+    def _pack_faults(self) -> list[Fault]:
+        at = "/resources/pack"
+        if self.pack == AUTO_PACK:
+            return []
+        if not 1 <= self.pack <= MAX_PACK:
+            return [Fault(at, PACK_RANGE)]
+        if self.pack == 1 or self.can_be_packed:
+            return []
+        if self.nodes != 1:
+            return [
+                Fault(at, "must be 1 if each trial runs on several nodes; set nodes to 1, or leave out pack")
+            ]
+        detail = (
+            f"must be 1, because each trial starts {self.processes} processes: a trial with several GPUs starts one process for each GPU; "
+            "set gpus or processes_per_node to 1, or leave out pack"
+        )
+        return [Fault(at, detail)]
 
 
 @dataclass(frozen=True, slots=True)

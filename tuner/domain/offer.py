@@ -62,23 +62,28 @@ class WorkerMachine:
     others: tuple["WorkerMachine", ...] = ()
 
     def fits(self, wanted: Resources) -> int:
-        """Return how many trials of this size the machine has room for at once.
+        """Return how many workers of this size the machine has room for at once.
 
-        If each trial runs on several nodes, this is the number of trials that can have one of their nodes on the machine.
+        A worker runs one trial, or up to `pack` trials. If each trial runs on several nodes, this is the number of trials that can have one
+        of their nodes on the machine.
         """
         by_cpu = int(self.cpus / wanted.cpus + 1e-9)
         return min(by_cpu, int(self.gpus / wanted.gpus + 1e-9)) if wanted.gpus else by_cpu
 
 
 def trials_that_fit(machines: Iterable[WorkerMachine], wanted: Resources) -> int:
-    """Return how many trials of this size fit on the machines at once. The nodes of a trial are on different machines.
+    """Return how many trials of this size can run on the machines at once. The nodes of a trial are on different machines.
+
+    If trials share workers, count `pack` trials for each worker that fits.
 
     >>> trials_that_fit([WorkerMachine({}, 4, 0), WorkerMachine({}, 1, 0)], Resources(cpus=1, nodes=2))
     1
+    >>> trials_that_fit([WorkerMachine({}, 4, 0), WorkerMachine({}, 1, 0)], Resources(cpus=2, pack=3))
+    6
     """
     places = [machine.fits(wanted) for machine in machines]
     count = sum(places) // wanted.nodes
     # The nodes of a trial are on different machines. For `count` trials, a machine can therefore use at most `count` of its places.
     while (useful := sum(min(place, count) for place in places) // wanted.nodes) < count:
         count = useful
-    return count
+    return count * wanted.pack

@@ -145,6 +145,11 @@ class Resources(Request):
     `cpus` and `gpus` are the numbers of CPUs and GPUs that a trial uses on each node. A trial runs on `nodes` machines at once, and all of
     them are billed to it. `processes_per_node` is the number of processes that a trial runs on each node, as with `torchrun`. `auto` means
     one process for each GPU, or a single process if the trial uses no GPUs.
+
+    A worker holds the resources of one trial. `pack` is the number of trials that may share a worker, so that they run at the same time on
+    its CPUs and GPU. While several trials run on a worker, each is billed an equal share of the worker's time. More than one trial needs
+    `nodes: 1` and a single process per trial. With `auto`, the service chooses the number when the job is submitted, and the job then
+    shows the chosen number.
     """
 
     cpus: float = 1
@@ -155,6 +160,7 @@ class Resources(Request):
     max_concurrent_trials: int | None = None
     nodes: int = 1
     processes_per_node: int | Literal["auto"] = "auto"
+    pack: int | Literal["auto"] = 1
 
 
 class Algorithm(Request):

@@ -345,7 +345,7 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
     sharing = [other for other, theirs in others if pool & theirs]
     return all(
         _left([nodes[number] for number in pool], sharing, wants.market, unit)
-        >= row.concurrency * wants.nodes * getattr(wants, unit)
+        >= wants.workers(row.concurrency) * wants.nodes * getattr(wants, unit)
         for unit in ("cpus", "gpus")
     )
 
@@ -362,7 +362,7 @@ def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: st
         free[node.market] += getattr(node, unit)
     for other in others:
         size = other.spec.resources
-        takes = other.concurrency * size.nodes * getattr(size, unit)
+        takes = size.workers(other.concurrency) * size.nodes * getattr(size, unit)
         if size.market == EITHER:
             flexible += takes
         else:
