@@ -1,7 +1,9 @@
 """Trainables are inspected in a separate process. Faults in a module are reported and do no harm."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import psutil
@@ -55,6 +57,24 @@ def test_function_without_a_configuration_parameter_is_refused(modules: Path) ->
     assert "two(config, data) cannot be called" in str(errors["two"])
     assert "named(*, config) cannot be called" in str(errors["named"])
     assert (errors["good"], errors["any_"], errors["Class"]) == (None, None, None)
+
+
+def test_trainable_that_trains_in_batches_is_recognized(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Packed:
+        def __call__(self, config: object) -> None: ...
+
+    (modules / "probed_packed.py").write_text(
+        "import sys\ndef train(config): ...\n"
+        "packed = sys.modules['tuner.training.packed'].Packed() if 'tuner.training.packed' in sys.modules else train\n"
+    )
+    assert not probe.describe("probed_packed:train")["trains_in_batches"]
+    monkeypatch.delitem(sys.modules, "probed_packed")
+    monkeypatch.setitem(sys.modules, "tuner.training.packed", SimpleNamespace(Packed=Packed))
+    assert probe.describe("probed_packed:packed")["trains_in_batches"]
+    assert not probe.describe("probed_packed:train")["trains_in_batches"]
+    assert not SubprocessProber().describe("probed_packed:train").trains_in_batches
 
 
 def test_module_output_does_not_break_the_probe(modules: Path) -> None:

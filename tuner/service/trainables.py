@@ -35,6 +35,7 @@ class Described:
     #: Error code of the reason why the search space of an objective cannot be recorded; None if it can be recorded.
     code: str | None = None
     import_ns: int = 0  #: CPU time of the import; 0 if not known.
+    trains_in_batches: bool = False  #: Whether it is an instance of `tuner.training.Packed`, which trains several trials as one batch.
 
 
 class Prober(Protocol):

@@ -66,6 +66,7 @@ def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.
         "doc": (inspect.getdoc(target) or inspect.getdoc(module) or "")[:MAX_TEXT],
         "search_space": _plain(getattr(module, "SEARCH_SPACE", None)),
         "objective": _plain(getattr(module, "OBJECTIVE", None)),
+        "trains_in_batches": _is_packed(target),
     }
 
 
@@ -96,6 +97,15 @@ def _takes_no_config(entry: str, target: Any) -> str | None:
         name = entry.partition(":")[2]
         return f"{name}{signature} cannot be called with one configuration; write it as def {name}(config)"
     return None
+
+
+def _is_packed(target: Any) -> bool:
+    """Return whether a trainable is an instance of `tuner.training.Packed`, which trains several trials as one batch.
+
+    Nothing is imported for this, because the module of that class imports PyTorch. If it was not imported, no instance can exist.
+    """
+    packed = getattr(sys.modules.get("tuner.training.packed"), "Packed", None)
+    return inspect.isclass(packed) and isinstance(target, packed)
 
 
 def _plain(value: Any) -> Any:
