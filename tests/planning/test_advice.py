@@ -111,6 +111,9 @@ def test_unused_processors_are_advised_to_be_reduced() -> None:
     )
     assert (advice.change.now, advice.change.then) == ("8", "1.5")
     assert advice.saves == Money(8_000_000 * 13 // 16)
+    shared = spec(cpus=8, gpus=0)
+    shared = replace(shared, resources=replace(shared.resources, pack=4))
+    assert cpu_underused(evidence(measured_attempt(train="8.00", usage=usage), job=shared)) is None
     # the GPU determines the price
     assert cpu_underused(evidence(measured_attempt(train="8.00", usage=usage))) is None
     busy = Usage(wall_ns=100 * NS, cpu_ns=400 * NS)
@@ -125,6 +128,9 @@ def test_unused_memory_leads_to_a_machine_with_less_memory() -> None:
     )
     assert advice.change.then == "p.lean"
     assert advice.saves == usd("2.00")
+    shared = replace(spec(), resources=replace(spec().resources, pack=2))
+    usage = Usage(memory_peak_bytes=10 * GIB)
+    assert memory_unused(evidence(measured_attempt(train="8.00", usage=usage), job=shared)) is None
     full = Usage(memory_peak_bytes=20 * GIB)
     assert memory_unused(evidence(measured_attempt(train="8.00", usage=full))) is None
 

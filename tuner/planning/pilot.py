@@ -57,7 +57,8 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
     """Return the spec of a job's pilot, which is a job itself.
 
     The pilot trains configurations from a Sobol sequence over the search space for a few steps, and the best of them for more steps. It
-    has its own budget and does not learn from other jobs. Its tag TAG has the value `key`, by which jobs that can use the pilot find it.
+    has its own budget and does not learn from other jobs. Its trials do not share workers, so that it measures what a trial needs alone,
+    such as its GPU memory. Its tag TAG has the value `key`, by which jobs that can use the pilot find it.
     """
     most = job.fidelity.max
     steps = limits.steps if most is None else min(limits.steps, most)
@@ -75,6 +76,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
         space=job.space.without_priors(),
         budget=Budget(usd=limits.usd, gpu_ms=limits.gpu_ms, trials=limits.trials),
         fidelity=measured,
+        resources=replace(job.resources, pack=1),
         algorithm=Algorithm("asha", "qmc", job.algorithm.seed),
         plateau=None,
         worth_micro_usd=None,
@@ -91,10 +93,10 @@ def pilot_key(job: JobSpec, code: str) -> str:
     """Return a key that is equal for jobs that can use each other's pilots.
 
     It is a hash of the trainable, its arguments, the metric, the search space, and the resources of a trial. The market is not included,
-    because it determines the price and not the step time. `code` identifies the version of the trainable's code.
+    because it determines the price and not the step time. Neither is `pack`, because the trials of a pilot do not share workers. `code` identifies the version of the trainable's code.
     """
     taken = asdict(job.resources)
-    del taken["market"]
+    del taken["market"], taken["pack"]
     parts = [
         job.trainable,
         code,

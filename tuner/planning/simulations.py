@@ -159,12 +159,22 @@ class Setting:
 
     spec: JobSpec
     offers: tuple[Offer, ...]
-    concurrency: int
+    concurrency: int  #: How many trials may run at once.
     paces: Paces
     slice_ns: int  #: The length of a lease.
     spot: SpotLife | None = None
     speed: float = 1.0  #: The speed relative to the machine whose step times are known.
     seed: int = 0
+
+    @property
+    def workers(self) -> int:
+        """How many workers run the job's trials.
+
+        The simulation has one trial per worker, also if the job's trials share workers. A trial is assumed to need as much time of its
+        worker as it would need alone. Trials that share a worker are then slower in proportion to their number, so the dollars and the
+        duration of the job are the same as with one trial per worker.
+        """
+        return self.spec.resources.workers(self.concurrency)
 
     def runs(self, simulate: Simulate, count: int) -> list[SimulatedOutcome]:
         return [self._run(simulate, factor, number) for number, factor in enumerate(self.factors(count))]
@@ -180,8 +190,8 @@ class Setting:
         size = self._size(factor, coarse, fidelity)
         # The job is to be reduced by the factor `size`. First, the number of workers is reduced, which must stay whole. The rest of the reduction
         # shortens the simulation: the real job takes `longer` times as long.
-        concurrency = max(1, round(self.concurrency / size))
-        longer = size * concurrency / self.concurrency
+        workers = max(1, round(self.workers / size))
+        longer = size * workers / self.workers
         budget, plateau = self.spec.budget, self.spec.plateau
         wall_ns = budget.wall_clock_ns
         shrunk = replace(
@@ -193,14 +203,15 @@ class Setting:
         )
         if plateau is not None:  # its patience is an amount of money, so it shrinks with the budget
             plateau = replace(plateau, patience_micro_usd=max(1, int(plateau.patience_micro_usd / size)))
-        spec = replace(self.spec, fidelity=fidelity, budget=shrunk, plateau=plateau)
+        alone = replace(self.spec.resources, pack=1)
+        spec = replace(self.spec, fidelity=fidelity, budget=shrunk, plateau=plateau, resources=alone)
         # A worker warms up once. The simulation is shorter than the job, so the warm-up is shortened in proportion. Otherwise it would take too
         # large a share of the time.
         delays = self.paces.evidence.delays
         scenario = Scenario(
             spec,
             self.offers,
-            concurrency,
+            workers,
             self.paces,
             factor,
             replace(delays, warming_ns=int(delays.warming_ns / longer)),
@@ -228,7 +239,7 @@ class Setting:
         rate = min((offer.rate(wanted) for offer in self.offers), key=lambda r: r.price)
         affordable = rate.affords_ns(budget.limit)
         if budget.wall_clock_ns is not None:
-            affordable = min(affordable, budget.wall_clock_ns * self.concurrency)
+            affordable = min(affordable, budget.wall_clock_ns * self.workers)
         steps = steps_a_trial(replace(self.spec, fidelity=fidelity))
         trial_ns = steps * step_ns + delays.setup_ns + delays.save_ns
         trials = affordable / trial_ns

@@ -166,7 +166,7 @@ def _candidate(
         step_s, longest_s = evidence.step_ns / speed / NS, needs.step_ns / NS
         why_not = f"a step takes {step_s:g} s on this machine, longer than the limit of {longest_s:g} s"
     fit = min(int(cpus / wanted.cpus + 1e-9), int(gpus / wanted.gpus + 1e-9) if wanted.gpus else 10_000)
-    concurrency = wanted.max_concurrent_trials or max(1, fit)
+    concurrency = wanted.max_concurrent_trials or max(1, fit) * wanted.pack
     return MachineCandidate(
         machine.instance_type, market, markets.get(market, ()), concurrency, speed, why_not, markets
     )

@@ -106,6 +106,11 @@ class JobEvidence:
             if attempt.usage is not None and all(getattr(attempt.usage, name) is not None for name in names)
         )
 
+    @property
+    def workers(self) -> int:
+        """The most workers that the job used at once."""
+        return self.spec.resources.workers(self.concurrency)
+
     @cached_property
     def market(self) -> Market:
         """The market on which most of the money was spent."""

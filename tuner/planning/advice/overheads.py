@@ -130,8 +130,8 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
             ),
         ),
         # Each worker needs one setup in any case, so one setup per worker is not counted as savings.
-        saves=max(ZERO, Money(spent.micro_usd - evidence.concurrency * max(setups).micro_usd)),
-        saves_note=f"at most this: all setups, less the most expensive setup once for each of {evidence.concurrency} workers",
+        saves=max(ZERO, Money(spent.micro_usd - evidence.workers * max(setups).micro_usd)),
+        saves_note=f"at most this: all setups, less the most expensive setup once for each of {evidence.workers} workers",
         verify="train one configuration with the same seed: the metric at each step must not change; compare `setup` in the bills",
         confidence="medium",
     )
@@ -143,7 +143,7 @@ def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: F
     Only a larger budget or fewer workers would help. `part` is the share of the money that was spent on setup.
     """
     limit = evidence.spec.budget.usd
-    enough = Money(ENOUGH * max(1, evidence.concurrency) * max(1, max(setups).micro_usd))
+    enough = Money(ENOUGH * max(1, evidence.workers) * max(1, max(setups).micro_usd))
     return AdviceFinding(
         kind="setup_expensive",
         title=f"{float(part):.0%} of the money was spent on setting up trials, which left little for training",
@@ -152,13 +152,13 @@ def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: F
             "budget.usd",
             None if limit is None else str(limit).removeprefix("$"),
             str(enough).removeprefix("$"),
-            f"pays for {ENOUGH} setups on each of {evidence.concurrency} workers",
+            f"pays for {ENOUGH} setups on each of {evidence.workers} workers",
         ),
         alternatives=(
             AdvisedChange(
                 "resources.max_concurrent_trials",
                 str(evidence.concurrency),
-                "1",
+                str(evidence.spec.resources.pack),
                 "each worker imports the trainable's module, so fewer workers need fewer setups",
             ),
         ),
@@ -177,7 +177,7 @@ def _setup_figures(
         "setup_share": part,
         "attempts": len(setups),
         "highest_setup_usd": max(setups),
-        "workers": evidence.concurrency,
+        "workers": evidence.workers,
     }
 
 

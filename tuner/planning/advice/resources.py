@@ -163,13 +163,18 @@ CPU_SPARE = Fraction(5, 4)
 LEAST_CPUS = Fraction(1, 2)
 
 
+def _shares_workers(evidence: JobEvidence) -> bool:
+    """Return whether trials share workers. What an attempt then used itself is only a part of what its worker used."""
+    return evidence.spec.resources.pack > 1
+
+
 def cpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find jobs whose trials reserve many more processors than they use."""
     attempts, cpus = evidence.measured("wall_ns", "cpu_ns"), Fraction(str(evidence.spec.resources.cpus))
     counts = sums(attempts)
     wall = counts.get("wall_ns", 0)
     cores = share(counts.get("cpu_ns", 0), wall)
-    if wall < LEAST_WALL_NS or cores >= CPU_IDLE_BELOW * cpus:
+    if _shares_workers(evidence) or wall < LEAST_WALL_NS or cores >= CPU_IDLE_BELOW * cpus:
         return None
     then = max(LEAST_CPUS, Fraction(math.ceil(cores * CPU_SPARE * 2), 2))
     new, old = evidence.rate(cpus=float(then)).price, evidence.rate().price
@@ -208,7 +213,7 @@ def memory_unused(evidence: JobEvidence) -> AdviceFinding | None:
     """Find jobs on machines with much more memory than the trials use, if a cheaper machine has enough memory."""
     attempts, home, size = evidence.measured("memory_peak_bytes"), evidence.home, evidence.spec.resources
     used = peak(attempts, "memory_peak_bytes")
-    if used is None or home is None or home.memory_gib is None:
+    if used is None or home is None or home.memory_gib is None or _shares_workers(evidence):
         return None
     # The machine needs memory for as many trials as fit on it by processors and GPUs.
     fitting = [int(home.vcpus / size.cpus)] if size.cpus else []
