@@ -20,6 +20,7 @@ from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
+from tuner.service.packing import with_pack
 from tuner.service.plan_candidates import DescribedMachine as DescribedMachine
 from tuner.service.plan_candidates import MachineFilter as MachineFilter
 from tuner.service.plan_candidates import MachineRequirements as MachineRequirements
@@ -120,6 +121,7 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
     check(service, spec)
     if faults := facts.faults():
         raise Invalid(*faults)
+    spec = with_pack(service, spec)
     deadline_ns = _deadline_ns(facts, service.now())
     evidence = _evidence(service, spec, facts)
     _refuse_too_large(spec, evidence)

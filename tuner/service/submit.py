@@ -25,6 +25,7 @@ from tuner.service.checkpoints import choose
 from tuner.service.cluster import import_path
 from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
+from tuner.service.packing import with_pack
 from tuner.service.plan_evidence import first_step_of
 from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.trainables import command_faults, module_faults
@@ -77,6 +78,7 @@ def submit(
             return job_view(service, known), False
     service.cluster.check_fit()
     check(service, spec)
+    spec = with_pack(service, spec)
     (offer, *others), concurrency = admit(service, spec)
     if any(admitted_offer.market == "spot" for admitted_offer in (offer, *others)):
         _check_restores(service, spec)
@@ -174,7 +176,7 @@ def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
 def _room(
     service: Service, nodes: list[Node], offers: Iterable[Offer], wanted: Resources, limit: int | None
 ) -> int:
-    """Return how many trials fit on the nodes at once, at most `limit`. A trial with several nodes gets all of them from one offer."""
+    """Return how many trials can run on the nodes at once, at most `limit`. A trial with several nodes gets all of them from one offer."""
     left = [
         WorkerMachine(node.labels, node.cpus, node.gpus)
         for node, *_ in priced_nodes(service.settings, nodes, wanted)

@@ -106,6 +106,33 @@ def attempts_of(
         yield attempt_row(columns), usage
 
 
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """The largest GPU memory that an attempt of a job used, and the memory of the GPU."""
+
+    peak_bytes: int
+    gpu_bytes: int
+    instance_type: str | None  #: The machine type that the attempt ran on. None if it was not checked.
+
+
+def gpu_memory(db: Connection, job: str) -> GpuMemory | None:
+    """Return the measurement of the attempt that used most GPU memory of the job's attempts, or None if none was measured."""
+    a, u = attempts.c, attempt_usage.c
+    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
+    query = (
+        select(u.gpu_memory_peak_bytes, u.facts, a.instance_type)
+        .join(attempts, same)
+        .where(u.job == job, u.gpu_memory_peak_bytes > 0)
+        .order_by(u.gpu_memory_peak_bytes.desc())
+        .limit(1)
+    )
+    row = db.execute(query).first()
+    gpu_bytes = None if row is None else json.loads(row.facts).get("gpu_memory_bytes")
+    if row is None or not isinstance(gpu_bytes, int):
+        return None
+    return GpuMemory(row.gpu_memory_peak_bytes, gpu_bytes, row.instance_type)
+
+
 def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:
     """Return the state and the last reported step of each trial, by trial. The step is 0 if the trial has not reported."""
     t = trials.c
