@@ -163,6 +163,12 @@ def test_tables_show_whole_ids_and_as_many_trials_as_the_limit_says(tuner: Tuner
     assert len(printed(tuner("trials", done, "--limit", "2", "--json"))["items"]) == 2
 
 
+def test_job_shows_how_many_trials_share_a_worker(tuner: Tuner, rest: TestClient) -> None:
+    packed, plain = fakes.submit(rest, resources={"pack": 4}), fakes.submit(rest)
+    assert "8 trials, up to 4 on each worker" in tuner("job", packed).stdout
+    assert "worker" not in tuner("job", plain).stdout
+
+
 def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient) -> None:
     words = ["--usd", "100", "--match", "project:none", "--period", "month", "--timezone", "Asia/Tokyo"]
     made = printed(

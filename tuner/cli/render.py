@@ -71,6 +71,9 @@ def job(answer: Job) -> RenderableType:
         table.add_row("GPU-hours", f"{answer.spend.gpu_hours:g} of {number(answer.budget['gpu_hours'])}")
     states = ", ".join(f"{count} {state}" for state, count in answer.progress.trials.items() if count)
     table.add_row("trials", states or "none yet")
+    pack = answer.resources.get("pack", 1)  # an older service does not return it
+    if pack > 1:
+        table.add_row("at once", f"{answer.concurrency} trials, up to {pack} on each worker")
     driver = answer.driver
     if driver is not None and driver.version is not None:
         versions = f"tuner {driver.version}, Ray {driver.ray}, Python {driver.python}"

@@ -195,7 +195,7 @@ class JobPage {
     const facts = [
       ["Running for", duration(progress.running_seconds)],
       [job.fidelity.unit === "step" ? "Steps" : `Steps (${job.fidelity.unit}s)`, progress.steps.toLocaleString("en-US")],
-      ["Trials", counts.join(", ") || "none yet"], ["At once", String(job.concurrency)], ["Priority", String(job.priority)],
+      ["Trials", counts.join(", ") || "none yet"], ["At once", job.resources.pack > 1 ? `${job.concurrency}, up to ${job.resources.pack} on each worker` : String(job.concurrency)], ["Priority", String(job.priority)],
       ["Tags", Object.entries(job.tags).map(([name, value]) => `${name}: ${value}`).join(", ") || "none"],
     ];
     facts.forEach(([name, value], index) => {
