@@ -21,7 +21,9 @@ def waits(config: dict[str, Any]) -> None:
 
 def kills_its_server(config: dict[str, Any]) -> None:
     if config["kills"]:
-        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        left = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+        )
         Path(config["pid_file"]).write_text(str(left.pid))
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
