@@ -223,10 +223,26 @@ MUTANTS = (
     Mutant(
         "lost-time-by-the-wall-clock",
         "tuner/driver/loop.py",
-        "silent = self._clock.elapsed_ns() - lease.last_message_ns if not lease.waits else 0",
-        "silent = self._clock.now() - lease.last_message_ns if not lease.waits else 0",
+        "silent = (self._clock.elapsed_ns() - lease.last_message_ns) // sharers if not lease.waits else 0",
+        "silent = (self._clock.now() - lease.last_message_ns) // sharers if not lease.waits else 0",
         "a change of the clock bills time that was not used",
         (f"{CLOCKS}::test_clock_adjustment_does_not_change_the_bill",),
+    ),
+    Mutant(
+        "shared-time-billed-to-each",
+        "tuner/worker/metering.py",
+        "* self._PARTS // max(1, self._running[period])",
+        "* self._PARTS",
+        "each of several trials on a worker is billed the whole worker",
+        ("tests/worker/test_slots.py::test_shares_add_up_to_the_time_of_the_worker",),
+    ),
+    Mutant(
+        "lost-time-billed-to-each",
+        "tuner/driver/loop.py",
+        "silent = (self._clock.elapsed_ns() - lease.last_message_ns) // sharers if not lease.waits else 0",
+        "silent = self._clock.elapsed_ns() - lease.last_message_ns if not lease.waits else 0",
+        "each of several trials on a dead worker is billed all of its last time",
+        ("tests/driver/test_turns.py::test_trials_of_a_dead_worker_share_its_last_time",),
     ),
     Mutant(
         "deadline-by-the-wall-clock",
