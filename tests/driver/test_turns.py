@@ -3,11 +3,13 @@ those of earlier jobs.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from tests.driver.looping import Job, World
+from tests.driver.test_clocks import after
 from tests.simulation.test_simulated_jobs import QuickCurves, loop_config, spec
 from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
 from tuner.domain import events as ev
@@ -20,7 +22,7 @@ from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
-from tuner.driver.loop import Loop
+from tuner.driver.loop import SILENT_NS, Loop
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import StepReport, WorkerMessage
 from tuner.driver.placement import Place, TrialSnapshot
@@ -298,3 +300,27 @@ def test_dead_worker_is_billed_only_from_its_node_assignment() -> None:
     assert lost_of(hold, {whose: late}, Instant(late + lease_ns)) == {"lost": hold.cost}
     # A hold that renews a lease is billed from when it was placed, not again from the attempt's beginning.
     assert lost_of(hold, {whose: Instant(hold.placed_at - lease_ns)}, hold.placed_at) == {}
+
+
+def test_trials_of_a_dead_worker_share_its_last_time() -> None:
+    """Two trials shared the worker for the two seconds since its last message. Each is billed one of them."""
+    job = Job()
+    job.loop.node_assigned(job.trial, 2)
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": NS})))
+    before = job.journal.account().posted.usd.micro_usd
+    after(job.clock, 2 * NS)
+    job.loop.lost(job.trial, 2, "gone", sharers=2)
+    cost = job.loop.leases[job.trial].rate.cost(2 * NS).usd.micro_usd
+    assert job.journal.account().posted.usd.micro_usd - before == cost
+
+
+def test_lease_of_a_trial_that_shares_its_worker_may_last_longer() -> None:
+    job = Job()
+    job.loop.state.spec = replace(job.spec, resources=Resources(pack=3))
+    job.loop.node_assigned(job.trial, 2)
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": NS})))
+    left_ns = job.loop.leases[job.trial].lease_ns - NS
+    after(job.clock, 3 * left_ns + SILENT_NS)
+    assert job.loop.overdue() == []
+    after(job.clock, 1)
+    assert job.loop.overdue() == [(job.trial, 2)]
