@@ -20,17 +20,23 @@ if TYPE_CHECKING:
     from tuner.training.datasets import DatasetRefused, dataset
     from tuner.training.exporting import Exported, latency_ms
     from tuner.training.loaders import Batches, efficient_loader
+    from tuner.training.packed import Packed
     from tuner.training.precision import autocast, grad_scaler, quantize_aware
     from tuner.training.preparing import prepare
     from tuner.training.seeding import seed_everything
     from tuner.training.spot_safe import SpotSafe
+    from tuner.training.vmapped import AdamW, BatchFailed, Sgd
 
 __all__ = [
+    "AdamW",
+    "BatchFailed",
     "Batches",
     "CheckpointUnreadable",
     "DatasetRefused",
     "Exported",
     "MetricsRefused",
+    "Packed",
+    "Sgd",
     "SpotSafe",
     "StopTraining",
     "accumulate",
@@ -48,11 +54,15 @@ __all__ = [
     "teacher",
 ]
 _HOMES = {
+    "AdamW": "vmapped",
+    "BatchFailed": "vmapped",
     "Batches": "loaders",
     "CheckpointUnreadable": "checkpoint",
     "DatasetRefused": "datasets",
     "Exported": "exporting",
     "MetricsRefused": "channel",
+    "Packed": "packed",
+    "Sgd": "vmapped",
     "SpotSafe": "spot_safe",
     "StopTraining": "channel",
     "accumulate": "accumulation",

@@ -76,7 +76,8 @@ class BeginMessage:
     usd_per_hour: float | None = None  #: The price of a trial's share of the job's machine.
     #: The metrics of `SERVING_METRICS` that the job's objectives or constraints name.
     serving_metrics: Sequence[str] = ()
-    #: The path of the socket of the worker's batch process, for `tuner.training.Packed`. None if the worker runs one attempt at a time.
+    #: Path of the AF_UNIX socket on which the worker's batch process trains the model of this trial together with those of other trials
+    #: (`tuner.training.Packed`). None if the trial trains in its own process.
     batch_socket: str | None = None
 
 

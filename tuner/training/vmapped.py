@@ -1,0 +1,561 @@
+"""Train the models of several trials at the same time, as one model with a leading dimension of trials.
+
+`torch.func.vmap` turns the computation of one model into that of N models, so that N small matrix products become one large one
+(https://docs.pytorch.org/docs/stable/func.html). Training arrays of models in this way was described by Wang et al., "Horizontally Fused
+Training Array" (arXiv:2102.02344).
+
+Shapes: a member has P trained numbers. Its parameters are one flat tensor of shape (P,), and so is each moment of its optimizer. A stack of
+N members has tensors of shape (N, P). Buffers and frozen parameters keep their shape and get the leading dimension N. A batch of shape
+(B, ...) becomes (N, B, ...). Losses, metrics and hyperparameters have the shape (N,).
+
+Invariant: the computation of a member never depends on another member, and a failed computation changes no member.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+Tensors = dict[str, torch.Tensor]
+Batch = torch.Tensor | tuple[torch.Tensor, ...]
+Config = Mapping[str, Any]
+FUNC_LIMITS = "https://docs.pytorch.org/docs/stable/func.ux_limitations.html"
+ADVICE = (
+    "The function is computed with torch.func.vmap for all trials of a batch. It cannot draw random numbers, as dropout does, change "
+    "buffers, call .item(), or branch on the value of a tensor; use torch.where for the latter. If it has to, train this model with SpotSafe "
+    f"in a function instead of Packed. All limits: {FUNC_LIMITS}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd:
+    """Stochastic gradient descent with momentum and weight decay, as in `torch.optim.SGD`."""
+
+    lr: float  #: The learning rate.
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    """Adam with decoupled weight decay, as in `torch.optim.AdamW` (Loshchilov & Hutter, arXiv:1711.05101)."""
+
+    lr: float  #: The learning rate.
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+
+Optimizer = Sgd | AdamW
+
+
+class BatchFailed(RuntimeError):
+    """A function of a packed trainable failed, or a model cannot be trained in a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The functions of a packed trainable. See `tuner.training.Packed`."""
+
+    make: Callable[[Any], nn.Module]
+    optimizer: Callable[[Any, int], Optimizer]
+    batches: Callable[[Any, int], Iterable[Any]]
+    loss: Callable[[Any, Any], torch.Tensor]
+    evaluate: Callable[[Any], Mapping[str, torch.Tensor]] | None
+
+
+def device() -> torch.device:
+    """Return the device on which batches are trained: the GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def checked(module: object) -> nn.Module:
+    """Return the module that `make` has returned, if it can be trained in a batch.
+
+    Raises:
+        TypeError: It is not a module, or its parameters have several types.
+        ValueError: It has layers that cannot be trained in a batch, or nothing to train.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"make(config) returned a {type(module).__name__}; return a torch.nn.Module")
+    for name, layer in module.named_modules():
+        shown = f"{name or 'the module'} ({type(layer).__name__})"
+        if isinstance(layer, _NormBase) and layer.running_mean is not None:
+            raise ValueError(
+                f"{shown} changes its running statistics while it trains, which a batch of trials does not support; use nn.GroupNorm, or "
+                "pass track_running_stats=False"
+            )
+        if isinstance(layer, _DropoutNd) and layer.p > 0:
+            raise ValueError(
+                f"{shown} draws random numbers, which a batch of trials does not support; use weight decay instead, or train this model with "
+                "SpotSafe in a function instead of Packed"
+            )
+    types = {parameter.dtype for parameter in trained(module).values()}
+    if not types:
+        raise ValueError("the module of make(config) has no parameters that require gradients")
+    if types not in ({torch.float32}, {torch.float64}):
+        raise TypeError(
+            f"the parameters have the types {', '.join(sorted(map(str, types)))}; a batch of trials needs float32 or float64 for all of them"
+        )
+    return module
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained. A parameter with several names is returned with the first one."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def constants(module: nn.Module) -> Tensors:
+    """Return copies of the buffers and frozen parameters."""
+    frozen = {name: tensor for name, tensor in module.named_parameters() if not tensor.requires_grad}
+    return {
+        name: tensor.detach().clone() for name, tensor in {**frozen, **dict(module.named_buffers())}.items()
+    }
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    """Return a copy of the trained parameters as one tensor of shape (P,)."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in trained(module).values()])
+
+
+def load_flat(module: nn.Module, parameters: torch.Tensor) -> None:
+    """Copy a tensor of shape (P,) into the trained parameters of the module."""
+    with torch.no_grad():
+        for target, source in zip(
+            trained(module).values(), _unflat(module, parameters).values(), strict=True
+        ):
+            target.copy_(source)
+
+
+def _unflat(module: nn.Module, parameters: torch.Tensor) -> Tensors:
+    """Return views of a tensor of shape (P,) with the names and shapes of the trained parameters."""
+    named = trained(module)
+    pieces = torch.split(parameters, [parameter.numel() for parameter in named.values()])
+    return {
+        name: piece.view(parameter.shape)
+        for (name, parameter), piece in zip(named.items(), pieces, strict=True)
+    }
+
+
+def structure(module: nn.Module) -> Hashable:
+    """Return a value that is equal for two modules only if they differ in nothing but the values of parameters and buffers.
+
+    The layers' types and plain attributes are part of it. Attributes that are other objects, such as functions, must be the same object.
+    """
+    first_names: dict[int, str] = {}
+    tensors = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    shapes = tuple(
+        (name, first_names.setdefault(id(tensor), name), tensor.shape, tensor.dtype, tensor.requires_grad)
+        for name, tensor in tensors
+    )
+    layers = tuple(
+        (name, type(layer), _comparable(_attributes(layer)))
+        for name, layer in module.named_modules(remove_duplicate=False)
+    )
+    return shapes, layers
+
+
+def _attributes(layer: nn.Module) -> dict[str, Any]:
+    # `training` is set before each computation. The others hold tensors and layers, which are compared one by one.
+    skipped = {"training", "_parameters", "_buffers", "_modules"}
+    return {name: value for name, value in vars(layer).items() if name not in skipped}
+
+
+def _comparable(value: Any) -> Hashable:
+    """Return a hashable value that is equal for equal plain values, and for the same object."""
+    if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):
+        return type(value), value
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(_comparable, value))
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(map(_comparable, value))
+    if isinstance(value, Mapping):
+        return type(value), tuple((_comparable(key), _comparable(inner)) for key, inner in value.items())
+    return "object", id(value)
+
+
+def _zeros_of(optimizer: type, parameters: torch.Tensor) -> Tensors:
+    """Return the moments of an optimizer before its first update."""
+    if optimizer is Sgd:
+        return {"velocity": torch.zeros_like(parameters)}
+    updates = torch.zeros((), dtype=torch.float64, device=parameters.device)
+    return {"mean": torch.zeros_like(parameters), "square": torch.zeros_like(parameters), "updates": updates}
+
+
+def _hyperparameters(optimizer: Optimizer) -> dict[str, float]:
+    shared = {"lr": float(optimizer.lr), "weight_decay": float(optimizer.weight_decay)}
+    match optimizer:
+        case Sgd():
+            return {**shared, "momentum": float(optimizer.momentum)}
+        case AdamW():
+            beta1, beta2 = map(float, optimizer.betas)
+            return {**shared, "beta1": beta1, "beta2": beta2, "eps": float(optimizer.eps)}
+
+
+def _updated(
+    parameters: torch.Tensor, gradient: torch.Tensor, moments: Tensors, hyper: Tensors
+) -> tuple[torch.Tensor, Tensors]:
+    """Return the parameters and moments of one member after one update, as `torch.optim` computes them.
+
+    Args:
+        parameters: Shape (P,).
+        gradient: Shape (P,).
+        moments: Those of `Sgd` or of `AdamW`, by which the rule is chosen.
+        hyper: Hyperparameters of shape (), in float64, because 1 - beta2 ** updates is not exact enough in float32.
+    """
+    cast = {name: value.to(parameters.dtype) for name, value in hyper.items()}
+    if "velocity" in moments:
+        velocity = cast["momentum"] * moments["velocity"] + gradient + cast["weight_decay"] * parameters
+        return parameters - cast["lr"] * velocity, {"velocity": velocity}
+    updates = moments["updates"] + 1
+    mean = moments["mean"] + (gradient - moments["mean"]) * (1 - hyper["beta1"]).to(gradient.dtype)
+    square = cast["beta2"] * moments["square"] + (1 - hyper["beta2"]).to(gradient.dtype) * gradient.square()
+    rate = (hyper["lr"] / (1 - hyper["beta1"] ** updates)).to(gradient.dtype)
+    root = (1 - hyper["beta2"] ** updates).sqrt().to(gradient.dtype)
+    kept = parameters * (1 - hyper["lr"] * hyper["weight_decay"]).to(gradient.dtype)
+    after = kept - rate * mean / (square.sqrt() / root + cast["eps"])
+    return after, {"mean": mean, "square": square, "updates": updates}
+
+
+class Member:
+    """The model of one trial, with its optimizer's state and its position in the current step.
+
+    Raises:
+        TypeError, ValueError: The module cannot be trained in a batch.
+    """
+
+    def __init__(self, number: int, config: Config, module: nn.Module) -> None:
+        self.number, self.config, self.module = number, config, checked(module)
+        #: `parameters` and the moments of shape (P,), and `loss` and `updates_in_step` of shape (). They are in `stack` if it is not None.
+        self.tensors: Tensors = {}
+        self.buffers = {name: tensor.to(device()) for name, tensor in constants(module).items()}
+        self.stack: Stack | None = None
+        self.optimizer: str | None = None  #: The class of the optimizer. None before the first step.
+        self.hyper: dict[str, float] = {}
+        self.batch: Batch | None = None  #: The next batch of the step. None if the step has no further batch.
+        self.batch_shape: Hashable = None
+        self.key: Hashable = None  #: Members with the same key can train the current step together.
+        self.is_alone = False  #: Whether a computation with other members has failed.
+        self._structure = structure(module)
+        self._batches: Iterator[Any] = iter(())
+        self.load(flat(module), None, {})
+
+    def load(self, parameters: torch.Tensor, optimizer: str | None, moments: Tensors) -> None:
+        """Continue from these parameters and moments."""
+        if parameters.shape != (expected := flat(self.module)).shape or parameters.dtype != expected.dtype:
+            raise ValueError(
+                f"make(config) returned a model of {expected.numel()} {expected.dtype} parameters here, but one of {parameters.numel()} "
+                f"{parameters.dtype} in the trial's process; make the same model from the same config"
+            )
+        self._leave_stack()
+        zero = torch.zeros((), device=device(), dtype=torch.float64)
+        tensors = {"parameters": parameters, **moments, "loss": zero, "updates_in_step": zero}
+        self.tensors, self.optimizer = (
+            {name: value.to(device()) for name, value in tensors.items()},
+            optimizer,
+        )
+
+    def load_buffers(self, buffers: Tensors) -> None:
+        """Use these values of the buffers and frozen parameters, which may be random, instead of those of the module."""
+        shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (self.buffers, buffers)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"make(config) returned a model with the buffers {shapes[0]} here, but with {shapes[1]} in the trial's process; make the "
+                "same model from the same config"
+            )
+        self.buffers = {name: tensor.to(device()) for name, tensor in buffers.items()}
+
+    def state(self) -> Tensors:
+        """Return copies of the parameters and moments on the CPU."""
+        tensors = self.tensors if self.stack is None else self.stack.tensors_of(self)
+        return {
+            name: tensor.to("cpu", copy=True)
+            for name, tensor in tensors.items()
+            if name not in ("loss", "updates_in_step")
+        }
+
+    def begin(self, recipe: Recipe, step: int) -> None:
+        """Ask the user's functions for the optimizer and the first batch of a step. Their exceptions propagate.
+
+        Raises:
+            TypeError: A function has returned a value of the wrong type.
+            ValueError: The step has no batch, or the optimizer is not that of earlier steps.
+        """
+        chosen = recipe.optimizer(self.config, step)
+        if not isinstance(chosen, Sgd | AdamW):
+            raise TypeError(
+                f"optimizer(config, step) returned a {type(chosen).__name__}; return tuner.training.Sgd(...) or tuner.training.AdamW(...)"
+            )
+        name = type(chosen).__name__
+        if self.optimizer is None:
+            self._leave_stack()
+            self.tensors |= _zeros_of(type(chosen), self.tensors["parameters"])
+        elif self.optimizer != name:
+            raise ValueError(
+                f"optimizer(config, step) returned {name} for step {step}, but {self.optimizer} before; return the same class in all steps"
+            )
+        self.optimizer, self.hyper = name, _hyperparameters(chosen)
+        if self.stack is not None:
+            self.stack.hyper = None
+        batches = recipe.batches(self.config, step)
+        count = len(batches) if isinstance(batches, Sized) else None
+        self._batches = iter(batches)
+        self.draw()
+        if self.batch is None:
+            raise ValueError(f"batches(config, {step}) has no batch; return at least one for each step")
+        alone = self.number if self.is_alone else None
+        self.key = (self._structure, name, self.batch_shape, count, alone)
+
+    def draw(self) -> None:
+        """Take the next batch of the step. Exceptions of the user's iterable propagate."""
+        drawn = next(self._batches, None)
+        if isinstance(drawn, list):
+            drawn = tuple(drawn)
+        tensors = drawn if isinstance(drawn, tuple) else () if drawn is None else (drawn,)
+        if drawn == () or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            shown = ", ".join(type(each).__name__ for each in tensors) or "an empty tuple"
+            raise TypeError(f"batches(config, step) yielded {shown}; yield tensors or tuples of tensors")
+        moved = tuple(tensor.to(device()) for tensor in tensors)
+        self.batch = None if drawn is None else moved if isinstance(drawn, tuple) else moved[0]
+        self.batch_shape = isinstance(drawn, tuple), tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+
+    def leave(self) -> None:
+        """Forget the current step, because the trial has ended or failed."""
+        self._batches, self.batch = iter(()), None
+        self._leave_stack()
+
+    def _leave_stack(self) -> None:
+        if self.stack is not None:
+            self.stack.dissolve()
+
+
+class Stack:
+    """The tensors of several members with the leading dimension N. It is kept as long as its members train together."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        self.module = members[0].module
+        self.tensors = _stacked([member.tensors for member in members])
+        self.buffers = _stacked([member.buffers for member in members])
+        self.hyper: Tensors | None = None  #: None if a member has begun a step since it was computed.
+        for member in members:
+            member.stack, member.tensors = self, {}
+
+    @classmethod
+    def of(cls, members: Sequence[Member]) -> "Stack":
+        """Return the stack of these members. It is built only if they are not stacked already."""
+        stack = members[0].stack
+        if stack is not None and stack.members == list(members):
+            return stack
+        for member in members:
+            if member.stack is not None:
+                member.stack.dissolve()
+        return cls(members)
+
+    def tensors_of(self, member: Member) -> Tensors:
+        """Return views of the tensors of one member."""
+        number = self.members.index(member)
+        return {name: tensor[number] for name, tensor in self.tensors.items()}
+
+    def dissolve(self) -> None:
+        """Give each member its own tensors. They are copies, because a view would keep the memory of the whole stack."""
+        for member in self.members:
+            member.tensors = {name: tensor.clone() for name, tensor in self.tensors_of(member).items()}
+        for member in self.members:
+            member.stack = None
+
+    def hyperparameters(self) -> Tensors:
+        """Return the hyperparameters, of shape (N,)."""
+        if self.hyper is None:
+            rows = [member.hyper for member in self.members]
+            self.hyper = {
+                name: torch.tensor([row[name] for row in rows], dtype=torch.float64, device=device())
+                for name in rows[0]
+            }
+        return self.hyper
+
+
+def _stacked(rows: Sequence[Tensors]) -> Tensors:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+@dataclass
+class Round:
+    """What happened when each member of a list trained one batch, or was evaluated at the end of its step."""
+
+    going: list[list[Member]] = field(
+        default_factory=list
+    )  #: Members in the middle of a step, in lists that train together.
+    metrics: dict[Member, dict[str, float]] = field(
+        default_factory=dict
+    )  #: Members that have finished their step.
+    errors: dict[Member, Exception] = field(default_factory=dict)  #: Members that have failed.
+
+
+class Trainer:
+    """Train members with the functions of a packed trainable."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+
+    def round(self, members: Sequence[Member]) -> Round:
+        """Train one batch of each member, or evaluate it if its step has no further batch.
+
+        The members have equal keys. If their batches no longer have the same shape, they train in several lists from then on.
+        """
+        result = Round()
+        parts: dict[Hashable, list[Member]] = {}
+        for member in members:
+            parts.setdefault(member.batch_shape, []).append(member)
+        for part in parts.values():
+            if part[0].batch is None:
+                result.metrics |= self._together(part, self._evaluate, result.errors)
+                continue
+            done = self._together(part, self._update, result.errors)
+            going = [member for member in part if member in done and _draws(member, result.errors)]
+            result.going += [going] if going else []
+        return result
+
+    def _together(
+        self,
+        members: Sequence[Member],
+        compute: Callable[[Stack], list[dict[str, float]]],
+        errors: dict[Member, Exception],
+    ) -> dict[Member, dict[str, float]]:
+        """Compute the members in one stack. If that fails, compute each one alone, and record the errors of those that fail alone, too.
+
+        If none fails alone, the members are not computed together again.
+        """
+        if len(members) == 1 or not any(member.is_alone for member in members):
+            try:
+                return dict(zip(members, compute(Stack.of(members)), strict=True))
+            except Exception as error:
+                if len(members) == 1:
+                    errors[members[0]] = error
+                    return {}
+        done: dict[Member, dict[str, float]] = {}
+        for member in members:
+            done |= self._together([member], compute, errors)
+        for member in members:
+            member.is_alone |= len(done) == len(members)
+        return done
+
+    def _update(self, stack: Stack) -> list[dict[str, float]]:
+        """Make one update of each member of the stack."""
+        batches = [member.batch for member in stack.members]
+        batch = (
+            tuple(map(torch.stack, zip(*batches, strict=True)))
+            if isinstance(batches[0], tuple)
+            else torch.stack(batches)  # type: ignore[arg-type]
+        )
+        stack.module.train()
+
+        def one(tensors: Tensors, buffers: Tensors, hyper: Tensors, batch: Batch) -> Tensors:
+            parameters = tensors["parameters"]
+
+            def loss_of(parameters: torch.Tensor) -> torch.Tensor:
+                model = _Model(stack.module, parameters, buffers)
+                loss = self._recipe.loss(model, batch)
+                model.check_buffers()
+                return _scalar("loss(model, batch)", loss)
+
+            gradient, loss = grad_and_value(loss_of)(parameters)
+            after, moments = _updated(parameters, gradient, tensors, hyper)
+            sums = {
+                "loss": tensors["loss"] + loss.detach(),
+                "updates_in_step": tensors["updates_in_step"] + 1,
+            }
+            return {"parameters": after, **moments, **sums}
+
+        with _explained("loss"):
+            stack.tensors = vmap(one)(stack.tensors, stack.buffers, stack.hyperparameters(), batch)
+        return [{} for _ in stack.members]
+
+    def _evaluate(self, stack: Stack) -> list[dict[str, float]]:
+        """Return the metrics of each member at the end of its step, and begin to sum the losses of the next one."""
+        stack.module.eval()
+        sums = stack.tensors
+        metrics: Tensors = {"train_loss": sums["loss"] / sums["updates_in_step"]}
+
+        def one(parameters: torch.Tensor, buffers: Tensors) -> Tensors:
+            model = _Model(stack.module, parameters, buffers)
+            assert self._recipe.evaluate is not None
+            named = self._recipe.evaluate(model)
+            model.check_buffers()
+            if not isinstance(named, Mapping):
+                raise TypeError(
+                    f"evaluate(model) returned a {type(named).__name__}; return a dictionary of tensors"
+                )
+            return {str(name): _scalar(f"evaluate(model)[{name!r}]", value) for name, value in named.items()}
+
+        if self._recipe.evaluate is not None:
+            with _explained("evaluate"), torch.no_grad():
+                metrics |= vmap(one)(sums["parameters"], stack.buffers)
+        columns = {name: values.tolist() for name, values in metrics.items()}
+        zeros = {name: torch.zeros_like(sums[name]) for name in ("loss", "updates_in_step")}
+        stack.tensors = {**sums, **zeros}
+        return [
+            {name: column[number] for name, column in columns.items()} for number in range(len(stack.members))
+        ]
+
+
+def _draws(member: Member, errors: dict[Member, Exception]) -> bool:
+    try:
+        member.draw()
+    except Exception as error:
+        errors[member] = error
+        return False
+    return True
+
+
+class _Model:
+    """The module of one member, which can be called like the module itself."""
+
+    def __init__(self, module: nn.Module, parameters: torch.Tensor, buffers: Tensors) -> None:
+        self._module, self._buffers = module, buffers
+        self._versions = {name: buffer._version for name, buffer in buffers.items()}
+        self._given = {**_unflat(module, parameters), **buffers}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return functional_call(self._module, self._given, args, kwargs)
+
+    def check_buffers(self) -> None:
+        """Raise ValueError if the module has changed a buffer, because only one of the members would see the change."""
+        for name, buffer in self._buffers.items():
+            if self._given[name] is not buffer or buffer._version != self._versions[name]:
+                raise ValueError(
+                    f"the buffer {name} changes when the model is called; a batch of trials supports only buffers that stay the same"
+                )
+
+
+def _scalar(where: str, value: object) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{where} is a {type(value).__name__}; return a tensor of one number, without .item()"
+        )
+    if value.dim():
+        raise ValueError(f"{where} has the shape {tuple(value.shape)}; return one number, such as the mean")
+    return value
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Replace an error of the user's function `name` with one that says what a batch does not support.
+
+    An error about memory stays as it is, because the service recognises it by its class.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise BatchFailed(f"{name} raised {type(error).__name__}: {error}. {ADVICE}") from error
