@@ -15,25 +15,28 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.training.simulated_gpu import simulated_gpu
-from trainables import char_lm, digits_cnn, digits_mlp
+from trainables import char_lm, digits_cnn, digits_mlp, digits_packed
 from tuner.api.translate import spec_of
 from tuner.domain.space import Space
 from tuner.schemas.job import JobRequest
-from tuner.training import SpotSafe, measured, recompute
+from tuner.training import SpotSafe, measured, packed, recompute
 from tuner.training.channel import StopTraining
 
 Reports = list[dict[str, float]]
 Run = Callable[..., Reports]
-MODULES = [digits_mlp, digits_cnn, char_lm]
+LOOPS = [digits_mlp, digits_cnn, char_lm]  # with a training loop of their own
+MODULES = [*LOOPS, digits_packed]
 SMALL: dict[str, dict[str, Any]] = {
     "digits_mlp": {"width": 32},
     "digits_cnn": {"width": 4},
     "char_lm": {"width": 16, "depth": 1, "batch_size": 4},
+    "digits_packed": {"width": 32},
 }
 PROMISED = {
     "digits_mlp": {"val_accuracy", "val_loss", "train_loss"},
     "digits_cnn": {"val_accuracy", "val_loss", "train_loss"},
     "char_lm": {"val_loss", "val_bits_per_char", "train_loss"},
+    "digits_packed": {"val_accuracy", "val_loss", "train_loss"},
 }
 
 
@@ -42,7 +45,8 @@ def short_name(module: ModuleType) -> str:
 
 
 shipped = pytest.mark.parametrize("module", MODULES, ids=short_name)
-digits = pytest.mark.parametrize("module", [digits_mlp, digits_cnn], ids=short_name)
+loops = pytest.mark.parametrize("module", LOOPS, ids=short_name)
+digits = pytest.mark.parametrize("module", [digits_mlp, digits_cnn, digits_packed], ids=short_name)
 
 
 @pytest.fixture
@@ -54,14 +58,15 @@ def run_whole(monkeypatch: pytest.MonkeyPatch) -> Run:
 
         class Limited(SpotSafe):
             def __init__(self, **parts: Any) -> None:
-                super().__init__(steps=steps, checkpoint_dir=directory, **parts)
+                super().__init__(**{**parts, "steps": steps, "checkpoint_dir": directory})
 
             def report(self, **metrics: Any) -> None:
                 reports.append({name: float(value) for name, value in metrics.items()})
                 super().report(**metrics)
 
-        monkeypatch.setattr(module, "SpotSafe", Limited)
-        module.train({**SMALL[short_name(module)], **config})
+        monkeypatch.setattr(module if module in LOOPS else packed, "SpotSafe", Limited)
+        how = {"steps": steps} if module is digits_packed else {}
+        module.train({**SMALL[short_name(module)], **config}, **how)
         return reports
 
     return called
@@ -71,7 +76,7 @@ def run_whole(monkeypatch: pytest.MonkeyPatch) -> Run:
 def run(run_whole: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Like `run_whole`, with steps of a third of the digits and a fifth of the text, for tests that need not learn much."""
     monkeypatch.setattr(char_lm, "STEPS_AN_EPOCH", 8)
-    for module in (digits_mlp, digits_cnn):
+    for module in (digits_mlp, digits_cnn, digits_packed):
         x_train, x_val, y_train, y_val = module.data()
         part = [x_train[:449], x_val, y_train[:449], y_val]
         monkeypatch.setattr(module, "data", lambda part=part: part)
@@ -140,7 +145,7 @@ def test_recomputed_activations_change_no_metric(run: Run) -> None:
     assert all("forward" in vars(block) for block in model.blocks), "not parts of a block"
 
 
-@shipped
+@loops
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_training_learns_in_mixed_precision(run: Run, module: ModuleType, precision: str) -> None:
     reports = run(module, 3, precision=precision)
@@ -151,7 +156,7 @@ def test_training_learns_in_mixed_precision(run: Run, module: ModuleType, precis
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 
 
-@shipped
+@loops
 @pytest.mark.parametrize(
     ("gpu", "tolerance"),
     [(simulated_gpu, 1e-9), pytest.param(nullcontext, 0.02, marks=NO_GPU)],
@@ -181,7 +186,7 @@ def test_training_on_a_gpu_gives_the_same_metrics_as_on_the_cpu(
         assert metrics == pytest.approx(expected, rel=tolerance)
 
 
-@shipped
+@loops
 def test_an_unknown_precision_is_refused(run: Run, module: ModuleType) -> None:
     with pytest.raises(ValueError, match="fp32, bf16 and fp16"):
         run(module, 1, precision="int8")
@@ -199,7 +204,7 @@ def test_convolutional_network_learns_with_accumulation(run: Run) -> None:
     assert reports[-1]["train_loss"] < reports[0]["train_loss"]
 
 
-@shipped
+@loops
 @pytest.mark.parametrize(
     "config",
     [
@@ -250,9 +255,9 @@ def test_suggested_space_has_exactly_the_parameters_that_training_reads(
     read: set[str] = set()
     train = module.train
 
-    def watched(config: dict[str, Any]) -> None:
+    def watched(config: dict[str, Any], **how: int) -> None:
         asked = Read(config)
-        train(asked)
+        train(asked, **how)
         read.update(asked.names)
 
     monkeypatch.setattr(module, "train", watched)

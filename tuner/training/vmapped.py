@@ -6,7 +6,8 @@ Training Array" (arXiv:2102.02344).
 
 Shapes: a member has P trained numbers. Its parameters are one flat tensor of shape (P,), and so is each moment of its optimizer. A stack of
 N members has tensors of shape (N, P). Buffers and frozen parameters keep their shape and get the leading dimension N. A batch of shape
-(B, ...) becomes (N, B, ...). Losses, metrics and hyperparameters have the shape (N,).
+(B, ...) becomes (N, B, ...). Losses and metrics have the shape (N,), and hyperparameters
+(N, 1).
 
 Invariant: the computation of a member never depends on another member, and a failed computation changes no member.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -31,6 +32,8 @@ ADVICE = (
     "buffers, call .item(), or branch on the value of a tensor; use torch.where for the latter. If it has to, train this model with SpotSafe "
     f"in a function instead of Packed. All limits: {FUNC_LIMITS}"
 )
+
+BUFFER_CHANGED = "the buffer {name} changes when the model is called; a batch of trials supports only buffers that stay the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ def _zeros_of(optimizer: type, parameters: torch.Tensor) -> Tensors:
     """Return the moments of an optimizer before its first update."""
     if optimizer is Sgd:
         return {"velocity": torch.zeros_like(parameters)}
-    updates = torch.zeros((), dtype=torch.float64, device=parameters.device)
+    updates = torch.zeros(1, dtype=torch.float64, device=parameters.device)
     return {"mean": torch.zeros_like(parameters), "square": torch.zeros_like(parameters), "updates": updates}
 
 
@@ -201,29 +204,33 @@ def _hyperparameters(optimizer: Optimizer) -> dict[str, float]:
             return {**shared, "beta1": beta1, "beta2": beta2, "eps": float(optimizer.eps)}
 
 
-def _updated(
-    parameters: torch.Tensor, gradient: torch.Tensor, moments: Tensors, hyper: Tensors
-) -> tuple[torch.Tensor, Tensors]:
-    """Return the parameters and moments of one member after one update, as `torch.optim` computes them.
+def _apply(tensors: Tensors, gradient: torch.Tensor, hyper: Tensors) -> None:
+    """Update the parameters and moments of N members in place, as `torch.optim` does.
+
+    Nothing of the size of the model is allocated, so an update cannot run out of memory when it is half done.
 
     Args:
-        parameters: Shape (P,).
-        gradient: Shape (P,).
-        moments: Those of `Sgd` or of `AdamW`, by which the rule is chosen.
-        hyper: Hyperparameters of shape (), in float64, because 1 - beta2 ** updates is not exact enough in float32.
+        tensors: Parameters and moments of shape (N, P), and the number of `updates` of shape (N, 1). The moments are those of `Sgd` or
+            of `AdamW`, by which the rule is chosen.
+        gradient: Shape (N, P). It is overwritten.
+        hyper: Hyperparameters of shape (N, 1), in float64, because 1 - beta2 ** updates is not exact enough in float32.
     """
+    parameters = tensors["parameters"]
     cast = {name: value.to(parameters.dtype) for name, value in hyper.items()}
-    if "velocity" in moments:
-        velocity = cast["momentum"] * moments["velocity"] + gradient + cast["weight_decay"] * parameters
-        return parameters - cast["lr"] * velocity, {"velocity": velocity}
-    updates = moments["updates"] + 1
-    mean = moments["mean"] + (gradient - moments["mean"]) * (1 - hyper["beta1"]).to(gradient.dtype)
-    square = cast["beta2"] * moments["square"] + (1 - hyper["beta2"]).to(gradient.dtype) * gradient.square()
-    rate = (hyper["lr"] / (1 - hyper["beta1"] ** updates)).to(gradient.dtype)
-    root = (1 - hyper["beta2"] ** updates).sqrt().to(gradient.dtype)
-    kept = parameters * (1 - hyper["lr"] * hyper["weight_decay"]).to(gradient.dtype)
-    after = kept - rate * mean / (square.sqrt() / root + cast["eps"])
-    return after, {"mean": mean, "square": square, "updates": updates}
+    if "velocity" in tensors:
+        gradient.addcmul_(parameters, cast["weight_decay"])
+        tensors["velocity"].mul_(cast["momentum"]).add_(gradient)
+        parameters.addcmul_(tensors["velocity"], cast["lr"], value=-1)
+        return
+    mean, square, updates = tensors["mean"], tensors["square"], tensors["updates"].add_(1)
+    mean.lerp_(gradient, (1 - hyper["beta1"]).to(mean.dtype))
+    square.lerp_(gradient.square_(), (1 - hyper["beta2"]).to(square.dtype))
+    parameters.mul_((1 - hyper["lr"] * hyper["weight_decay"]).to(parameters.dtype))
+    rate = hyper["lr"] / (1 - hyper["beta1"] ** updates)
+    root = (1 - hyper["beta2"] ** updates).sqrt()
+    torch.sqrt(square, out=gradient).div_(root.to(mean.dtype)).add_(cast["eps"])
+    torch.div(mean, gradient, out=gradient)
+    parameters.addcmul_(gradient, rate.to(mean.dtype), value=-1)
 
 
 class Member:
@@ -235,7 +242,7 @@ class Member:
 
     def __init__(self, number: int, config: Config, module: nn.Module) -> None:
         self.number, self.config, self.module = number, config, checked(module)
-        #: `parameters` and the moments of shape (P,), and `loss` and `updates_in_step` of shape (). They are in `stack` if it is not None.
+        #: `parameters` and the moments of shape (P,), and `loss` and `updates_in_step` of shape (1,). They are in `stack` if it is not None.
         self.tensors: Tensors = {}
         self.buffers = {name: tensor.to(device()) for name, tensor in constants(module).items()}
         self.stack: Stack | None = None
@@ -257,7 +264,7 @@ class Member:
                 f"{parameters.dtype} in the trial's process; make the same model from the same config"
             )
         self._leave_stack()
-        zero = torch.zeros((), device=device(), dtype=torch.float64)
+        zero = torch.zeros(1, device=device(), dtype=torch.float64)
         tensors = {"parameters": parameters, **moments, "loss": zero, "updates_in_step": zero}
         self.tensors, self.optimizer = (
             {name: value.to(device()) for name, value in tensors.items()},
@@ -373,12 +380,21 @@ class Stack:
         for member in self.members:
             member.stack = None
 
+    @contextmanager
+    def buffers_unchanged(self) -> Iterator[None]:
+        """Raise ValueError at the end of the `with` block if a computation has changed a buffer in place."""
+        before = {name: buffer._version for name, buffer in self.buffers.items()}
+        yield
+        for name, buffer in self.buffers.items():
+            if buffer._version != before[name]:
+                raise ValueError(BUFFER_CHANGED.format(name=name))
+
     def hyperparameters(self) -> Tensors:
-        """Return the hyperparameters, of shape (N,)."""
+        """Return the hyperparameters, of shape (N, 1)."""
         if self.hyper is None:
             rows = [member.hyper for member in self.members]
             self.hyper = {
-                name: torch.tensor([row[name] for row in rows], dtype=torch.float64, device=device())
+                name: torch.tensor([[row[name]] for row in rows], dtype=torch.float64, device=device())
                 for name in rows[0]
             }
         return self.hyper
@@ -459,38 +475,35 @@ class Trainer:
         )
         stack.module.train()
 
-        def one(tensors: Tensors, buffers: Tensors, hyper: Tensors, batch: Batch) -> Tensors:
-            parameters = tensors["parameters"]
+        def one(parameters: torch.Tensor, buffers: Tensors, batch: Batch) -> torch.Tensor:
+            model = _Model(stack.module, parameters, buffers)
+            return _scalar("loss(model, batch)", self._recipe.loss(model, batch))
 
-            def loss_of(parameters: torch.Tensor) -> torch.Tensor:
-                model = _Model(stack.module, parameters, buffers)
-                loss = self._recipe.loss(model, batch)
-                model.check_buffers()
-                return _scalar("loss(model, batch)", loss)
-
-            gradient, loss = grad_and_value(loss_of)(parameters)
-            after, moments = _updated(parameters, gradient, tensors, hyper)
-            sums = {
-                "loss": tensors["loss"] + loss.detach(),
-                "updates_in_step": tensors["updates_in_step"] + 1,
-            }
-            return {"parameters": after, **moments, **sums}
-
-        with _explained("loss"):
-            stack.tensors = vmap(one)(stack.tensors, stack.buffers, stack.hyperparameters(), batch)
+        # The loss of a member depends only on its own parameters, so the gradient of the sum has the gradients of all members. Here it takes
+        # 10 to 25 % less time than torch.func.grad, which also has to import the compiler for two seconds.
+        parameters = stack.tensors["parameters"].detach().requires_grad_()
+        with _explained("loss"), stack.buffers_unchanged():
+            losses = vmap(one)(parameters, stack.buffers, batch)
+            if not losses.requires_grad:
+                raise ValueError(
+                    "it does not depend on the parameters; compute it from the outputs of model(...)"
+                )
+            (gradient,) = torch.autograd.grad(losses.sum(), parameters)
+        _apply(stack.tensors, gradient, stack.hyperparameters())
+        stack.tensors["loss"] += losses.detach()[:, None]
+        stack.tensors["updates_in_step"] += 1
         return [{} for _ in stack.members]
 
     def _evaluate(self, stack: Stack) -> list[dict[str, float]]:
         """Return the metrics of each member at the end of its step, and begin to sum the losses of the next one."""
         stack.module.eval()
         sums = stack.tensors
-        metrics: Tensors = {"train_loss": sums["loss"] / sums["updates_in_step"]}
+        metrics: Tensors = {"train_loss": (sums["loss"] / sums["updates_in_step"])[:, 0]}
 
         def one(parameters: torch.Tensor, buffers: Tensors) -> Tensors:
             model = _Model(stack.module, parameters, buffers)
             assert self._recipe.evaluate is not None
             named = self._recipe.evaluate(model)
-            model.check_buffers()
             if not isinstance(named, Mapping):
                 raise TypeError(
                     f"evaluate(model) returned a {type(named).__name__}; return a dictionary of tensors"
@@ -498,11 +511,11 @@ class Trainer:
             return {str(name): _scalar(f"evaluate(model)[{name!r}]", value) for name, value in named.items()}
 
         if self._recipe.evaluate is not None:
-            with _explained("evaluate"), torch.no_grad():
+            with _explained("evaluate"), stack.buffers_unchanged(), torch.no_grad():
                 metrics |= vmap(one)(sums["parameters"], stack.buffers)
         columns = {name: values.tolist() for name, values in metrics.items()}
-        zeros = {name: torch.zeros_like(sums[name]) for name in ("loss", "updates_in_step")}
-        stack.tensors = {**sums, **zeros}
+        sums["loss"].zero_()
+        sums["updates_in_step"].zero_()
         return [
             {name: column[number] for name, column in columns.items()} for number in range(len(stack.members))
         ]
@@ -522,19 +535,14 @@ class _Model:
 
     def __init__(self, module: nn.Module, parameters: torch.Tensor, buffers: Tensors) -> None:
         self._module, self._buffers = module, buffers
-        self._versions = {name: buffer._version for name, buffer in buffers.items()}
         self._given = {**_unflat(module, parameters), **buffers}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return functional_call(self._module, self._given, args, kwargs)
-
-    def check_buffers(self) -> None:
-        """Raise ValueError if the module has changed a buffer, because only one of the members would see the change."""
+        output = functional_call(self._module, self._given, args, kwargs)
         for name, buffer in self._buffers.items():
-            if self._given[name] is not buffer or buffer._version != self._versions[name]:
-                raise ValueError(
-                    f"the buffer {name} changes when the model is called; a batch of trials supports only buffers that stay the same"
-                )
+            if self._given[name] is not buffer:
+                raise ValueError(BUFFER_CHANGED.format(name=name))
+        return output
 
 
 def _scalar(where: str, value: object) -> torch.Tensor:
