@@ -42,7 +42,7 @@ def batches(config: Config, step: int) -> Iterator[tuple[torch.Tensor, torch.Ten
     """Yield the shuffled training images and labels of an epoch: shapes (B, 64) and (B,)."""
     x_train, _, y_train, _ = data()
     generator = torch.Generator().manual_seed(config.get("seed", 0) * 1_000_003 + step)
-    for rows in torch.randperm(len(x_train), generator=generator).split(BATCH):
+    for rows in torch.split(torch.randperm(len(x_train), generator=generator), BATCH):
         yield x_train[rows], y_train[rows]
 
 

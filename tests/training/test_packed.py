@@ -368,7 +368,8 @@ def test_trials_that_have_joined_train_together(worker: Worker, monkeypatch: pyt
 
 def crowded_loss(model: Any, batch: Any) -> torch.Tensor:
     """Fail if the model is stacked with others, as if memory sufficed for one only."""
-    if torch.func.debug_unwrap(batch[0]).shape[0] > 1:  # the leading dimension of trials
+    stacked = torch.func.debug_unwrap(batch[0])
+    if stacked.dim() > batch[0].dim() and len(stacked) > 1:  # the leading dimension is that of the trials
         raise MemoryError
     return loss(model, batch)
 
