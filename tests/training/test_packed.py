@@ -388,15 +388,16 @@ def test_trials_train_one_by_one_if_they_cannot_be_computed_together(worker: Wor
         assert_close(trial.finish(), alone(config))
 
 
-def test_trials_fail_if_the_batch_process_dies(worker: Worker) -> None:
+@pytest.mark.parametrize("saves", [False, True], ids=["from the beginning", "from the last checkpoint"])
+def test_trials_continue_alone_if_the_batch_process_dies(worker: Worker, saves: bool) -> None:
     batch_process = worker.batch_process()
-    trial = worker.trial(SGD[0], steps=100_000)
-    trial.step()
+    trials = [worker.trial(config, steps=6) for config in SGD[:2]]
+    for step in range(3):
+        assert all(trial.step(save=saves and step == 1) for trial in trials)
     os.kill(batch_process, signal.SIGKILL)
-    trial.finish()
-    assert trial.failure is not None
-    assert trial.failure["error"] == "ConnectionError"
-    assert "the batch process" in trial.failure["message"]
+    for trial, config in zip(trials, SGD, strict=False):
+        assert_close(trial.finish(), alone(config, 6))
+        assert trial.failure is None
 
 
 def test_script_trains_the_same_as_a_batch_and_resumes(

@@ -46,7 +46,7 @@ class Client:
 
     Raises:
         BatchFailed: Training this trial has failed. The error's class has the name of the original class, and its cause the traceback.
-        ConnectionError: The batch process has ended.
+        ConnectionError: The batch process has ended. The trial can then continue in its own process.
     """
 
     def __init__(self, path: str, config: Config, state: Mapping[str, Any]) -> None:
@@ -90,8 +90,7 @@ def _connected() -> Iterator[None]:
         yield
     except (EOFError, OSError) as error:
         raise ConnectionError(
-            "the batch process, which trains the packed trials of this worker, has ended; the worker's log says why. If it ran out of memory, "
-            "pack fewer trials"
+            "the batch process, which trained the packed trials of this worker, has ended. If it ran out of memory, pack fewer trials"
         ) from error
 
 

@@ -1,6 +1,7 @@
 """`Packed`: a trainable whose trials a worker can train as one batch."""
 
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -79,7 +80,6 @@ class Packed:
 
         Raises:
             BatchFailed: `loss` or `evaluate` failed.
-            ConnectionError: The batch process has ended.
             RuntimeError: Several processes train the trial.
             TypeError: A function has returned a value of the wrong type.
             ValueError: The model cannot be trained in a batch, or the number of steps is unknown in a script.
@@ -138,7 +138,8 @@ class _OwnProcess:
 class _Training:
     """The training of one trial: the module and the optimizer's moments, which are copies of what the engine has.
 
-    The copies are renewed only when a checkpoint is written, because the batch process has to send them.
+    The copies are renewed only when a checkpoint is written, because the batch process has to send them. If the batch process dies, this
+    process continues alone: it trains the steps since the last copies again.
     """
 
     def __init__(self, recipe: Recipe, config: Config) -> None:
@@ -147,31 +148,52 @@ class _Training:
         self.optimizer: str | None = None  #: The class of the optimizer. None before the first step.
         self.moments: Tensors = {}
         self._engine: _Engine | None = None  #: None until the first step, which is after the restore.
-        self._is_current = True  #: Whether the copies are those of the last finished step.
+        self._finished = self._copied = 0  #: How many steps are finished, and how many were when the copies were made.
 
     def advance(self, step: int) -> dict[str, float]:
-        """Train one step and return its metrics."""
-        engine = self._engine = self._engine or self._new_engine()
-        self._is_current = False
-        return engine.advance(step)
+        """Train one step and return its metrics. `step` is the number of finished steps."""
+        if self._engine is None:
+            self._finished = self._copied = step
+        try:
+            engine = self._engine = self._engine or self._new_engine()
+            metrics = engine.advance(step)
+        except ConnectionError as error:
+            metrics = self._continue_alone(error).advance(step)
+        self._finished = step + 1
+        return metrics
 
     def _new_engine(self) -> _Engine:
-        state = client_state(self.module, self.optimizer, self.moments)
         channel = current()
         path = None if channel is None else channel.begin.batch_socket
         if path is None:
-            return _OwnProcess(self._recipe, self._config, state, self.module)
-        return Client(path, self._config, state)
+            return self._own_process()
+        return Client(path, self._config, client_state(self.module, self.optimizer, self.moments))
+
+    def _own_process(self) -> "_OwnProcess":
+        state = client_state(self.module, self.optimizer, self.moments)
+        return _OwnProcess(self._recipe, self._config, state, self.module)
+
+    def _continue_alone(self, error: ConnectionError) -> _Engine:
+        """Return an engine in this process that has trained all finished steps, because the batch process is dead."""
+        print(f"{error}. This trial continues alone", file=sys.stderr)
+        self.close()
+        self._engine = self._own_process()
+        for step in range(self._copied, self._finished):
+            self._engine.advance(step)
+        return self._engine
 
     def refresh(self) -> None:
         """Copy the state of the last finished step from the engine."""
-        if self._is_current or self._engine is None:
+        if self._copied == self._finished or self._engine is None:
             return
-        state = self._engine.state()
+        try:
+            state = self._engine.state()
+        except ConnectionError as error:
+            state = self._continue_alone(error).state()
         self.moments = {name: tensor for name, tensor in state["tensors"].items() if name != "parameters"}
         self.optimizer = state["optimizer"]
         load_flat(self.module, state["tensors"]["parameters"])
-        self._is_current = True
+        self._copied = self._finished
 
     def close(self) -> None:
         if self._engine is not None:
