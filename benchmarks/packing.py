@@ -152,6 +152,7 @@ def _fork(body: Callable[[], None]) -> int:
 
 
 def main(
+    width: Annotated[list[int], typer.Option(help="Width of the hidden layers. Repeatable.")] = [32, 128],  # noqa: B006
     steps: Annotated[int, typer.Option(help="Steps of each measurement.")] = 5,
     processes: Annotated[bool, typer.Option(help="Measure whole trials in processes as well.")] = False,
 ) -> None:
@@ -161,21 +162,21 @@ def main(
     print(
         f"{'width':>5} {'N':>3} {'torch.optim':>11} {'alone':>8} {'batch':>8} {'optim/batch':>11} {'alone/batch':>11}"
     )
-    for width in (32, 128):
-        (config,) = configs(1, width)
+    for size in width:
+        (config,) = configs(1, size)
         by_optim, alone = seconds(step_of_optim(config), steps), seconds(step_of_batch([config]), steps)
         for count in (4, 16, 64):
-            batch = seconds(step_of_batch(configs(count, width)), steps)
+            batch = seconds(step_of_batch(configs(count, size)), steps)
             print(
-                f"{width:5} {count:3} {count * by_optim * 1e3:11.0f} {count * alone * 1e3:8.0f} {batch * 1e3:8.0f} "
+                f"{size:5} {count:3} {count * by_optim * 1e3:11.0f} {count * alone * 1e3:8.0f} {batch * 1e3:8.0f} "
                 f"{count * by_optim / batch:11.2f} {count * alone / batch:11.2f}"
             )
     if processes:
         print("\nwhole trials in processes, 20 steps: processor milliseconds of a step of all N")
-        for width in (32, 128):
+        for size in width:
             for count in (4, 16):
-                apart, batch = (in_processes(count, width, 20, as_batch=each) for each in (False, True))
-                print(f"{width:5} {count:3} {apart * 1e3:8.0f} {batch * 1e3:8.0f} {apart / batch:6.2f}")
+                apart, batch = (in_processes(count, size, 20, as_batch=each) for each in (False, True))
+                print(f"{size:5} {count:3} {apart * 1e3:8.0f} {batch * 1e3:8.0f} {apart / batch:6.2f}")
 
 
 if __name__ == "__main__":
