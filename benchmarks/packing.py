@@ -152,7 +152,7 @@ def _fork(body: Callable[[], None]) -> int:
 
 
 def main(
-    width: Annotated[list[int], typer.Option(help="Width of the hidden layers. Repeatable.")] = [32, 128],  # noqa: B006
+    width: Annotated[list[int], typer.Option(help="Width of the hidden layers. Repeatable.")] = [32, 128],  # noqa: B006  # typer reads it only
     steps: Annotated[int, typer.Option(help="Steps of each measurement.")] = 5,
     processes: Annotated[bool, typer.Option(help="Measure whole trials in processes as well.")] = False,
 ) -> None:

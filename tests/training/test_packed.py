@@ -24,9 +24,13 @@ from torch import nn
 from tests.strategies import examples
 from tests.training import packed_cases
 from tests.training.packed_cases import loss, make, optimizer, train
+from tests.worker.driving import Driver
+from trainables import digits_packed
 from tuner.training import AdamW, BatchFailed, Packed, Sgd, SpotSafe, batch_process, channel
 from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
+from tuner.training.checkpoint import read_parts
 from tuner.training.vmapped import Member, Trainer, structure
+from tuner.worker.probe import describe
 
 Reports = list[dict[str, float]]
 SGD: list[dict[str, Any]] = [
@@ -37,6 +41,7 @@ ADAM: list[dict[str, Any]] = [
     for seed in range(3)
 ]
 LIMIT_S = 60  # for hangs only
+REPORT = SpotSafe.report
 
 
 def fork(body: Callable[[], None]) -> int:
@@ -407,9 +412,8 @@ def test_script_trains_the_same_as_a_batch_and_resumes(
 
     def report(self: SpotSafe, **metrics: Any) -> None:
         reports.append(metrics)
-        real(self, **metrics)
+        REPORT(self, **metrics)
 
-    real = SpotSafe.report
     monkeypatch.setattr(SpotSafe, "report", report)
     train(ADAM[1], steps=2, checkpoint_dir=tmp_path)
     train(ADAM[1], steps=4, checkpoint_dir=tmp_path)
@@ -558,3 +562,38 @@ def test_any_members_train_in_one_list_as_if_each_were_alone(configs: list[dict[
             going += result.going
         for member in members:
             assert_close([metrics[member]], [alone(dict(member.config), step + 1)[-1]])
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    started = Driver(tmp_path, "trainables.digits_packed:train")
+    yield started
+    started.supervisor.close()
+
+
+def test_packed_trainable_trains_alone_under_a_supervisor_and_resumes(driver: Driver) -> None:
+    config = {"learning_rate": 0.01, "width": 32}
+    driver.save_at(1, config=config)
+    driver.run_to(3, restore=1, config=config)
+    assert [report["step"] for report in driver.reports] == [1, 2, 3]
+    assert driver.reports[-1]["metrics"]["val_accuracy"] > 0.8
+
+
+def test_packed_trainable_is_described_with_its_text_and_search_space() -> None:
+    described = describe("trainables.digits_packed:train")
+    assert described["error"] is None
+    assert described["doc"].startswith("Train the network.")
+    assert described["search_space"].keys() == digits_packed.SEARCH_SPACE.keys()
+
+
+def test_exported_model_has_the_metric_that_the_trial_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: Reports = []
+    monkeypatch.setattr(
+        SpotSafe, "report", lambda self, **metrics: reports.append(metrics) or REPORT(self, **metrics)
+    )
+    config = {"learning_rate": 0.01, "width": 32}
+    digits_packed.train(config, steps=1, checkpoint_dir=tmp_path)
+    exported = digits_packed.export(config, read_parts(tmp_path / "step_00000001"))
+    assert exported.evaluate(exported.module) == pytest.approx(reports[0]["val_accuracy"])
