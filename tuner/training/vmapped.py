@@ -498,7 +498,7 @@ class Trainer:
                 losses = vmap(one)(parameters, stack.buffers, batch)
                 stack.is_checked = True
             if len(stack.members) == 1:
-                # A single model takes a third of the time without vmap. The first batch was computed with vmap before, so that code which
+                # A single model takes half of the time without vmap. The first batch was computed with vmap before, so that code which
                 # only works alone fails in a script, too.
                 first = tuple(part[0] for part in batch) if isinstance(batch, tuple) else batch[0]
                 buffers = {name: buffer[0] for name, buffer in stack.buffers.items()}
