@@ -8,7 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from ray import tune
+
+from tuner.training import Packed, Sgd
 
 IMPORTED_BY = os.getpid()
 
@@ -34,3 +37,21 @@ def kills_its_server(config: dict[str, Any]) -> None:
 
 def tells_its_imports(config: dict[str, Any]) -> None:
     tune.report({"score": 1.0, "imported_by": IMPORTED_BY})
+
+
+def _batches(config: dict[str, Any], step: int) -> list[torch.Tensor]:
+    time.sleep(0.02)
+    return [torch.ones(8, 4)]
+
+
+def _evaluate(model: Any) -> dict[str, torch.Tensor]:
+    return {"score": model(torch.ones(1, 4)).mean(), "process": torch.tensor(float(os.getpid()))}
+
+
+packed = Packed(
+    make=lambda config: torch.nn.Linear(4, 1),
+    optimizer=lambda config, step: Sgd(config["lr"]),
+    batches=_batches,
+    loss=lambda model, batch: model(batch).square().mean(),
+    evaluate=_evaluate,
+)

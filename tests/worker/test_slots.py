@@ -24,16 +24,19 @@ STEPS = 9
 class PackedWorker:
     """A worker with several slots, driven as a driver does. `results` has all results of each trial."""
 
-    def __init__(self, case: str, slots: int, storage: Path) -> None:
-        self.entry, self._storage = ENTRY + case, storage
+    def __init__(self, entry: str, slots: int, storage: Path) -> None:
+        self.entry, self._storage = entry, storage
         self.born_ns = time.monotonic_ns()
         self.slots = Slots(
             slots, self.entry, package=None, constants=None, born_ns=self.born_ns, notice=lambda: None
         )
         self.results: dict[str, list[dict[str, Any]]] = {}
 
-    def begin(self, trial: str, *, lease_s: float = LEASE_S, attempt: int = 1, **config: Any) -> None:
-        order = {"order": "begin", "project": "default", "job": "job_1", "trial": trial, "attempt": attempt}
+    def begin(
+        self, trial: str, *, lease_s: float = LEASE_S, memory_limit_bytes: int | None = None, **config: Any
+    ) -> None:
+        order = {"order": "begin", "project": "default", "job": "job_1", "trial": trial, "attempt": 1}
+        order["memory_limit_bytes"] = memory_limit_bytes
         order |= {"entry": self.entry, "config": config, "target_step": None, "max_step": None}
         order |= {"lease_ns": int(lease_s * SECOND), "storage": str(self._storage), "restore_step": None}
         self.slots.order({**order, "keep": 2})
@@ -58,6 +61,9 @@ class PackedWorker:
     def steps(self, trial: str) -> int:
         return sum(len(result["reports"]) for result in self.results.get(trial, []))
 
+    def metrics(self, trial: str) -> list[dict[str, Any]]:
+        return [report["metrics"] for result in self.results[trial] for report in result["reports"]]
+
     def billed_ns(self, trial: str) -> int:
         return sum(self.last(trial)["meter"].values())
 
@@ -67,7 +73,7 @@ def worker_of(tmp_path: Path) -> Iterator[Callable[..., PackedWorker]]:
     made: list[PackedWorker] = []
 
     def start(case: str, slots: int = 2) -> PackedWorker:
-        made.append(PackedWorker(case, slots, tmp_path))
+        made.append(PackedWorker(case if ":" in case else ENTRY + case, slots, tmp_path))
         return made[-1]
 
     yield start
@@ -127,7 +133,7 @@ def test_attempt_that_stays_alone_is_billed_all_of_the_time(worker_of: Callable[
     worker = worker_of("waits")
     worker.begin("a", wait_s=0.2)
     worker.until(lambda: worker.ended("a"))
-    assert worker.last("a")["meter"]["train"] >= STEPS * 0.2 * SECOND
+    assert worker.billed_ns("a") >= STEPS * 0.2 * SECOND
 
 
 def test_end_of_one_attempt_leaves_the_other_alone(worker_of: Callable[..., PackedWorker]) -> None:
@@ -178,6 +184,32 @@ def test_processes_that_an_attempt_leaves_behind_are_killed(
     assert worker.last("c")["state"] == "ended"
 
 
+def test_packed_trials_train_in_one_process_while_any_of_them_runs(
+    worker_of: Callable[..., PackedWorker],
+) -> None:
+    """Each trial has less memory than the imports of all of them take together, because only its own processes count."""
+    worker = worker_of("tests.worker.slot_cases:packed", 4)
+    trials = [f"t{number}" for number in range(4)]
+    for number, trial in enumerate(trials):
+        worker.begin(trial, lr=0.01 * (number + 1), memory_limit_bytes=500 << 20)
+    worker.until(lambda: all(worker.steps(trial) >= 3 for trial in trials))
+    steps = worker.steps(trials[1])
+    worker.stop(trials[0])
+    worker.until(lambda: worker.ended(trials[0]) and worker.steps(trials[1]) > steps)
+    trained_by = {int(worker.metrics(trial)[-1]["process"]) for trial in trials}
+    assert len(trained_by) == 1, "the batch process trained all of them"
+    for trial in trials[1:]:
+        worker.stop(trial)
+    worker.until(lambda: worker.ended(*trials))
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(next(iter(trained_by))):
+        assert time.monotonic() < deadline, "nobody pays for the batch process any more"
+        time.sleep(0.05)
+    worker.begin("later", lr=0.1)
+    worker.until(lambda: worker.steps("later") >= 2)
+    assert int(worker.metrics("later")[-1]["process"]) not in trained_by
+
+
 def test_begin_is_refused_if_all_slots_are_taken(worker_of: Callable[..., PackedWorker]) -> None:
     worker = worker_of("waits")
     worker.begin("a", wait_s=30)
@@ -195,11 +227,6 @@ def test_slots_share_the_imports_of_their_worker(worker_of: Callable[..., Packed
         worker.begin(trial)
     worker.until(lambda: worker.ended(*"abc"))
     told = {worker.last(trial)["state"] for trial in "abc"}
-    imported = {
-        report["metrics"]["imported_by"]
-        for trial in "abc"
-        for result in worker.results[trial]
-        for report in result["reports"]
-    }
+    imported = {metrics["imported_by"] for trial in "abc" for metrics in worker.metrics(trial)}
     assert told == {"ended"}
     assert len(imported) == 1  # the process id of the worker's fork server

@@ -148,7 +148,9 @@ class _Training:
         self.optimizer: str | None = None  #: The class of the optimizer. None before the first step.
         self.moments: Tensors = {}
         self._engine: _Engine | None = None  #: None until the first step, which is after the restore.
-        self._finished = self._copied = 0  #: How many steps are finished, and how many were when the copies were made.
+        self._finished = self._copied = (
+            0  #: How many steps are finished, and how many were when the copies were made.
+        )
 
     def advance(self, step: int) -> dict[str, float]:
         """Train one step and return its metrics. `step` is the number of finished steps."""
@@ -175,7 +177,7 @@ class _Training:
 
     def _continue_alone(self, error: ConnectionError) -> _Engine:
         """Return an engine in this process that has trained all finished steps, because the batch process is dead."""
-        print(f"{error}. This trial continues alone", file=sys.stderr)
+        sys.stderr.write(f"{error}. This trial continues in its own process\n")
         self.close()
         self._engine = self._own_process()
         for step in range(self._copied, self._finished):

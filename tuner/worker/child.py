@@ -109,12 +109,16 @@ def run_batch(entry: str, listener_fd: int, package: str) -> NoReturn:
     """
     become_child(os.open(os.devnull, os.O_WRONLY))
     _restore_defaults()
-    code = 0
+    listener = socket.socket(fileno=listener_fd)
     try:
-        load(entry, package).serve(socket.socket(fileno=listener_fd))  # type: ignore[attr-defined]
-    except BaseException:
-        code = 1
-    os._exit(code)
+        load(entry, package).serve(listener)  # type: ignore[attr-defined]
+    finally:
+        # Close the connections of the children that wait. They then train in their own processes.
+        listener.setblocking(False)
+        with contextlib.suppress(BaseException):
+            while True:
+                listener.accept()[0].close()
+        os._exit(1)
 
 
 def _run(channel: Channel, package: str) -> None:

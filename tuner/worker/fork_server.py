@@ -30,9 +30,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tuner.worker.child import import_first_from, run_batch, run_child
 from tuner.worker.dynamo import end_stand_in, stand_in
@@ -224,7 +224,10 @@ class Server:
 
     def _serve(self) -> bool:
         """Serve one request. Return False if the socket was closed."""
-        data, fds, _, _ = socket.recv_fds(self._control, MAX_REQUEST, 2)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, MAX_REQUEST, 2)
+        except ConnectionResetError:  # the worker has ended without reading the last answers
+            return False
         if not data:
             return False
         request = json.loads(data)
@@ -232,7 +235,12 @@ class Server:
             kill_own_descendants()
             self._reap()
             _send(self._control, {"clean": True})
-            return True
+        else:
+            self._start(request, fds)
+        return True
+
+    def _start(self, request: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Fork the process that a request asks for, and send its id."""
         if self._dynamo_needed[0] and "fork" in request:
             self._import_dynamo()
         pid = os.fork()
@@ -249,7 +257,6 @@ class Server:
         for descriptor in fds:
             os.close(descriptor)
         _send(self._control, {"pid": pid})
-        return True
 
     def _release(self) -> None:
         """Close what a forked process must not share with this server."""
@@ -265,12 +272,16 @@ class Server:
             variables: Environment variables of the slot.
             control: The file descriptor of one end of the slot's socket.
         """
-        os.setsid()
-        become_subreaper()
-        signal_at_parents_death(signal.SIGCONT)
-        os.environ.update(variables)
-        Server(socket.socket(fileno=control), self._package, self._dynamo_needed).run()
-        os._exit(0)
+        code = 1
+        try:
+            os.setsid()
+            become_subreaper()
+            signal_at_parents_death(signal.SIGCONT)
+            os.environ.update(variables)
+            Server(socket.socket(fileno=control), self._package, self._dynamo_needed).run()
+            code = 0
+        finally:
+            os._exit(code)
 
     def _import_dynamo(self) -> None:
         self._dynamo_needed[0] = 0

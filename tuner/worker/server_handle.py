@@ -352,8 +352,8 @@ class SlotServer:
 
     @property
     def pid(self) -> int:
-        """The process id. Until the slot has a fork server, that of the worker's fork server, which imports the trainable."""
-        return self._servers.current.pid if self._own is None else self._own.pid
+        """The process id of the slot's fork server. 0 until there is one."""
+        return 0 if self._own is None else self._own.pid
 
     @property
     def alive(self) -> bool:

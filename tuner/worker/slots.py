@@ -29,7 +29,9 @@ from tuner.worker.server_handle import ForkedProcess, Servers
 from tuner.worker.supervisor import HEARTBEAT_S, MAX_START_NS, SharedWorker, Supervisor
 from tuner.worker.watchdog import WATCH_S, NoticeSource
 
-BATCH_LOOK_S = 0.25  # how often the memory of the batch process is measured
+MEMORY_LOOK_S = (
+    0.25  # how often the memory of the batch process, and of a fork server that still imports, is measured
+)
 
 
 class Slot:
@@ -111,6 +113,7 @@ class Slots:
             Slot(Supervisor(entry, notice=notice, shared=self._shared), self._messages, self._lock)
             for _ in range(count)
         ]
+        self._batch.start()
 
     def order(self, message: dict[str, Any]) -> None:
         """Carry out one order of the driver, as `Supervisor.order` does. An order for a trial that runs no attempt here is ignored.
@@ -182,7 +185,7 @@ class Slots:
 class BatchProcess:
     """Starts the batch process of a worker when a child connects to its socket, and kills it when no attempt runs.
 
-    A fork server that still imports the trainable when the last attempt ends is killed, too.
+    The worker's fork server is killed, too, if it still imports the trainable when the last attempt ends, or uses too much memory for it.
 
     Args:
         slots: The slots of the worker.
@@ -201,27 +204,33 @@ class BatchProcess:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
         self._listener.listen(64)
-        self._over, self._was_needed = threading.Event(), False
-        background("batch", self._watch)
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread that watches the socket."""
+        self._thread = background("batch", self._watch)
 
     def _watch(self) -> None:
-        looked_s = time.monotonic()
+        looked_s, was_needed = time.monotonic(), False
         while not self._over.wait(WATCH_S):
             self._forget_if_ended()
-            is_needed = self._slots.run_any
-            if not is_needed and not self._servers.current.ready and self._was_needed:
-                self._servers.current.kill()  # it may still import user code, and nobody pays for that
-            self._was_needed = is_needed
+            is_needed, server = self._slots.run_any, self._servers.current
             if self._process is None and is_needed and select.select([self._listener], [], [], 0)[0]:
                 with contextlib.suppress(OSError):  # the server is dead; the next fork of a child replaces it
-                    pid = self._servers.current.start_batch(self._entry, self._listener)
-                    self._process = ForkedProcess(pid, self._statuses)
+                    self._process = ForkedProcess(
+                        server.start_batch(self._entry, self._listener), self._statuses
+                    )
             elif self._process is not None and not is_needed:
                 self._kill()
-            elif self._process is not None and time.monotonic() - looked_s > BATCH_LOOK_S:
+            if was_needed and not is_needed and not server.ready:
+                server.kill()
+            was_needed = is_needed
+            if time.monotonic() - looked_s > MEMORY_LOOK_S:
                 looked_s = time.monotonic()
-                if self._uses_too_much(self._process.pid):
+                if self._process is not None and self._uses_too_much(self._process.pid):
                     self._kill()
+                if not server.ready and self._uses_too_much(server.pid):
+                    server.kill()
 
     def _uses_too_much(self, pid: int) -> bool:
         limit = self._slots.memory_limit()
@@ -239,5 +248,6 @@ class BatchProcess:
 
     def close(self) -> None:
         self._over.set()
+        self._thread.join()
         self._kill()
         self._listener.close()

@@ -97,6 +97,8 @@ class Watchdog:
         Before the attempt has a child, the limits apply to the fork server, which imports user code. The server is then killed.
         """
         server = self._supervisor.server
+        if not server.pid:  # the slot has no fork server yet
+            return
         failure = endings.limit_exceeded(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
         if failure is None:
             return
