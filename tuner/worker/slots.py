@@ -40,24 +40,26 @@ class Slot:
     Args:
         supervisor: The supervisor of the slot.
         messages: Receives each message of the supervisor, with this slot. If the supervisor raises an exception, it receives that.
-        lock: Guards `trial`.
+        lock: Guards the other attributes.
     """
 
     def __init__(self, supervisor: Supervisor, messages: "Messages", lock: threading.Lock) -> None:
         self.supervisor, self._messages, self._lock = supervisor, messages, lock
-        # Set while the supervisor may be asked for its next message: an attempt runs, and the driver has recorded the last message.
-        self._go = threading.Event()
+        self._go = threading.Event()  # set when the supervisor is to be asked for its next message
+        self._waits = False  # whether an attempt runs, and the driver has yet to record its last message
         self.trial: str | None = None  #: The trial of the attempt that runs. None from its last message on.
         background("slot", self._run)
 
     def begin(self, order: dict[str, Any]) -> None:
+        """Begin an attempt. Call it under the lock."""
         self.supervisor.order(order)
         self.trial = order["trial"]
         self._go.set()
 
     def recorded(self) -> None:
-        """Note that the driver has recorded the last message of the attempt that runs."""
-        if self.supervisor.attempt is not None:
+        """Note that the driver has recorded the slot's last message. Call it under the lock."""
+        if self._waits:
+            self._waits = False
             self._go.set()
 
     def _run(self) -> None:
@@ -69,9 +71,10 @@ class Slot:
             except Exception as error:
                 message = error
             with self._lock:
-                self._messages.put((self, message))
-                if self.supervisor.attempt is None:
+                self._waits = self.supervisor.attempt is not None
+                if not self._waits:
                     self.trial = None
+                self._messages.put((self, message))
 
 
 Messages = queue.SimpleQueue[tuple[Slot, dict[str, Any] | Exception]]
@@ -132,7 +135,6 @@ class Slots:
                 raise RuntimeError(
                     f"an attempt of {message['trial']} cannot begin: the trial runs already, or all slots are taken"
                 )
-            self._sent = [sent for sent in self._sent if sent is not free]
             free.begin(message)
 
     @property
@@ -146,9 +148,10 @@ class Slots:
 
         Call it again only when the driver has recorded the messages of the last call. If a supervisor raised an exception, raise that.
         """
-        for slot in self._sent:
-            slot.recorded()
-        self._sent = []
+        with self._lock:
+            for slot in self._sent:
+                slot.recorded()
+            self._sent = []
         messages = list[dict[str, Any]]()
         with contextlib.suppress(queue.Empty):
             while True:
