@@ -3,6 +3,8 @@
 Every model is a network with two hidden layers for the digits data, trained with batches of 64 for one step of 21 batches. Processor time is
 that of one thread. `torch.optim` trains a model with an ordinary loop. `alone` is `Packed` without other trials. `batch` is `Packed`
 with N trials in one batch. It does not include the trials' processes, which are measured separately with `--processes`.
+
+`--jobs` measures whole jobs on a local cluster: 32 trials on one worker with one CPU, with and without `pack`, as a batch and as processes.
 """
 
 import os
@@ -13,12 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import torch
 import typer
 from torch import nn
 
+from tests.system.serving import Served
 from trainables import digits_packed
 from tuner.training import Packed, Sgd
 from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
@@ -151,12 +155,58 @@ def _fork(body: Callable[[], None]) -> int:
     return pid
 
 
+SPACE = {"learning_rate": {"type": "float", "low": 1e-3, "high": 0.3, "log": True}}
+JOB: dict[str, Any] = {
+    "objective": {"metric": "val_accuracy", "mode": "max"},
+    "search_space": SPACE,
+    "fidelity": {"min": 1, "max": 20, "reduction_factor": 3},
+    "algorithm": {"scheduler": "none", "sampler": "random", "seed": 1},
+    "budget": {"usd": 1, "trials": 32},
+}
+
+
+def jobs() -> None:
+    """Run each job three times, in turns, and print the median of its dollars and seconds."""
+    cases = [("digits_packed", 1), ("digits_packed", 16), ("digits_mlp", 1), ("digits_mlp", 4)]
+    measured: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
+    with tempfile.TemporaryDirectory(prefix="packing-") as home:
+        served = Served(Path(home)).start()
+        try:
+            for name, pack in [cases[0], cases[2], *cases * 3]:  # the first two jobs only fill caches
+                began = time.monotonic()
+                size = {"pack": pack, "max_concurrent_trials": pack}
+                constants = {"width": 32} if name == "digits_packed" else {"batch_size": 64, "width": 32}
+                job = served.client.submit(
+                    {
+                        **JOB,
+                        "name": name,
+                        "trainable": f"trainables.{name}:train",
+                        "constants": constants,
+                        "resources": size,
+                    }
+                )
+                ended = served.client.wait(job.id)
+                assert ended.stop_reason == "trials", ended.detail
+                measured[name, pack].append((ended.spend.usd, time.monotonic() - began))
+        finally:
+            served.stop()
+    for (name, pack), runs in measured.items():
+        usd, seconds = (median(values) for values in zip(*runs[-3:], strict=True))
+        print(
+            f"{name:14} pack {pack:2}: ${usd:.6f}, {seconds:.1f} s; all: {[round(cost, 6) for cost, _ in runs[-3:]]}"
+        )
+
+
 def main(
     width: Annotated[list[int], typer.Option(help="Width of the hidden layers. Repeatable.")] = [32, 128],  # noqa: B006  # typer reads it only
     steps: Annotated[int, typer.Option(help="Steps of each measurement.")] = 5,
     processes: Annotated[bool, typer.Option(help="Measure whole trials in processes as well.")] = False,
+    whole_jobs: Annotated[bool, typer.Option("--jobs", help="Measure whole jobs instead.")] = False,
 ) -> None:
     """Print the processor time of one step of N trials, in milliseconds, and ratios."""
+    if whole_jobs:
+        jobs()
+        return
     torch.set_num_threads(1)
     digits_packed.data()
     print(

@@ -29,7 +29,7 @@ from trainables import digits_packed
 from tuner.training import AdamW, BatchFailed, Packed, Sgd, SpotSafe, batch_process, channel
 from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
 from tuner.training.checkpoint import read_parts
-from tuner.training.vmapped import Member, Trainer, structure
+from tuner.training.vmapped import Member, Trainer, _Pace, structure
 from tuner.worker.probe import describe
 
 Reports = list[dict[str, float]]
@@ -362,6 +362,7 @@ def test_trials_that_have_joined_train_together(worker: Worker, monkeypatch: pyt
         loss=loss,
         evaluate=sized,
     )
+    monkeypatch.setattr(_Pace, "stacks", lambda _: True)
     worker.batch_process(packed)
     trials = [worker.trial(config, packed) for config in SGD]
     with ThreadPoolExecutor() as pool:
@@ -597,3 +598,12 @@ def test_exported_model_has_the_metric_that_the_trial_reported(
     digits_packed.train(config, steps=1, checkpoint_dir=tmp_path)
     exported = digits_packed.export(config, read_parts(tmp_path / "step_00000001"))
     assert exported.evaluate(exported.module) == pytest.approx(reports[0]["val_accuracy"])
+
+
+@pytest.mark.parametrize("stacked_s", [0.1, 0.4])
+def test_batches_are_computed_in_the_way_that_was_faster(stacked_s: float) -> None:
+    pace = _Pace()
+    for number in range(2 * _Pace.TRIES):
+        assert pace.stacks() == (number < _Pace.TRIES), "both ways are tried first"
+        pace.took(stacked_s if pace.stacks() else 0.2, stacked=pace.stacks())
+    assert pace.stacks() == (stacked_s < 0.2)

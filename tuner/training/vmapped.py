@@ -12,6 +12,8 @@ N members has tensors of shape (N, P). Buffers and frozen parameters keep their 
 Invariant: the computation of a member never depends on another member, and a failed computation changes no member.
 """
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -427,11 +429,39 @@ class Round:
     errors: dict[Member, Exception] = field(default_factory=dict)  #: Members that have failed.
 
 
+class _Pace:
+    """Finds out whether a batch of members takes less time in one stack or one by one.
+
+    Large models take longer in a stack on a processor: their time is arithmetic, and a stack of them does not fit into its cache. The
+    first batches are computed in a stack, the next ones one by one, and all others in the way that was faster. The least time counts.
+    """
+
+    TRIES = 4
+
+    def __init__(self) -> None:
+        self._times: tuple[list[float], list[float]] = ([], [])
+
+    def stacks(self) -> bool:
+        """Return whether to compute the next batch in a stack."""
+        stacked, single = self._times
+        if len(stacked) < self.TRIES:
+            return True
+        return len(single) >= self.TRIES and min(stacked) <= min(single)
+
+    def took(self, seconds: float, *, stacked: bool) -> None:
+        times = self._times[0 if stacked else 1]
+        if len(times) < self.TRIES:
+            times.append(seconds)
+
+
 class Trainer:
     """Train members with the functions of a packed trainable."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
+        self._paces = defaultdict[Hashable, _Pace](
+            _Pace
+        )  #: By the key and the number of members that train together.
 
     def round(self, members: Sequence[Member]) -> Round:
         """Train one batch of each member, or evaluate it if its step has no further batch.
@@ -443,10 +473,14 @@ class Trainer:
         for member in members:
             parts.setdefault(member.batch_shape, []).append(member)
         for part in parts.values():
+            pace = self._paces[part[0].key, len(part)]
+            stacks = pace.stacks() or device().type != "cpu"
             if part[0].batch is None:
-                result.metrics |= self._together(part, self._evaluate, result.errors)
+                result.metrics |= self._together(part, self._evaluate, result.errors, stacks=stacks)
                 continue
-            done = self._together(part, self._update, result.errors)
+            began = time.perf_counter()
+            done = self._together(part, self._update, result.errors, stacks=stacks)
+            pace.took(time.perf_counter() - began, stacked=stacks)
             going = [member for member in part if member in done and _draws(member, result.errors)]
             result.going += [going] if going else []
         return result
@@ -456,12 +490,14 @@ class Trainer:
         members: Sequence[Member],
         compute: Callable[[Stack], list[dict[str, float]]],
         errors: dict[Member, Exception],
+        *,
+        stacks: bool = True,
     ) -> dict[Member, dict[str, float]]:
         """Compute the members in one stack. If that fails, compute each one alone, and record the errors of those that fail alone, too.
 
-        If none fails alone, the members are not computed together again.
+        If none fails alone, the members are not computed together again. Without `stacks`, compute each one alone at once.
         """
-        if len(members) == 1 or not any(member.is_alone for member in members):
+        if len(members) == 1 or (stacks and not any(member.is_alone for member in members)):
             try:
                 return dict(zip(members, compute(Stack.of(members)), strict=True))
             except Exception as error:
@@ -472,7 +508,7 @@ class Trainer:
         for member in members:
             done |= self._together([member], compute, errors)
         for member in members:
-            member.is_alone |= len(done) == len(members)
+            member.is_alone |= stacks and len(done) == len(members)
         return done
 
     def _update(self, stack: Stack) -> list[dict[str, float]]:
