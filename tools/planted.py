@@ -231,8 +231,8 @@ MUTANTS = (
     Mutant(
         "shared-time-billed-to-each",
         "tuner/worker/metering.py",
-        "// max(1, self._running[period])",
-        "",
+        "sharers = max(1, self._running[period])",
+        "sharers = 1",
         "each of several trials on a worker is billed the whole worker",
         ("tests/worker/test_slots.py::test_shares_add_up_to_the_time_of_the_worker",),
     ),

@@ -79,9 +79,8 @@ class SharedTime:
 
     def _given_until(self, at_ns: int) -> int:
         period = max(0, bisect_right(self._begins, at_ns) - 1)
-        return self._given[period] + (at_ns - self._begins[period]) * self._PARTS // max(
-            1, self._running[period]
-        )
+        sharers = max(1, self._running[period])
+        return self._given[period] + (at_ns - self._begins[period]) * self._PARTS // sharers
 
 
 def whole_ns(since_ns: int, until_ns: int) -> int:
