@@ -201,7 +201,13 @@ def test_page_shows_what_is_loading_and_why_loading_failed(page: Page, finished:
     page.unroute("**/v1/trainables")
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_label("Trainable").get_by_role("option")).to_have_text(
-        ["trainables.char_lm:train", "trainables.digits_cnn:train", "trainables.digits_mlp:train", "Other…"]
+        [
+            *(
+                f"trainables.{name}:train"
+                for name in ("char_lm", "digits_cnn", "digits_mlp", "digits_packed")
+            ),
+            "Other…",
+        ]
     )
     # A trainable without a literal search space in its source is imported when selected. Any other trainable may be typed in.
     computed = {"trainable": "own.work:fit", "error": None, "search_space": None, "objective": None}

@@ -117,3 +117,18 @@ def test_refusal_names_the_exhausted_limit() -> None:
     assert why(Cost(Money(4), 10**6), second) == "budget_usd"
     assert why(Cost(Money(100), 4000), second) == "budget_gpu_hours"
     assert why(Cost(Money(100), 10**6), second, deadline_ns=4 * NS) == "wall_clock"
+
+
+@pytest.mark.parametrize(
+    ("sharers", "need_s", "lease_s"),
+    [(1, 1, 8), (4, 1, 2), (4, 5, 5), (4, 8, 8), (4, 9, None)],
+    ids=["alone", "shared", "needs more", "needs all", "needs too much"],
+)
+def test_lease_that_others_share_ends_before_the_wall_clock_if_it_can(
+    sharers: int, need_s: int, lease_s: int | None
+) -> None:
+    """8 s are left. A lease that four attempts may share can last four times as long, unless the attempt needs more."""
+    journal, hold_service = MemoryJournal(JOB, budget(10**6)), HoldService(JOB, 10 * NS)
+    with journal.transaction() as tx:
+        opened = hold_service.open(tx, TRIAL, 1, [PLACE], LeaseRequest(need_s * NS, 1, 8 * NS, AT, sharers))
+    assert (opened and opened[1]) == (lease_s and lease_s * NS)

@@ -22,7 +22,7 @@ from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
-from tuner.driver.loop import SILENT_NS, Loop
+from tuner.driver.loop import SHARED_SILENT_NS, Loop
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import StepReport, WorkerMessage
 from tuner.driver.placement import Place, TrialSnapshot
@@ -320,7 +320,7 @@ def test_lease_of_a_trial_that_shares_its_worker_may_last_longer() -> None:
     job.loop.node_assigned(job.trial, 2)
     job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter({"restore": NS})))
     left_ns = job.loop.leases[job.trial].lease_ns - NS
-    after(job.clock, 3 * left_ns + SILENT_NS)
+    after(job.clock, 3 * left_ns + SHARED_SILENT_NS)
     assert job.loop.overdue() == []
     after(job.clock, 1)
     assert job.loop.overdue() == [(job.trial, 2)]

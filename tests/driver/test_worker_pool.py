@@ -555,6 +555,19 @@ def test_death_of_a_worker_ends_all_attempts_that_share_it(monkeypatch: pytest.M
     assert driver.tune_asks() is not None, "a dead worker has no free slots"
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_worker_gets_attempts_again_after_its_notice_was_withdrawn(slots: int) -> None:
+    driver = Driver(slots=slots)
+    driver.begin("a")
+    worker = driver.tune_asks()
+    driver.start(worker)
+    assert driver.send(worker, "a", state="running", leaving=True)
+    driver.send(worker, "a", state="ended", leaving=False)
+    driver.begin("b")
+    assert driver.pool.receive(worker, [])
+    assert driver.sent[worker.trial_id] == [("begin", "a", 1), ("begin", "b", 1)]
+
+
 def test_worker_of_a_machine_that_leaves_fills_no_slot() -> None:
     driver = Driver(slots=2)
     driver.begin("a", "b")

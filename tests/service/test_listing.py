@@ -61,6 +61,7 @@ def test_user_modules_are_listed_without_importing_them(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
+        ("def make(config): ...\nfit = Packed(make=make)", ["fit"]),
         ("def run(cfg): ...\ndef build(model, cfg): ...\n", ["run"]),
         ("def run(a, b=1): report(a)\n", ["run"]),
         ("def run(a, *, config): report(a)\n", []),

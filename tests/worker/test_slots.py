@@ -1,6 +1,7 @@
 """Test workers that run several attempts at once, with real fork servers and children."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -208,6 +209,40 @@ def test_packed_trials_train_in_one_process_while_any_of_them_runs(
     worker.begin("later", lr=0.1)
     worker.until(lambda: worker.steps("later") >= 2)
     assert int(worker.metrics("later")[-1]["process"]) not in trained_by
+
+
+def test_trial_that_hangs_in_the_batch_process_does_not_stop_later_trials(
+    worker_of: Callable[..., PackedWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the trial was stopped, the batch process is found to hang and killed. The other trial continues in its own process."""
+    monkeypatch.setattr("tuner.worker.slots.ANSWER_S", 0.5)
+    worker = worker_of("tests.worker.slot_cases:packed", 3)
+    worker.begin("a", lr=0.1)
+    worker.until(lambda: worker.steps("a") >= 2)
+    worker.begin("hangs", lr=0.1, hangs_s=600)
+    time.sleep(0.5)
+    worker.stop("hangs")
+    steps = worker.steps("a")
+    worker.until(lambda: worker.ended("hangs") and worker.steps("a") > steps + 2)
+    worker.begin("b", lr=0.1)
+    worker.until(lambda: worker.steps("b") >= 2)
+    assert worker.metrics("b")[-1]["process"] != worker.metrics("a")[-1]["process"]
+
+
+def test_new_batch_process_starts_after_the_workers_fork_server_was_killed(
+    worker_of: Callable[..., PackedWorker],
+) -> None:
+    worker = worker_of("tests.worker.slot_cases:packed")
+    worker.begin("a", lr=0.1)
+    worker.until(lambda: worker.steps("a") >= 2)
+    os.kill(worker.slots._shared.servers.current.pid, signal.SIGKILL)
+    steps = worker.steps("a")
+    worker.until(lambda: worker.steps("a") > steps + 2)
+    worker.stop("a")
+    worker.until(lambda: worker.ended("a"))
+    worker.begin("b", lr=0.1)
+    worker.until(lambda: worker.steps("b") >= 2)
+    assert worker.last("b")["state"] == "running"
 
 
 def test_begin_is_refused_if_all_slots_are_taken(worker_of: Callable[..., PackedWorker]) -> None:

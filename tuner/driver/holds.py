@@ -210,6 +210,9 @@ class LeaseRequest:
     active: int  #: How many attempts share the remaining budget.
     deadline_ns: int | None  #: Time left until the wall clock or the window ends. None if there is no limit.
     at: Instant
+    sharers: int = (
+        1  #: How many attempts may share a worker. A lease then lasts up to so many times its length.
+    )
 
 
 class HoldService:
@@ -371,7 +374,10 @@ class HoldService:
 
     def _affordable(self, left: Cost, rate: Rate, request: LeaseRequest) -> int:
         lease = lease_ns(left, rate, need_ns=request.need_ns, active=request.active, slice_ns=self._slice_ns)
-        return fits_deadline(lease, need_ns=request.need_ns, left_ns=request.deadline_ns)
+        left_ns = request.deadline_ns
+        if left_ns is not None:
+            left_ns = max(min(request.need_ns, left_ns), left_ns // request.sharers)
+        return fits_deadline(lease, need_ns=request.need_ns, left_ns=left_ns)
 
     def _hold(self, tx: JournalTx, where: tuple[str, int, int], cost: Cost, lease: int, at: Instant) -> bool:
         trial, attempt, number = where

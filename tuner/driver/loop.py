@@ -41,6 +41,8 @@ LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
 SLOW_SUGGESTION_NS = 50_000_000
 # A worker that sends nothing for this long after its lease ended, or after it was ordered to stop, is killed.
 SILENT_NS = 5_000_000_000
+# The same for a worker that attempts share: killing it ends all of them, so it has the time to clean up after one of them.
+SHARED_SILENT_NS = 20_000_000_000
 
 
 class Loop:
@@ -234,14 +236,15 @@ class Loop:
         attempt is overdue if `SILENT_NS` have passed both since its lease ended and since the worker's last message. If the worker was
         ordered to stop, or is on a wrong machine, the attempt is overdue after `SILENT_NS` without a message.
 
-        On a worker that several attempts share, a lease counts the worker's time, so it may last `pack` times as long.
+        On a worker that several attempts share, a lease counts the worker's time, so it may last `pack` times as long. Then the silence may
+        last `SHARED_SILENT_NS`.
         """
-        now, overdue = self._clock.elapsed_ns(), []
+        now, overdue, pack = self._clock.elapsed_ns(), [], self.state.spec.resources.pack
+        silent_ns = SILENT_NS if pack == 1 else SHARED_SILENT_NS
         for lease in self.leases.values():
             stops = self.state.trial(lease.trial).status == "stopping" or lease.trial in self.stalled
             unused = 0 if stops or lease.wrong_machine else max(0, lease.lease_ns - lease.meter.total_ns)
-            unused *= self.state.spec.resources.pack
-            if not lease.waits and now - lease.last_message_ns > unused + SILENT_NS:
+            if not lease.waits and now - lease.last_message_ns > pack * unused + silent_ns:
                 overdue.append((lease.trial, lease.attempt))
         return overdue
 
@@ -528,10 +531,8 @@ class Loop:
 
     def _lease_request(self, turn: LoopTurn, need_ns: int) -> LeaseRequest:
         """Return the request for a lease of at least `need_ns` nanoseconds, with the job's current deadline."""
-        left_ns = self._deadlines.left_ns()
-        if left_ns is not None:  # a lease may last longer than its time if other attempts share the worker
-            left_ns //= self.state.spec.resources.pack
-        return LeaseRequest(need_ns, max(1, len(self.state.active)), left_ns, turn.at)
+        active, sharers = max(1, len(self.state.active)), self.state.spec.resources.pack
+        return LeaseRequest(need_ns, active, self._deadlines.left_ns(), turn.at, sharers)
 
     def _refused(
         self, turn: LoopTurn, trial: str, request: LeaseRequest, rate: Rate, *, running: bool

@@ -121,6 +121,8 @@ class WorkerPool:
         Returns:
             False if no attempt runs on the worker or waits for it. Tune may then stop the worker or keep it for reuse.
         """
+        if not messages:
+            self._leaving.discard(worker.trial_id)  # otherwise the worker would have refused the call
         for message in messages:
             self._receive(worker, message)
         # After False, Tune would keep the worker for reuse. So return True for a worker that was killed, because its actor is dead. If a
@@ -147,6 +149,8 @@ class WorkerPool:
         over = progress.state in ENDED
         if progress.has_notice or progress.retires:
             self._leaving.add(worker.trial_id)
+        else:  # the notice may have been withdrawn
+            self._leaving.discard(worker.trial_id)
         is_lost = progress.retires and progress.failure is not None and progress.failure.kind == "worker"
         if is_lost and _is_any_preempted(None, self._nodes_of(worker)):
             progress = replace(progress, state="preempted")

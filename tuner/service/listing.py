@@ -211,14 +211,18 @@ def _read(module: str, file: str, _modified_ns: int, size: int) -> tuple[Describ
 
 
 def _described(module: str, tree: ast.Module) -> Iterator[Described]:
-    """Yield the trainables of a module: `train`, other functions that report metrics, and subclasses of Ray Tune's `Trainable`.
+    """Yield the trainables of a module: `train`, other functions that report metrics, subclasses of Ray Tune's `Trainable`, and values of
+    `tuner.training.Packed`.
 
     If the module defines none, yield the functions whose first parameter has a name such as `config` or `params`.
     """
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     public = [node for node in defined if not node.name.startswith("_")]
-    functions = [node for node in public if _trains(node)] or [node for node in public if _takes_config(node)]
-    names = {node.name: ast.get_docstring(node) for node in functions}
+    packed = _packed(tree)
+    functions = [node for node in public if _trains(node)]
+    if not functions and not packed:
+        functions = [node for node in public if _takes_config(node)]
+    names = dict.fromkeys(packed) | {node.name: ast.get_docstring(node) for node in functions}
     if "train" not in {node.name for node in defined} and "train" in _bound(tree):
         names["train"] = None
     suggested = {name: _literal(tree, name) for name in ("SEARCH_SPACE", "OBJECTIVE")}
@@ -260,6 +264,19 @@ def _bound(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Assign):
             names.update(target.id for target in node.targets if isinstance(target, ast.Name))
     return names
+
+
+def _packed(tree: ast.Module) -> list[str]:
+    """Return the names to which a module assigns a call of `Packed`."""
+    return [
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _last_name(node.value.func) == "Packed"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
 
 
 def _literal(tree: ast.Module, name: str) -> Mapping[str, Any] | None:

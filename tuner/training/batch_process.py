@@ -167,6 +167,9 @@ class BatchProcess:
         # Any error ends the connection: a killed process may leave half a message, and only our own client sends well-formed ones.
         with suppress(Exception):
             joined = json.loads(trial.connection.recv_bytes())
+            if "ping" in joined:
+                self._events.put((trial, joined))
+                return
             self._events.put((trial, {**joined, "joins": _read(trial.connection.recv_bytes())}))
             while True:
                 self._events.put((trial, json.loads(trial.connection.recv_bytes())))
@@ -183,6 +186,9 @@ class BatchProcess:
     def _handle(self, trial: _Trial, request: dict[str, Any] | None) -> None:
         if request is None:
             self._drop(trial)
+        elif "ping" in request:
+            trial.send(request)
+            trial.connection.close()
         elif "joins" in request:
             self._trials[trial.number] = trial
             self._join(trial, request["config"], request["joins"])

@@ -22,6 +22,7 @@ Kind = Literal["setup", "restore", "train", "checkpoint"]
 FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
+PING = b'{"ping": true}'  # what a worker sends to its batch process to find out whether it hangs
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
 # The least time between two questions that the child asks the supervisor in the middle of a step. A question took 0.36 ms on a busy
 # machine. A batch may take less time than a question, so a question at each batch would slow training down.

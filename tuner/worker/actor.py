@@ -259,7 +259,11 @@ class Worker:
         self._supervisor: Supervisor | None = None
         if config.get("pack", 1) > 1:
             self._slots = Slots(
-                config["pack"], config["entry"], notice=self._earliest_notice, **_work(config)
+                config["pack"],
+                config["entry"],
+                notice=self._earliest_notice,
+                cpus=config["resources"]["CPU"],
+                **_work(config),
             )
         else:
             self._supervisor = _supervisor(config, notice=self._earliest_notice, others=self._others)

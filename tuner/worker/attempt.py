@@ -368,7 +368,7 @@ class RunningAttempt:
             needed = max(self.step_ns) * 11 // 10 + self.saves.durable_ns + MARGIN_NS
         else:
             return 0
-        return max(0, self.watch.of_share(needed) - self.left_ns())
+        return max(0, self.watch.at_most(needed) - self.left_ns())
 
     def at_stop(self) -> bool:
         """Return whether the child waits for the reply to a report at or beyond the last step that the attempt may currently
@@ -433,8 +433,8 @@ class RunningAttempt:
         """
         if self.last_command == "stop":
             return Reply(stop=True, save=False, flush=flush)
-        needed = self.watch.of_share(self.saves.durable_ns + self.ask_gap_ns + MARGIN_NS)
-        self.lease_is_over = self.left_ns() < needed
+        # Other attempts on the worker may end meanwhile, so this is not reduced to the attempt's share.
+        self.lease_is_over = self.left_ns() < self.saves.durable_ns + self.ask_gap_ns + MARGIN_NS
         if self.last_command != "go" or self.notice is not None or self.lease_is_over:
             return Reply(stop=True, save=True, flush=flush and self.notice is None and not self.lease_is_over)
         if self.need_ns() > 0:

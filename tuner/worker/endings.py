@@ -86,15 +86,18 @@ def machine_leaves(notice: str) -> FailureFields:
     return failure("notice", notice or "the machine got a preemption notice")
 
 
-def limit_exceeded(pid: int, limits: UserCodeLimits, memory_bytes: int | None) -> FailureFields | None:
+def limit_exceeded(
+    pid: int, limits: UserCodeLimits, memory_bytes: int | None, *, shares_imports: bool = False
+) -> FailureFields | None:
     """Describe the limit that the descendants of a fork server exceed. Return None if they are within their limits.
 
     Args:
         pid: The process id of the fork server.
         limits: The limits of the worker.
         memory_bytes: The memory that the attempt may use. None means no limit.
+        shares_imports: As in `tuner.worker.limits.excess`.
     """
-    match excess(pid, processes=limits.processes, memory_bytes=memory_bytes):
+    match excess(pid, processes=limits.processes, memory_bytes=memory_bytes, shares_imports=shares_imports):
         case "processes", words:
             return failure("processes", f"the trial {words}", error="ProcessLimit")
         case "memory", words:

@@ -278,6 +278,8 @@ class Server:
             become_subreaper()
             signal_at_parents_death(signal.SIGCONT)
             os.environ.update(variables)
+            if "torch" in sys.modules:  # it has read the number of threads already
+                sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
             Server(socket.socket(fileno=control), self._package, self._dynamo_needed).run()
             code = 0
         finally:

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Literal, Self
 
 from tuner.training.datasets import CACHE_DIR, CACHE_GIB, DEFAULT_GIB
-from tuner.worker.process_tree import descendants, resource_use
+from tuner.worker.process_tree import descendants, proportional_bytes, resource_use
 
 ALLOWED_ENV = frozenset(
     """
@@ -136,7 +136,7 @@ def give_up_privileges() -> None:
 
 
 def excess(
-    pid: int, *, processes: int, memory_bytes: int | None
+    pid: int, *, processes: int, memory_bytes: int | None, shares_imports: bool = False
 ) -> tuple[Literal["processes", "memory"], str] | None:
     """Return which limit the descendants of a process exceed, with a message about it. Return None if they exceed no limit.
 
@@ -144,8 +144,10 @@ def excess(
         pid: The id of the process. If it has no descendants, its own use counts.
         processes: The highest allowed number of processes and threads, counted together.
         memory_bytes: The most memory that is allowed. None means no limit.
+        shares_imports: Whether processes outside of these share the memory of the imports and of prepared data. Then only a part of it counts.
     """
-    use = resource_use(descendants(pid, most=processes) or [pid])
+    pids = descendants(pid, most=processes) or [pid]
+    use = resource_use(pids)
     if use.processes > processes:
         words = (
             f"has more than {processes} processes and threads, the limit that TUNER_MAX_PROCESSES sets; "
@@ -153,8 +155,10 @@ def excess(
         )
         return "processes", words
     if memory_bytes is not None and use.memory_bytes > memory_bytes:
-        return (
-            "memory",
-            f"used {use.memory_bytes / GIB:.1f} GiB of memory, more than its share of {memory_bytes / GIB:.1f} GiB",
-        )
+        used = proportional_bytes(pids) if shares_imports else use.memory_bytes
+        if used > memory_bytes:
+            words = (
+                f"used {used / GIB:.1f} GiB of memory, more than its share of {memory_bytes / GIB:.1f} GiB"
+            )
+            return "memory", words
     return None

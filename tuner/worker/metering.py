@@ -42,6 +42,8 @@ class SharedTime:
         # attempt was given before it.
         self._begins, self._running, self._given = [born_ns], [0], [0]
         self._joined = list[int]()  # when each attempt that runs joined
+        self.is_fresh = True  #: Whether no attempt has joined yet.
+        self.ended = 0  #: How many attempts have left.
         self.free_since_ns: int | None = born_ns  #: Since when no attempt has run. None while one runs.
 
     def join(self, at_ns: int) -> int:
@@ -51,7 +53,7 @@ class SharedTime:
         """
         with self._lock:
             joined_ns = self._change(at_ns if self.free_since_ns is not None else self._now_ns(), +1)
-            self.free_since_ns = None
+            self.free_since_ns, self.is_fresh = None, False
             self._joined.append(joined_ns)
             return joined_ns
 
@@ -60,6 +62,7 @@ class SharedTime:
         with self._lock:
             now = self._change(self._now_ns(), -1)
             self._joined.remove(joined_ns)
+            self.ended += 1
             self.free_since_ns = None if self._joined else now
             # Nobody asks for the share of a period before the oldest attempt joined.
             oldest = bisect_right(self._begins, min(self._joined, default=now)) - 1
@@ -104,6 +107,13 @@ class Stopwatch:
         self._ns: dict[str, int] = {}
         self._shown: dict[str, int] = {}
         self._shown_at = self.began_ns = began_ns
+
+    def at_most(self, wall_ns: int) -> int:
+        """Return how much of a time of `wall_ns` nanoseconds the attempt may be given: its mean share so far, or its present one if that is
+        larger.
+        """
+        now = time.monotonic_ns()
+        return max(self.of_share(wall_ns), self._share_ns(now, now + wall_ns))
 
     @property
     def kind(self) -> str:

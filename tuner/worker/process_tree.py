@@ -73,6 +73,19 @@ def resource_use(pids: Iterable[int]) -> ResourceUse:
     return ResourceUse(count, memory + most_shared, cpu_ns)
 
 
+def proportional_bytes(pids: Iterable[int]) -> int:
+    """Return the memory of some processes in bytes. Of a page that `n` processes share, each of them counts one n-th.
+
+    Reading it takes about a millisecond for each process, a hundred times as long as `resource_use`.
+    """
+    total_kb = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+            total_kb += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith(b"Pss:"))
+    return total_kb * 1024
+
+
 def _stat(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat from the process's state on. See proc(5)."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
@@ -26,7 +26,7 @@ from tuner.worker.environment import environment_of
 from tuner.worker.limits import HUGE_PAGES, TUNABLES, UserCodeLimits
 from tuner.worker.metering import READS
 from tuner.worker.packages import Stored, unpack
-from tuner.worker.process_tree import kill_descendants
+from tuner.worker.process_tree import kill_descendants, kill_other_children
 from tuner.worker.publishing import background
 from tuner.worker.scratch import new_directory
 
@@ -62,10 +62,9 @@ class ForkedProcess:
 
     def __init__(self, pid: int, statuses: Mapping[int, int]) -> None:
         self._pid, self._statuses = pid, statuses
-        try:
-            self._ends: int | None = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._ends = None  # it has ended already
+        self._ends: int | None = None  # a file descriptor that can be read once the process has ended
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            self._ends = os.pidfd_open(pid)
 
     @property
     def pid(self) -> int:
@@ -73,18 +72,23 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit status, or None while the process is alive. The status is that of a kill if the other server has not reported it."""
-        if self._ends is not None and not select.select([self._ends], [], [], 0)[0]:
-            return None
-        return self._statuses.get(self._pid, -signal.SIGKILL)
+        return self._statuses.get(self._pid, -signal.SIGKILL) if self._has_ended(0) else None
 
     def wait(self, timeout: float | None = None) -> int:
-        if self._ends is not None and not select.select([self._ends], [], [], timeout)[0]:
+        if not self._has_ended(timeout):
             raise subprocess.TimeoutExpired("fork server", timeout or 0)
         return self._statuses.get(self._pid, -signal.SIGKILL)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
+
+    def _has_ended(self, timeout_s: float | None) -> bool:
+        if self._ends is None:
+            return True
+        waiting = select.poll()
+        waiting.register(self._ends, select.POLLIN)
+        return bool(waiting.poll(None if timeout_s is None else timeout_s * 1000))
 
     def __del__(self) -> None:
         if self._ends is not None:
@@ -190,8 +194,8 @@ class ForkServer:
         """
         self.await_ready(wanted)
         ours, theirs = socket.socketpair()
-        pid = self._start({"fork": str(cwd)}, theirs.fileno(), output_fd)
-        theirs.close()
+        with theirs:
+            pid = self._start({"fork": str(cwd)}, theirs.fileno(), output_fd)
         return pid, Connection(ours.detach())
 
     def fork_slot(
@@ -215,8 +219,8 @@ class ForkServer:
         """
         self.await_ready(wanted)
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process = ForkedProcess(self._start({"slot": dict(variables)}, theirs.fileno()), statuses)
-        theirs.close()
+        with theirs:
+            process = ForkedProcess(self._start({"slot": dict(variables)}, theirs.fileno()), statuses)
         server = ForkServer(process, control, on_exit, self.variables)
         server._answers.append({"ready": 1})
         return server
@@ -250,7 +254,11 @@ class ForkServer:
         """Send a request that starts a process, with file descriptors for the process, and return the process id."""
         with self._asking:
             socket.send_fds(self._control, [json.dumps(request).encode()], list(descriptors))
-            return self._wait_for("pid", timeout_s=FORK_TIMEOUT_S)
+            try:
+                return self._wait_for("pid", timeout_s=FORK_TIMEOUT_S)
+            except OSError:
+                self.kill()  # a late answer would be taken for that of the next request
+                raise
 
     def kill(self) -> None:
         """Kill the server and its process group at once, for example if it hangs in user code that it imports."""
@@ -304,7 +312,9 @@ class ForkServer:
     def _listen(self) -> None:
         while True:
             try:
-                select.select([self._control], [], [])
+                waiting = select.poll()  # unlike select(2), it takes any number of open files
+                waiting.register(self._control, select.POLLIN)
+                waiting.poll()
                 data = self._control.recv(1 << 16)
             except (OSError, ValueError):
                 data = b""
@@ -329,6 +339,7 @@ class SlotServer:
         statuses: The exit statuses of the worker's fork servers, by process.
         on_exit: Called as `on_exit(pid, code)` when a child of the slot exits.
         home: The directory of the slot's supervisor.
+        variables: Environment variables that differ from those of the worker's fork server.
     """
 
     def __init__(
@@ -337,18 +348,27 @@ class SlotServer:
         statuses: Mapping[int, int],
         on_exit: Callable[[int, int], None],
         home: Path,
+        variables: Mapping[str, str],
     ) -> None:
         self._servers, self._statuses, self._on_exit = servers, statuses, on_exit
-        self._variables = {"TMPDIR": str(new_directory(home / "tmp")), READ_LOG: str(home / READS)}
+        self._variables = {
+            "TMPDIR": str(new_directory(home / "tmp")),
+            READ_LOG: str(home / READS),
+            **variables,
+        }
         self._own: ForkServer | None = None  # None until the slot's first attempt begins
+        self._forking = threading.Lock()  # an attempt that was stopped may still wait for its fork
 
     def fork(self, cwd: Path, output_fd: int, *, wanted: Callable[[], bool]) -> tuple[int, Connection]:
         """Do the same as `ForkServer.fork`, with the fork server of the slot."""
-        if self._own is None or not self._own.alive:
-            self._own = self._servers.living().fork_slot(
-                self._variables, self._on_exit, self._statuses, wanted=wanted
-            )
-        return self._own.fork(cwd, output_fd, wanted=wanted)
+        with self._forking:
+            if not wanted():
+                raise OSError("the attempt has ended")
+            if self._own is None or not self._own.alive:
+                self._own = self._servers.living().fork_slot(
+                    self._variables, self._on_exit, self._statuses, wanted=wanted
+                )
+            return self._own.fork(cwd, output_fd, wanted=wanted)
 
     @property
     def pid(self) -> int:
@@ -413,7 +433,7 @@ class Servers:
         self._entry, self._package, self._on_exit = entry, package, on_exit
         self._limits, self._home = limits, home
         self._error: Exception | None = None
-        self._renewing = threading.Lock()
+        self._renewing, self._is_discarded = threading.Lock(), False
         self.current = self._new(entry)
 
     def living(self) -> ForkServer:
@@ -428,10 +448,23 @@ class Servers:
             elif not self.current.alive:
                 # A server that died before it was ready may have been killed by the imports of user code. The new server does not preload
                 # the trainable, so that the child imports it and reports the error.
-                self.current = self._new(self._entry if self.current.ready else "")
+                preloads = self.current.ready or self._is_discarded
+                self._is_discarded = False
+                self.current = self._new(self._entry if preloads else "")
             if self._error is not None:
                 raise self._error
             return self.current
+
+    def discard(self) -> None:
+        """Kill the fork server. The next one preloads the trainable, too."""
+        with self._renewing:
+            self._is_discarded = True
+            self.current.kill()
+
+    def kill_strays(self, kept: Collection[int]) -> None:
+        """Kill all children of this process except the fork server and those in `kept`."""
+        with self._renewing:
+            kill_other_children({self.current.pid, *kept})
 
     def _new(self, entry: str) -> ForkServer:
         """Start a fork server. If the package cannot be unpacked, start it without the trainable. `living` then raises the error."""

@@ -9,6 +9,7 @@ nobody would pay for it.
 """
 
 import contextlib
+import logging
 import os
 import queue
 import select
@@ -16,8 +17,10 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from typing import Any
 
+from tuner.training.channel import PING
 from tuner.worker import endings
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.metering import SharedTime
@@ -27,11 +30,10 @@ from tuner.worker.publishing import background
 from tuner.worker.scratch import Scratch
 from tuner.worker.server_handle import ForkedProcess, Servers
 from tuner.worker.supervisor import HEARTBEAT_S, MAX_START_NS, SharedWorker, Supervisor
-from tuner.worker.watchdog import WATCH_S, NoticeSource
+from tuner.worker.watchdog import LIMITS_EVERY, WATCH_S, NoticeSource
 
-MEMORY_LOOK_S = (
-    0.25  # how often the memory of the batch process, and of a fork server that still imports, is measured
-)
+ANSWER_S = 30.0  # longer than a batch of the largest models that are worth packing takes
+log = logging.getLogger("tuner.worker")
 
 
 class Slot:
@@ -46,7 +48,7 @@ class Slot:
     def __init__(self, supervisor: Supervisor, messages: "Messages", lock: threading.Lock) -> None:
         self.supervisor, self._messages, self._lock = supervisor, messages, lock
         self._go = threading.Event()  # set when the supervisor is to be asked for its next message
-        self._waits = False  # whether an attempt runs, and the driver has yet to record its last message
+        self.waits = False  #: Whether an attempt runs, and the driver has yet to record its last message.
         self.trial: str | None = None  #: The trial of the attempt that runs. None from its last message on.
         background("slot", self._run)
 
@@ -58,8 +60,8 @@ class Slot:
 
     def recorded(self) -> None:
         """Note that the driver has recorded the slot's last message. Call it under the lock."""
-        if self._waits:
-            self._waits = False
+        if self.waits:
+            self.waits = False
             self._go.set()
 
     def _run(self) -> None:
@@ -71,8 +73,8 @@ class Slot:
             except Exception as error:
                 message = error
             with self._lock:
-                self._waits = self.supervisor.attempt is not None
-                if not self._waits:
+                self.waits = self.supervisor.attempt is not None
+                if not self.waits:
                     self.trial = None
                 self._messages.put((self, message))
 
@@ -90,6 +92,7 @@ class Slots:
         constants: The constants of the job.
         born_ns: When this worker began to cost money, in nanoseconds on the monotonic clock.
         notice: As in `Supervisor`.
+        cpus: The CPUs of the worker. The processes of an attempt use as many threads as its part of them, and at least one.
     """
 
     def __init__(
@@ -101,16 +104,18 @@ class Slots:
         constants: Mapping[str, object] | None,
         born_ns: int,
         notice: NoticeSource,
+        cpus: float = 1,
     ) -> None:
         become_subreaper()
         self._scratch, self._entry = Scratch("slots"), entry
         limits, statuses = UserCodeLimits.from_env(os.environ), dict[int, int]()
         servers = Servers(entry, package, statuses.__setitem__, limits, self._scratch.path, constants or {})
-        self._batch = BatchProcess(self, entry, servers, statuses, self._scratch)
+        self._batch = BatchProcess(self, entry, servers, statuses, limits, self._scratch)
         born_ns = max(born_ns, time.monotonic_ns() - MAX_START_NS)
-        self._shared = SharedWorker(SharedTime(born_ns), servers, statuses, self._batch.address)
+        variables = {"OMP_NUM_THREADS": str(max(1, int(cpus / count)))}
+        self._shared = SharedWorker(SharedTime(born_ns), servers, statuses, self._batch.address, variables)
         self._messages: Messages = queue.SimpleQueue()
-        self._sent = list[Slot]()  # the slots whose messages were returned last
+        self._sent = list[Slot]()  # the slots whose messages were returned last, and whose attempts still run
         self._lock = threading.Lock()
         self._slots = [
             Slot(Supervisor(entry, notice=notice, shared=self._shared), self._messages, self._lock)
@@ -158,7 +163,8 @@ class Slots:
                 slot, message = self._messages.get(timeout=0 if messages else HEARTBEAT_S)
                 if isinstance(message, Exception):
                     raise message
-                self._sent.append(slot)
+                if slot.waits:
+                    self._sent.append(slot)
                 messages.append(message)
         return messages
 
@@ -169,6 +175,16 @@ class Slots:
                 limit = attempt.order.get("memory_limit_bytes")
                 return None if limit is None else len(self._slots) * int(limit)
         return None
+
+    @property
+    def server_pids(self) -> list[int]:
+        """The processes of the slots' fork servers."""
+        return [slot.supervisor.server.pid for slot in self._slots if slot.supervisor.server.pid]
+
+    @property
+    def ended(self) -> int:
+        """How many attempts have ended."""
+        return self._shared.time.ended
 
     @property
     def run_any(self) -> bool:
@@ -188,60 +204,120 @@ class Slots:
 class BatchProcess:
     """Starts the batch process of a worker when a child connects to its socket, and kills it when no attempt runs.
 
-    The worker's fork server is killed, too, if it still imports the trainable when the last attempt ends, or uses too much memory for it.
+    It is killed, too, if it exceeds the limits of the worker, or does not answer within `ANSWER_S` after an attempt has ended: one trial may
+    hang in it, and the others must not wait for that. Its trials then continue in their own processes.
+
+    The same thread watches the worker's fork server. It is killed if it still imports the trainable when the last attempt ends, or uses too
+    much memory for that. If it has died, the processes that it left behind are killed.
 
     Args:
         slots: The slots of the worker.
         entry: The trainable.
         servers: Keeps the fork server of the worker.
         statuses: The exit statuses of the fork server's children, by process.
+        limits: The limits on user code.
         scratch: The directory of the worker.
     """
 
     def __init__(
-        self, slots: Slots, entry: str, servers: Servers, statuses: Mapping[int, int], scratch: Scratch
+        self,
+        slots: Slots,
+        entry: str,
+        servers: Servers,
+        statuses: Mapping[int, int],
+        limits: UserCodeLimits,
+        scratch: Scratch,
     ) -> None:
         self._slots, self._entry, self._servers, self._statuses = slots, entry, servers, statuses
+        self._limits, self._root = limits, servers.current
         self._process: ForkedProcess | None = None
-        self.address = str(scratch.path / "batch")  #: The path of the socket.
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.address)
-        self._listener.listen(64)
+        self._was_needed, self._ended = False, 0
         self._over = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self.address: str | None = str(scratch.path / "batch")  #: The path of the socket.
+        try:
+            self._listener.bind(self.address)
+            self._listener.listen(64)
+        except OSError:  # the path is too long, so trials train in their own processes
+            log.warning(
+                "%s is too long for a socket; set TMPDIR to a shorter path to train in batches", self.address
+            )
+            self.address = None
 
     def start(self) -> None:
         """Start the thread that watches the socket."""
         self._thread = background("batch", self._watch)
 
     def _watch(self) -> None:
-        looked_s, was_needed = time.monotonic(), False
+        looks = 0
         while not self._over.wait(WATCH_S):
-            self._forget_if_ended()
-            is_needed, server = self._slots.run_any, self._servers.current
-            if self._process is None and is_needed and select.select([self._listener], [], [], 0)[0]:
-                with contextlib.suppress(OSError):  # the server is dead; the next fork of a child replaces it
-                    self._process = ForkedProcess(
-                        server.start_batch(self._entry, self._listener), self._statuses
-                    )
-            elif self._process is not None and not is_needed:
-                self._kill()
-            if was_needed and not is_needed and not server.ready:
-                server.kill()
-            was_needed = is_needed
-            if time.monotonic() - looked_s > MEMORY_LOOK_S:
-                looked_s = time.monotonic()
-                if self._process is not None and self._uses_too_much(self._process.pid):
-                    self._kill()
-                if not server.ready and self._uses_too_much(server.pid):
-                    server.kill()
+            looks += 1
+            try:
+                self._look()
+                if looks % LIMITS_EVERY == 0:
+                    self._hold_to_limits()
+            except Exception:  # such as too many open files; the next look may succeed
+                log.exception("the batch process cannot be watched")
 
-    def _uses_too_much(self, pid: int) -> bool:
-        limit = self._slots.memory_limit()
-        return limit is not None and resource_use([pid, *descendants(pid)]).memory_bytes > limit
-
-    def _forget_if_ended(self) -> None:
+    def _look(self) -> None:
+        """Start or kill the batch process if necessary."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
+        is_needed, ended = self._slots.run_any, self._slots.ended
+        if (self._process is not None and not is_needed) or (
+            self._process is not None and ended != self._ended and not self._answers()
+        ):
+            self._kill()
+        elif self._process is None and is_needed and self._is_wanted():
+            server = self._servers.living()
+            if server.ready:
+                pid = server.start_batch(self._entry, self._listener)
+                self._process = ForkedProcess(pid, self._statuses)
+        if self._was_needed and not is_needed and not self._servers.current.ready:
+            self._servers.discard()
+        self._was_needed, self._ended = is_needed, ended
+
+    def _is_wanted(self) -> bool:
+        """Return whether a child waits for the batch process."""
+        if self.address is None:
+            return False
+        waiting = select.poll()
+        waiting.register(self._listener, select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def _answers(self) -> bool:
+        """Return whether the batch process answers in time."""
+        with contextlib.suppress(OSError, EOFError), socket.socket(socket.AF_UNIX) as stream:
+            stream.settimeout(ANSWER_S)
+            stream.connect(str(self.address))
+            connection = Connection(os.dup(stream.fileno()))
+            try:
+                connection.send_bytes(PING)
+                until = time.monotonic() + ANSWER_S
+                while not connection.poll(WATCH_S):
+                    if time.monotonic() > until or not self._slots.run_any or self._over.is_set():
+                        return False
+                return True
+            finally:
+                connection.close()
+        return False
+
+    def _hold_to_limits(self) -> None:
+        if self._process is not None and self._exceeds(self._process.pid):
+            self._kill()
+        server = self._servers.current
+        if not server.ready and self._exceeds(server.pid):
+            server.kill()
+        if (
+            not self._root.alive
+        ):  # this process has adopted the slots' servers, and whatever they leave behind when they die
+            self._servers.kill_strays(self._slots.server_pids)
+
+    def _exceeds(self, pid: int) -> bool:
+        """Return whether a process and its descendants exceed the limits of the worker."""
+        use, memory_bytes = resource_use([pid, *descendants(pid)]), self._slots.memory_limit()
+        is_too_large = memory_bytes is not None and use.memory_bytes > memory_bytes
+        return is_too_large or use.processes > self._limits.processes
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -251,6 +327,6 @@ class BatchProcess:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(ANSWER_S)
         self._kill()
         self._listener.close()

@@ -79,9 +79,9 @@ class SharedWorker:
     time: SharedTime
     servers: Servers  #: Keeps the worker's fork server, from which those of the slots are forked.
     statuses: Mapping[int, int]  #: The exit statuses of that server's children, by process.
-    batch_socket: (
-        str  #: The path of the socket to which children of a `tuner.training.Packed` trainable connect.
-    )
+    #: The path of the socket to which children of a `tuner.training.Packed` trainable connect. None if there is none.
+    batch_socket: str | None
+    variables: Mapping[str, str]  #: Environment variables of the slots' fork servers.
 
 
 class Supervisor:
@@ -130,7 +130,9 @@ class Supervisor:
         if shared is None:
             self._servers = Servers(entry, package, self._on_exit, self._limits, self._home, constants or {})
         else:
-            self._servers = SlotServer(shared.servers, shared.statuses, self._on_exit, self._home)
+            self._servers = SlotServer(
+                shared.servers, shared.statuses, self._on_exit, self._home, shared.variables
+            )
         self._attempt: RunningAttempt | None = None
         self._others = others or OtherNodes()
         self._store: CheckpointStore | None = None
@@ -203,6 +205,7 @@ class Supervisor:
         now, free_since = time.monotonic_ns(), self._last_end_ns
         if self._shared is not None:
             free_since = self._shared.time.free_since_ns or now
+            self._fresh = self._shared.time.is_fresh
         gap = min(now - free_since, MAX_START_NS if self._fresh else MAX_GAP_NS, order["lease_ns"] // 2)
         # All nodes share one lease. So on nodes other than node 0, count the used part of the lease, which node 0 sends with the order.
         gap = order.get("used_ns", gap)
@@ -665,6 +668,11 @@ class Supervisor:
     @property
     def server(self) -> ForkServer | SlotServer:
         return self._servers.current
+
+    @property
+    def is_in_slot(self) -> bool:
+        """Whether the supervisor is one of several on its worker."""
+        return self._shared is not None
 
     @property
     def pid(self) -> int:

@@ -99,7 +99,12 @@ class Watchdog:
         server = self._supervisor.server
         if not server.pid:  # the slot has no fork server yet
             return
-        failure = endings.limit_exceeded(server.pid, self._limits, attempt.order.get("memory_limit_bytes"))
+        failure = endings.limit_exceeded(
+            server.pid,
+            self._limits,
+            attempt.order.get("memory_limit_bytes"),
+            shares_imports=self._supervisor.is_in_slot,
+        )
         if failure is None:
             return
         with self._changed:
