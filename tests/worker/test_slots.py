@@ -261,7 +261,7 @@ def test_slots_share_the_imports_of_their_worker(worker_of: Callable[..., Packed
     for trial in "abc":
         worker.begin(trial)
     worker.until(lambda: worker.ended(*"abc"))
-    told = {worker.last(trial)["state"] for trial in "abc"}
+    states = {worker.last(trial)["state"] for trial in "abc"}
     imported = {metrics["imported_by"] for trial in "abc" for metrics in worker.metrics(trial)}
-    assert told == {"ended"}
+    assert states == {"ended"}
     assert len(imported) == 1  # the process id of the worker's fork server

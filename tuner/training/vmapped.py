@@ -466,7 +466,7 @@ class Trainer:
     def round(self, members: Sequence[Member]) -> Round:
         """Train one batch of each member, or evaluate it if its step has no further batch.
 
-        The members have equal keys. If their batches no longer have the same shape, they train in several lists from then on.
+        The members have equal keys. If their batches differ in shape from then on, they train in several lists.
         """
         result = Round()
         parts: dict[Hashable, list[Member]] = {}
@@ -633,7 +633,7 @@ def _scalar(where: str, value: object) -> torch.Tensor:
 def _explained(name: str) -> Iterator[None]:
     """Replace an error of the user's function `name` with one that says what a batch does not support.
 
-    An error about memory stays as it is, because the service recognises it by its class.
+    Do not replace an error about memory, because the service recognises it by its class.
     """
     try:
         yield

@@ -308,9 +308,8 @@ class BatchProcess:
         server = self._servers.current
         if not server.ready and self._exceeds(server.pid):
             server.kill()
-        if (
-            not self._root.alive
-        ):  # this process has adopted the slots' servers, and whatever they leave behind when they die
+        # This process has adopted the slots' fork servers, and what they leave behind when they die.
+        if not self._root.alive:
             self._servers.kill_strays(self._slots.server_pids)
 
     def _exceeds(self, pid: int) -> bool:
