@@ -17,10 +17,10 @@ DOLLAR = Money(1_000_000)
     ("points", "text"),
     [
         (0.0206, "the next $1 is expected to gain 0.0206 points"),
-        (193, "the next $0.01 is expected to gain 1.93 points"),
+        (193, "the next $0.001 is expected to gain 0.193 points"),
     ],
 )
-def test_shown_amount_is_expected_to_gain_at_most_ten_points(points: float, text: str) -> None:
+def test_shown_amount_is_expected_to_gain_at_most_one_point(points: float, text: str) -> None:
     assert gain_of_next(points) == text
 
 

@@ -101,14 +101,14 @@ Mode = Literal["max", "min"]
 def gain_of_next(points_per_usd: float) -> str:
     """Describe how many points the next dollar, or a smaller amount, is expected to gain. A point is 0.01 of the metric.
 
-    The amount is the largest of $1, $0.1, $0.01 and so on that is expected to gain at most ten points, because the gain per dollar
-    is meaningless if the budget is only a few cents.
+    The amount is the largest of $1, $0.1, $0.01 and so on that is expected to gain at most one point. The gain per dollar holds only for
+    small gains, and is meaningless if the budget is a few cents.
 
     >>> gain_of_next(0.0206), gain_of_next(193)
-    ('the next $1 is expected to gain 0.0206 points', 'the next $0.01 is expected to gain 1.93 points')
+    ('the next $1 is expected to gain 0.0206 points', 'the next $0.001 is expected to gain 0.193 points')
     """
     amount = Money(1_000_000)
-    while amount.micro_usd > 1 and points_per_usd * amount.usd > 10:
+    while amount.micro_usd > 1 and points_per_usd * amount.usd > 1:
         amount = Money(amount.micro_usd // 10)
     return f"the next {amount} is expected to gain {points_per_usd * amount.usd:.3g} points"
 

@@ -95,8 +95,8 @@ export class Meter {
       ? `Trial ${short(first.trial)}, trained on from step ${first.from_step} to ${first.to_step}, is expected to end at ${figure(first.expected_metric)} (${figure(first.low_metric)} to ${figure(first.high_metric)}).`
       : forecast?.reason ? `Not known: ${forecast.reason}.` : "Not known yet.");
     const points = forecast?.points_per_usd ?? null;
-    let micros = 1e6; // the largest of $1, $0.1, $0.01 and so on that is expected to gain at most ten points
-    while (micros > 1 && points * micros > 1e7) micros /= 10;
+    let micros = 1e6; // the largest of $1, $0.1, $0.01 and so on that is expected to gain at most one point
+    while (micros > 1 && points * micros > 1e6) micros /= 10;
     text(this.stop, [
       points === null ? "" : `The next ${dollars(micros / 1e6)} is expected to gain ${figure((points * micros) / 1e6)} points (each 0.01).`,
       second ? `Next best: trial ${short(second.trial)}, ${sign}${figure(Math.abs(second.expected_gain))} for ${usd(second.extra_usd)}.` : "",
