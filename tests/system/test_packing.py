@@ -45,9 +45,9 @@ def test_trials_that_share_a_worker_survive_its_death(served: Served) -> None:
     """Promote and pause trials in their slots, and kill the worker once in between."""
     job = served.submit(
         "steady:train",
-        budget={"usd": 0.01, "trials": 12},
+        budget={"usd": 0.01, "trials": 16},
         algorithm={"scheduler": "asha", "sampler": "random", "seed": 3},
-        constants={"step_s": 0.3},
+        constants={"step_s": 1.0},
         resources={"pack": 4},
     ).id
     served.reports_at_least(job, 6)

@@ -40,7 +40,10 @@ def tells_its_imports(config: dict[str, Any]) -> None:
 
 
 def _batches(config: dict[str, Any], step: int) -> list[torch.Tensor]:
-    time.sleep(config.get("hangs_s", 0.02))
+    if "hangs" in config:
+        Path(config["hangs"]).touch()
+        time.sleep(600)
+    time.sleep(0.02)
     return [torch.ones(8, 4)]
 
 

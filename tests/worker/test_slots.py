@@ -124,10 +124,8 @@ def test_two_attempts_share_the_time_of_their_worker(worker_of: Callable[..., Pa
     worker.until(lambda: worker.ended("a", "b"))
     ended_ns = time.monotonic_ns()
     assert [worker.steps(trial) for trial in "ab"] == [STEPS, STEPS]
-    billed = worker.billed_ns("a") + worker.billed_ns("b")
-    # Both trained at the same time: each step took 0.1 s, and each trial is billed half of that.
-    assert worker.last("a")["meter"]["train"] < 0.75 * STEPS * 0.1 * SECOND
-    assert billed <= ended_ns - worker.born_ns
+    # Both ran nearly all of the time. If each was billed its own time, the sum would be nearly twice as long as that.
+    assert worker.billed_ns("a") + worker.billed_ns("b") <= ended_ns - worker.born_ns
 
 
 def test_attempt_that_stays_alone_is_billed_all_of_the_time(worker_of: Callable[..., PackedWorker]) -> None:
@@ -212,15 +210,15 @@ def test_packed_trials_train_in_one_process_while_any_of_them_runs(
 
 
 def test_trial_that_hangs_in_the_batch_process_does_not_stop_later_trials(
-    worker_of: Callable[..., PackedWorker], monkeypatch: pytest.MonkeyPatch
+    worker_of: Callable[..., PackedWorker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """After the trial was stopped, the batch process is found to hang and killed. The other trial continues in its own process."""
     monkeypatch.setattr("tuner.worker.slots.ANSWER_S", 0.5)
     worker = worker_of("tests.worker.slot_cases:packed", 3)
     worker.begin("a", lr=0.1)
     worker.until(lambda: worker.steps("a") >= 2)
-    worker.begin("hangs", lr=0.1, hangs_s=600)
-    time.sleep(0.5)
+    worker.begin("hangs", lr=0.1, hangs=str(tmp_path / "hangs"))
+    worker.until((tmp_path / "hangs").exists)
     worker.stop("hangs")
     steps = worker.steps("a")
     worker.until(lambda: worker.ended("hangs") and worker.steps("a") > steps + 2)

@@ -210,9 +210,8 @@ class LeaseRequest:
     active: int  #: How many attempts share the remaining budget.
     deadline_ns: int | None  #: Time left until the wall clock or the window ends. None if there is no limit.
     at: Instant
-    sharers: int = (
-        1  #: How many attempts may share a worker. A lease then lasts up to so many times its length.
-    )
+    #: How many attempts may share a worker. A lease then lasts up to so many times its length.
+    sharers: int = 1
 
 
 class HoldService:

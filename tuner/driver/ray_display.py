@@ -76,9 +76,8 @@ class RayDisplay:
         self, job: str, submission_id: str, loop: Loop, spend: Callable[[Collection[str]], JobSpend]
     ) -> None:
         self._job, self._submission_id, self._loop, self._spend = job, submission_id, loop, spend
-        self._runs = defaultdict[bytes, dict[str, int]](
-            dict
-        )  # by the id of an actor: the attempt of each trial that it runs
+        # By the id of an actor: the attempt of each trial that it runs.
+        self._runs = defaultdict[bytes, dict[str, int]](dict)
         self._next = 0.0
         self._changed = threading.Condition()
         self._work: dict[bytes, list[WorkerActivity]] | None = None

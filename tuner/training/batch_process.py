@@ -138,9 +138,8 @@ class BatchProcess:
         self._recipe, self._listener, self._trainer = recipe, listener, Trainer(recipe)
         self._events: queue.SimpleQueue[tuple[_Trial, dict[str, Any] | None]] = queue.SimpleQueue()
         self._trials: dict[int, _Trial] = {}  #: Connected trials, by number.
-        self._running: deque[list[Member]] = (
-            deque()
-        )  #: Members in the middle of a step. Each list trains together.
+        #: Members in the middle of a step. Each list trains together.
+        self._running: deque[list[Member]] = deque()
 
     def run(self) -> None:
         """Train until the process is killed.

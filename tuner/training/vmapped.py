@@ -420,12 +420,10 @@ def _stacked(rows: Sequence[Tensors]) -> Tensors:
 class Round:
     """What happened when each member of a list trained one batch, or was evaluated at the end of its step."""
 
-    going: list[list[Member]] = field(
-        default_factory=list
-    )  #: Members in the middle of a step, in lists that train together.
-    metrics: dict[Member, dict[str, float]] = field(
-        default_factory=dict
-    )  #: Members that have finished their step.
+    #: Members in the middle of a step, in lists that train together.
+    going: list[list[Member]] = field(default_factory=list)
+    #: Members that have finished their step.
+    metrics: dict[Member, dict[str, float]] = field(default_factory=dict)
     errors: dict[Member, Exception] = field(default_factory=dict)  #: Members that have failed.
 
 

@@ -107,7 +107,7 @@ class Slots:
         cpus: float = 1,
     ) -> None:
         become_subreaper()
-        self._scratch, self._entry = Scratch("slots"), entry
+        self._scratch = Scratch("slots")
         limits, statuses = UserCodeLimits.from_env(os.environ), dict[int, int]()
         servers = Servers(entry, package, statuses.__setitem__, limits, self._scratch.path, constants or {})
         self._batch = BatchProcess(self, entry, servers, statuses, limits, self._scratch)
@@ -187,8 +187,8 @@ class Slots:
         return self._shared.time.ended
 
     @property
-    def run_any(self) -> bool:
-        """Whether an attempt runs that has not ended."""
+    def are_busy(self) -> bool:
+        """Whether user code may run, because an attempt has not ended."""
         attempts = [slot.supervisor.attempt for slot in self._slots]
         return any(attempt is not None and attempt.state is None for attempt in attempts)
 
@@ -263,12 +263,11 @@ class BatchProcess:
         """Start or kill the batch process if necessary."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
-        is_needed, ended = self._slots.run_any, self._slots.ended
-        if (self._process is not None and not is_needed) or (
-            self._process is not None and ended != self._ended and not self._answers()
-        ):
-            self._kill()
-        elif self._process is None and is_needed and self._is_wanted():
+        is_needed, ended = self._slots.are_busy, self._slots.ended
+        if self._process is not None:
+            if not is_needed or (ended != self._ended and not self._answers()):
+                self._kill()
+        elif is_needed and self._is_wanted():
             server = self._servers.living()
             if server.ready:
                 pid = server.start_batch(self._entry, self._listener)
@@ -290,16 +289,13 @@ class BatchProcess:
         with contextlib.suppress(OSError, EOFError), socket.socket(socket.AF_UNIX) as stream:
             stream.settimeout(ANSWER_S)
             stream.connect(str(self.address))
-            connection = Connection(os.dup(stream.fileno()))
-            try:
+            with Connection(stream.detach()) as connection:
                 connection.send_bytes(PING)
                 until = time.monotonic() + ANSWER_S
                 while not connection.poll(WATCH_S):
-                    if time.monotonic() > until or not self._slots.run_any or self._over.is_set():
+                    if time.monotonic() > until or not self._slots.are_busy or self._over.is_set():
                         return False
                 return True
-            finally:
-                connection.close()
         return False
 
     def _hold_to_limits(self) -> None:
