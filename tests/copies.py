@@ -10,7 +10,7 @@ MOMENTS |= {f"{what}_at" for what in ("placed", "started", "submitted", "updated
 
 
 def copy_job(database: Database, job: str, count: int, *, name: str = "copy", apart_ns: int = 0) -> None:
-    """Copy a job `count` times, each copy `apart_ns` older than the one before. Rows that do not belong to the
+    """Copy a job `count` times, each copy `apart_ns` older than the one before. The oldest copy is written first. Rows that do not belong to the
     job alone, such as its shares of shared budgets, are not copied.
     """
     with database.write() as db:
@@ -35,4 +35,7 @@ def _copying(table: Table) -> str:
     series = (
         "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < CAST(:count AS INTEGER))"
     )
-    return f'{series} INSERT INTO "{table.name}" ({quoted}) SELECT {values} FROM s, "{table.name}" WHERE "{whose}" = :job'
+    # The rows of one copy are written together, as a driver writes them. Otherwise PostgreSQL may scatter them over the table.
+    order = ", ".join(["n DESC", *(f'"{table.name}"."{column.name}"' for column in table.primary_key)])
+    rows = f'SELECT {values} FROM s, "{table.name}" WHERE "{whose}" = :job ORDER BY {order}'
+    return f'{series} INSERT INTO "{table.name}" ({quoted}) {rows}'
