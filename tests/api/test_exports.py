@@ -385,7 +385,7 @@ def test_files_are_downloaded_checked_and_in_ranges(
     lifecycle = StorageLifecycle(service, lambda: elapsed_ns[0])
     with service.database.write() as db:
         before = stored_files.DueMeasurement(job, "default")
-        stored_files.record_size(db, before, 1, Instant(jobs.get(db, job).ended_at or 0))
+        stored_files.record_sizes(db, {before: 1}, Instant(jobs.get(db, job).ended_at or 0))
     service.now.pass_s(1)
     lifecycle.one_pass()
     assert own.storage(job).items[0].bytes >= len(CONTENT), "the size is measured again after an export"

@@ -320,7 +320,7 @@ def test_storage_of_more_jobs_takes_no_more_statements(service: FakeService, cli
     for count in (1, 2):
         due = stored_files.DueMeasurement(fakes.submit(client), "default")
         with service.database.write() as db:
-            stored_files.record_size(db, due, 5, service.now())
+            stored_files.record_sizes(db, {due: 5}, service.now())
         statements.clear()
         items = client.get("/v1/storage").json()["items"]
         counts.append(len(statements))
@@ -379,8 +379,8 @@ def test_spend_has_the_storage_of_each_group_outside_the_budgets(
     for job, gigabytes in zip(ids, (73, 146), strict=True):
         with service.database.write() as db:
             due = stored_files.DueMeasurement(job, "default")
-            stored_files.record_size(db, due, gigabytes * 10**9, Instant(midnight - 10 * HOUR_NS))
-            stored_files.record_size(db, due, 0, Instant(midnight + 10 * HOUR_NS))
+            stored_files.record_sizes(db, {due: gigabytes * 10**9}, Instant(midnight - 10 * HOUR_NS))
+            stored_files.record_sizes(db, {due: 0}, Instant(midnight + 10 * HOUR_NS))
     service.now.at = midnight + DAY_NS
 
     def storage(group: str, **query: str) -> dict[str | None, tuple[float, float]]:

@@ -46,7 +46,7 @@ def fill(url: str, home: Path) -> None:
         with service.database.write() as db:
             packages.put(db, "default", PackageRow("a" * 64, "mine", 100, 1, service.now()))
             due = stored_files.DueMeasurement(source, "default")
-            stored_files.record_size(db, due, 1000, service.now())
+            stored_files.record_sizes(db, {due: 1000}, service.now())
             stored_files.order_removal(db, source, "default", {"trial_00000": 1}, service.now())
 
 

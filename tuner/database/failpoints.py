@@ -48,7 +48,7 @@ FAILPOINTS: Mapping[str, str] = {
     "reconciler.meter": "record the time that machines were up",
     "lifecycle.order": "order the removal of files that a job no longer keeps",
     "lifecycle.removed": "delete the order to remove files that are gone from the storage",
-    "lifecycle.measured": "record the size of a job's files",
+    "lifecycle.measured": "record the sizes of the files of jobs",
     "webhook.claim": "claim a queued webhook message before it is sent",
     "webhook.sent": "record whether a webhook message was accepted",
     "mirror.turn": "claim the right to write to a mirror",

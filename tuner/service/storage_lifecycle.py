@@ -145,18 +145,19 @@ class StorageLifecycle(PeriodicService):
     def _measure(self, term: Term, storage: Storage) -> None:
         with self._service.database.read() as db:
             due = stored_files.to_measure(db, self._service.now(), every_ns=MEASURE_NS, limit=AT_ONCE)
+        sizes = dict[stored_files.DueMeasurement, int]()
         refusals = 0
         for due_job in due:
             try:
-                size = storage.used_bytes(due_job.project, due_job.job)
+                sizes[due_job] = storage.used_bytes(due_job.project, due_job.job)
             except Exception as error:  # every storage backend raises its own error types
                 log.warning("the files of %s could not be measured: %s", due_job.job, explained(error))
                 refusals += 1
                 if refusals >= REFUSALS:
-                    return
-                continue
+                    break
+        if sizes:
             with self._service.leading.write(term, "lifecycle.measured") as db:
-                stored_files.record_size(db, due_job, size, self._service.now())
+                stored_files.record_sizes(db, sizes, self._service.now())
 
 
 def policy_of(service: Service, row: JobRow) -> RetentionPolicy:

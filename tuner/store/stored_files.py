@@ -1,6 +1,6 @@
 """The files that jobs have in the storage: their sizes over time, and trials whose files are being removed."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -270,20 +270,29 @@ def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> li
     return [DueMeasurement(row.id, row.project) for row in db.execute(query.limit(limit))]
 
 
-def record_size(db: Connection, due: DueMeasurement, size_bytes: int, now: Instant) -> None:
-    """Record the size of a job's files, as measured now. The previously recorded size applies until now."""
+def record_sizes(db: Connection, sizes: Mapping[DueMeasurement, int], now: Instant) -> None:
+    """Record the sizes in bytes of the files of jobs, as measured now. The previously recorded sizes apply until now."""
     s = storage_spans.c
-    newest = db.execute(select(s.since, s.bytes).where(s.job == due.job, s.until.is_(None))).first()
-    if newest is not None and newest.bytes == size_bytes:
-        db.execute(update(storage_spans).where(s.job == due.job, s.since == newest.since).values(seen_at=now))
-        return
-    since = now
-    if newest is not None:
-        since = Instant(max(now, newest.since + 1))  # the clock may have been set back
-        mine = (s.job == due.job) & (s.since == newest.since)
-        db.execute(update(storage_spans).where(mine).values(until=since))
-    row = {"job": due.job, "project": due.project, "since": since, "bytes": size_bytes, "seen_at": now}
-    db.execute(insert(storage_spans).values(**row))
+    ids = [due.job for due in sizes]
+    newest = {
+        row.job: row
+        for row in db.execute(select(s.job, s.since, s.bytes).where(s.job.in_(ids), s.until.is_(None)))
+    }
+    same = [due.job for due, size in sizes.items() if due.job in newest and newest[due.job].bytes == size]
+    if same:
+        db.execute(update(storage_spans).where(s.job.in_(same), s.until.is_(None)).values(seen_at=now))
+    rows = []
+    for due, size in sizes.items():
+        if due.job in same:
+            continue
+        since = now
+        if due.job in newest:
+            since = Instant(max(now, newest[due.job].since + 1))  # the clock may have been set back
+            mine = (s.job == due.job) & s.until.is_(None)
+            db.execute(update(storage_spans).where(mine).values(until=since))
+        rows.append({"job": due.job, "project": due.project, "since": since, "bytes": size, "seen_at": now})
+    if rows:
+        db.execute(insert(storage_spans), rows)
 
 
 def spans(
