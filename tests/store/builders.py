@@ -48,7 +48,7 @@ def new_job(
 
 def create(database: Database, new: jobs.NewJob) -> str:
     with database.write() as db:
-        return jobs.create(db, new)
+        return jobs.made_before(db, new) or jobs.create(db, new)
 
 
 def hold(slice_number: int, held: Cost, *, job: str = JOB, trial: int = 0, attempt: int = 1) -> OpenHold:

@@ -14,7 +14,7 @@ service, client = fakes.fixtures("function")
 
 
 def read_or_kept(histories: Histories, db: Connection, job: str) -> earlier_jobs.History:
-    return histories.kept(db, job, "default") or histories.read(db, job, "default")
+    return histories.kept(db, [job]).get(job) or histories.read(db, job, "default")
 
 
 def test_kept_history_is_returned_until_the_job_changes(

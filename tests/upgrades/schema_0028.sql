@@ -43,7 +43,7 @@ CREATE INDEX ix_jobs_ended ON jobs (ended_at);
 CREATE INDEX ix_jobs_listing ON jobs (project, created_at, id);
 CREATE INDEX ix_jobs_started ON jobs (started_at, created_at);
 CREATE INDEX ix_jobs_state ON jobs (state);
-CREATE INDEX ix_jobs_trainable ON jobs (project, trainable);
+CREATE INDEX ix_jobs_trainable ON jobs (project, trainable, started_at);
 CREATE INDEX ix_packages_listing ON packages (project, created_at, sha256);
 CREATE INDEX ix_api_keys_expires_at ON api_keys (expires_at);
 CREATE INDEX ix_api_keys_listing ON api_keys (project, created_at, id);

@@ -111,7 +111,7 @@ jobs = Table(
     Index("ix_jobs_state", "state"),
     Index("ix_jobs_ended", "ended_at"),
     Index("ix_jobs_started", "started_at", "created_at"),
-    Index("ix_jobs_trainable", "project", "trainable"),
+    Index("ix_jobs_trainable", "project", "trainable", "started_at"),
 )
 
 job_tags = Table(

@@ -12,6 +12,7 @@ from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
+from tuner.database.database import Connection
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import JobSpec, Resources
@@ -215,7 +216,10 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     Setups are measured in wall-clock time, which is longer on a busy machine. Therefore the shortest of several setups is used.
     """
     setups, steps = list[int](), list[int]()
-    rows = [row for row in _alike(service, spec) if _has_size_of(row, spec)]
+    with service.database.read() as db:
+        started = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+    # A pilot is not searched here. Reading the code to find one takes as long as the rest of an admission.
+    rows = [row for row in _comparable(service, spec, started) if _has_size_of(row, spec)]
     for seen_trials, ran in _trials_of(service, rows, spec):
         fresh = _on_new_workers(ran)
         setups += [
@@ -242,15 +246,26 @@ def _import_ns(service: Service, spec: JobSpec) -> int:
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
-    The pilot of exactly this code and search space comes first. The other jobs follow, newest first. They are restricted in this order;
-    a restriction that no job meets is skipped:
+    The pilot of exactly this code and search space comes first. The other jobs follow, newest first.
+    """
+    code = code_of(spec, import_path())
+    with service.database.read() as db:
+        rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+        piloted = None if code is None else _pilot(db, service, spec, code)
+    return _comparable(service, spec, rows, piloted)
+
+
+def _comparable(
+    service: Service, spec: JobSpec, rows: Sequence[JobRow], piloted: JobView | None = None
+) -> list[JobRow]:
+    """Return the pilot, if there is one, and those of the jobs that can be compared with the job, at most `USED`, all on one instance type.
+
+    The jobs are restricted in this order. A restriction that no job meets is skipped:
 
     - Jobs with the same constants.
     - Jobs with the same number of GPUs or processes per trial. If no job has the same number, jobs whose resources differ only in this
       number.
     """
-    with service.database.read() as db:
-        rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
     rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
     rows = [row for row in rows if packages.same(service, row.spec, spec)]
     rows = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)] or rows
@@ -259,7 +274,6 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
         or [row for row in rows if differ_in_number(row.spec.resources, spec.resources)]
         or rows
     )
-    piloted = pilot_of_job(service, spec)
     first = [] if piloted is None else [piloted.row]
     chosen = [*first, *(row for row in rows if row.id not in [row.id for row in first])]
     return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
@@ -270,11 +284,14 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
     code = code_of(spec, import_path())
     if code is None:
         return None
-    key = pilot_key(spec, code)
     with service.database.read() as db:
-        rows = jobs.with_tag(db, service.project, TAG, key, PILOTS_LOOKED_AT)
-        views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
-        return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
+        return _pilot(db, service, spec, code)
+
+
+def _pilot(db: Connection, service: Service, spec: JobSpec, code: str) -> JobView | None:
+    rows = jobs.with_tag(db, service.project, TAG, pilot_key(spec, code), PILOTS_LOOKED_AT)
+    views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
+    return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
 
 
 def _trials_of(
@@ -284,9 +301,11 @@ def _trials_of(
 
     The trials have no curves if the job's objective had another metric or mode than that of `like`.
     """
+    if not rows:
+        return []
     with service.database.read() as db:
-        known = [service.histories.kept(db, row.id, row.project) for row in rows]
-    histories = [kept or _history(service, row) for row, kept in zip(rows, known, strict=True)]
+        kept = service.histories.kept(db, [row.id for row in rows])
+    histories = [kept.get(row.id) or _history(service, row) for row in rows]
     return [
         (_seen(history, row.spec.objective, like.objective), history.attempts)
         for row, history in zip(rows, histories, strict=True)

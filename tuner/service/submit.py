@@ -29,7 +29,7 @@ from tuner.service.packing import with_pack
 from tuner.service.plan_evidence import first_step_of
 from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.trainables import command_faults, module_faults
-from tuner.service.views import JobView, job_view
+from tuner.service.views import JobView, job_view, view_of
 from tuner.store import best as fronts
 from tuner.store import jobs, queue, self_tests, stored_files
 from tuner.store.self_tests import as_submitted, refusal
@@ -106,10 +106,12 @@ def submit(
                 new = replace(new, spec=replace(spec, teacher=chosen_teacher(db, service, spec.teacher)))
             refuse_without_room(db, service, spec.tags, rate)
             job = jobs.create(db, new)
+        row = jobs.get(db, job)
         if job == new.id:
-            facts = {"name": spec.name, "trainable": spec.trainable, **audit_log.of_job(jobs.get(db, job))}
+            facts = {"name": spec.name, "trainable": spec.trainable, **audit_log.of_job(row)}
             audit_log.note(db, service, "job.submit", job, after=facts)
-    return job_view(service, job), job == new.id
+    with service.database.read() as db:
+        return view_of(db, service, row), job == new.id
 
 
 def check(service: Service, spec: JobSpec) -> None:

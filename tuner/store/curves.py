@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, select
 
 from tuner.database.codec import decode
 from tuner.database.database import Database
@@ -147,13 +147,13 @@ class ReportSeries:
 
 def _version() -> Select[Any]:
     j, a, e = jobs.c, accounts.c, events.c
-    seq = select(func.max(e.seq)).where(e.job == bindparam("of")).scalar_subquery()
+    seq = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
     money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
-    query = select(j.state, func.coalesce(seq, 0), *money).join(accounts, a.job == j.id)
-    return query.where(j.id == bindparam("of"), j.project == bindparam("project"))
+    return select(j.id, j.state, func.coalesce(seq, 0), *money).join(accounts, a.job == j.id)
 
 
-_VERSION = _version()
+_VERSION = _version().where(jobs.c.id == bindparam("of"), jobs.c.project == bindparam("project"))
+_VERSIONS = _version().where(jobs.c.id.in_(bindparam("of", expanding=True)))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,16 @@ def version(db: Connection, job: str, project: str) -> Version:
     row = db.execute(_VERSION, {"of": job, "project": project}).first()
     if row is None:
         raise NotFound(f"the job {job!r} does not exist")
-    return Version(row.state, tuple(int(number) for number in row[1:]))
+    return _row_version(row)
+
+
+def versions(db: Connection, ids: Sequence[str]) -> dict[str, Version]:
+    """Return the current version of the data of each of these jobs."""
+    return {row.id: _row_version(row) for row in db.execute(_VERSIONS, {"of": ids}).all()}
+
+
+def _row_version(row: Row[Any]) -> Version:
+    return Version(row.state, tuple(map(int, row[2:])))
 
 
 def _select_trial_curves() -> Select[Any]:

@@ -4,7 +4,8 @@ Requests about single trials are numbered within their job. The job's driver rec
 that it knows after a restart which requests it has handled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
+    Text,
     bindparam,
     delete,
     exists,
@@ -22,6 +24,9 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from tuner.database.codec import decode, encode
 from tuner.database.tables import attempts, events, idempotency, job_tags, jobs, trial_requests, trials
@@ -37,8 +42,31 @@ from tuner.store import launches, stored_files, warm_starts
 ControlAction = Literal["pause", "cancel", "resume"]
 """A pending control request. `resume` is recorded only while a job is pausing. The job then resumes once it is paused."""
 IDEMPOTENCY_NS = 24 * 3600 * NS
+
+
+class _ObjectOf(FunctionElement[str]):
+    """An aggregate: a JSON object, as text, of the keys and values of several rows."""
+
+    type = Text()
+    inherit_cache = True
+
+
+@compiles(_ObjectOf, "postgresql")
+def _on_postgresql(element: _ObjectOf, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST(json_object_agg({compiler.process(element.clauses, **options)}) AS TEXT)"
+
+
+@compiles(_ObjectOf, "sqlite")
+def _on_sqlite(element: _ObjectOf, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_group_object({compiler.process(element.clauses, **options)})"
+
+
 # Built once, because SQLAlchemy takes several times as long to build such a query as the database takes to answer it.
-_GET = select(jobs).where(jobs.c.id == bindparam("job"))
+_TAGS = (
+    select(_ObjectOf(job_tags.c.key, job_tags.c.value)).where(job_tags.c.job == jobs.c.id).scalar_subquery()
+)
+_WITH_TAGS = select(jobs, _TAGS)
+_GET = _WITH_TAGS.where(jobs.c.id == bindparam("job"))
 _OF_KEY = select(idempotency).where(
     idempotency.c.project == bindparam("project"), idempotency.c.key == bindparam("key")
 )
@@ -52,7 +80,6 @@ _NEWEST_REQUEST = (
 _CONTROL = select(
     jobs.c.wish, jobs.c.budget, jobs.c.budget_version, jobs.c.concurrency, _NEWEST_REQUEST
 ).where(jobs.c.id == bindparam("job"))
-_TAGS = select(job_tags).where(job_tags.c.job.in_(bindparam("jobs", expanding=True))).order_by(job_tags.c.key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +153,8 @@ class Control:
 def create(db: Connection, new: NewJob) -> str:
     """Create the job and its account, record which earlier jobs it uses, and order the launch of its driver. Return the job's id.
 
-    If an earlier request with the same Idempotency-Key created a job, return that job's id and create nothing.
-
-    Raises:
-        IdempotencyConflict: The Idempotency-Key was used for a request with another body.
+    Call `made_before` earlier in the transaction. Its lock keeps two requests with one Idempotency-Key from creating two jobs.
     """
-    if (known := made_before(db, new)) is not None:
-        return known
     db.execute(
         insert(jobs),
         {
@@ -206,7 +228,7 @@ def get(db: Connection, job: str, project: str | None = None) -> JobRow:
     row = db.execute(_GET, {"job": job}).first()
     if row is None or (project is not None and row.project != project):
         raise NotFound(f"the job {job!r} does not exist")
-    return _job(row, _tags(db, [job]).get(job, {}))
+    return _job(row)
 
 
 def newest_event(db: Connection, job: str) -> int:
@@ -231,7 +253,7 @@ def page(
         before: `(created_at, id)` of the last job of the previous page.
     """
     j = jobs.c
-    query = select(jobs).where(j.project == project)
+    query = _WITH_TAGS.where(j.project == project)
     if state is not None:
         query = query.where(j.state == state)
     if tag is not None:
@@ -242,14 +264,14 @@ def page(
     if before is not None:
         query = query.where(tuple_(j.created_at, j.id) < before)
     rows = db.execute(query.order_by(j.created_at.desc(), j.id.desc()).limit(limit)).all()
-    return _with_tags(db, rows)
+    return [_job(row) for row in rows]
 
 
 def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
     """Return all jobs of the project that tune this trainable, newest first, without their tags."""
     mine = (jobs.c.project == project) & (jobs.c.trainable == trainable)
     rows = db.execute(select(jobs).where(mine).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())).all()
-    return [_job(row, {}) for row in rows]
+    return [_job(row) for row in rows]
 
 
 def with_tag(db: Connection, project: str, key: str, value: str, limit: int) -> list[JobRow]:
@@ -259,19 +281,19 @@ def with_tag(db: Connection, project: str, key: str, value: str, limit: int) -> 
     """
     t = job_tags.c
     tagged = select(t.job).where(t.project == project, t.key == key, t.value == value)
-    query = select(jobs).where(jobs.c.id.in_(tagged)).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
+    query = _WITH_TAGS.where(jobs.c.id.in_(tagged)).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
     rows = db.execute(query.limit(limit)).all()
-    return _with_tags(db, rows)
+    return [_job(row) for row in rows]
 
 
 def started_of_trainable(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
-    """Return the newest jobs of the project that tune this trainable and have started, newest first."""
+    """Return the jobs of the project that tune this trainable and started last, the last one first."""
     j = jobs.c
     started = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
-    rows = db.execute(
-        select(jobs).where(started).order_by(j.created_at.desc(), j.id.desc()).limit(limit)
-    ).all()
-    return _with_tags(db, rows)
+    # sorted like the index, so that a long queue of jobs that have not started is not read
+    query = _WITH_TAGS.where(started).order_by(j.started_at.desc(), j.id.desc())
+    rows = db.execute(query.limit(limit)).all()
+    return [_job(row) for row in rows]
 
 
 def trainables(db: Connection, project: str) -> list[str]:
@@ -284,12 +306,12 @@ def ended_between(db: Connection, project: str, since: Instant, until: Instant) 
     """Return the jobs of the project that ended at or after `since` and before `until`, without their tags."""
     j = jobs.c
     query = select(jobs).where(j.project == project, j.ended_at >= since, j.ended_at < until)
-    return [_job(row, {}) for row in db.execute(query.order_by(j.ended_at, j.id))]
+    return [_job(row) for row in db.execute(query.order_by(j.ended_at, j.id))]
 
 
 def selected(db: Connection, which: Select[tuple[str]]) -> list[JobRow]:
     """Return the jobs whose ids the query `which` selects, without their tags."""
-    return [_job(row, {}) for row in db.execute(select(jobs).where(jobs.c.id.in_(which)))]
+    return [_job(row) for row in db.execute(select(jobs).where(jobs.c.id.in_(which)))]
 
 
 def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) -> None:
@@ -462,29 +484,20 @@ def running_ns(db: Connection, job: str, now: Instant) -> int:
     return int(row.ran_ns) + (max(0, now - row.running_since) if row.running_since is not None else 0)
 
 
-def _tags(db: Connection, ids: list[str]) -> dict[str, dict[str, str]]:
-    tags: dict[str, dict[str, str]] = {}
-    for job, key, value, _project in db.execute(_TAGS, {"jobs": ids}).all():
-        tags.setdefault(job, {})[key] = value
-    return tags
-
-
-def _with_tags(db: Connection, rows: Sequence[Row[Any]]) -> list[JobRow]:
-    tags = _tags(db, [row.id for row in rows])
-    return [_job(row, tags.get(row.id, {})) for row in rows]
-
-
-def _job(row: Row[tuple[object, ...]], tags: Mapping[str, str]) -> JobRow:
-    return _made(tuple(row), tuple(tags.items()))
+def _job(row: Row[Any]) -> JobRow:
+    """Convert a row of `_WITH_TAGS`, or a row of `jobs` without tags."""
+    return _made(tuple(row))
 
 
 @lru_cache(maxsize=2048)
-def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobRow:
+def _made(values: tuple[Any, ...]) -> JobRow:
     """Convert a row to a `JobRow`. Equal rows are converted once and cached.
 
     Clients request the same pages repeatedly, and most of the time of such a request is spent on converting rows.
     """
-    fields: dict[str, Any] = dict(zip(jobs.c.keys(), values, strict=True))
+    columns = jobs.c.keys()
+    fields: dict[str, Any] = dict(zip(columns, values, strict=False))
+    tags = json.loads(values[len(columns)] or "{}") if len(values) > len(columns) else {}
     del fields["name"], fields["trainable"]
     fields["control_request"] = fields.pop("wish")
     for coded in ("spec", "budget", "offer"):
@@ -492,7 +505,7 @@ def _made(values: tuple[object, ...], tags: tuple[tuple[str, str], ...]) -> JobR
     if isinstance(fields["offer"], tuple):
         fields["offer"], *others = fields["offer"]
         fields["others"] = tuple(others)
-    return JobRow(**fields, tags=dict(tags))
+    return JobRow(**fields, tags=dict(sorted(tags.items())))
 
 
 @lru_cache(maxsize=2048)

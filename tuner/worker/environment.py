@@ -68,11 +68,11 @@ def code_of(spec: "JobSpec", roots: Sequence[str]) -> str | None:
     without a package, the files that the words of the command name. If a file has more than 16 MiB, only its size and the time of its
     last change are covered.
     """
+    if spec.package is None and spec.command is None:
+        return code_digest(spec.trainable, roots)
     sources = _of_training() if spec.package is None else {spec.package: b"", **_of_training()}
     if spec.command is None:
-        return (
-            code_digest(spec.trainable, roots) if spec.package is None else _digest(spec.trainable, sources)
-        )
+        return _digest(spec.trainable, sources)
     if spec.package is None:
         files = {word: located(word, roots) for word in words_of(spec.command)}
         sources |= {f"file {word}": _file_digest(file) for word, file in files.items() if file is not None}
