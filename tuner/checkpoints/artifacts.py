@@ -145,5 +145,5 @@ def _parsed(fields: Any) -> Artifact:
     if not _STORED.fullmatch(artifact.stored_as) or not artifact.stored_as.endswith(f"-{artifact.name}"):
         raise ValueError("stored_as is not the name of a stored artifact")
     if not re.fullmatch(r"[0-9a-f]{64}", artifact.sha256):
-        raise ValueError("sha256 is not a digest")
+        raise ValueError("sha256 is not a SHA-256 digest in hexadecimal")
     return artifact

@@ -106,8 +106,8 @@ def _parameter(name: str, domain: Any) -> dict[str, Any]:
     if "Function" in kinds:
         raise SpaceRefused(
             "sample_from",
-            f"{name!r} is tune.sample_from, whose values only your code knows; make the values that it depends on parameters, and "
-            f"compute {name!r} from these parameters in the trainable",
+            f"{name!r} is tune.sample_from, whose values only your code knows; put the values that it is computed from into the "
+            f"search space, and compute {name!r} from them in the trainable",
         )
     if "Categorical" in kinds:
         return _choices(name, domain.categories)

@@ -169,7 +169,8 @@ def _space(meta: npt.NDArray[Any], *, columns: int) -> Space:
         parameters[name] = parameter
     if not len(parameters) == len(rows) == columns:
         raise ValueError(
-            f"meta has {len(parameters)} differently named parameters in space, but X has {columns} columns: name each column once"
+            f"the list space in meta names {len(parameters)} different parameters, but X has {columns} columns: list each column of X "
+            "once in space, in the order of the columns"
         )
     space = Space({**parameters})
     for fault in space.faults():

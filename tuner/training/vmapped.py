@@ -418,7 +418,7 @@ def _stacked(rows: Sequence[Tensors]) -> Tensors:
 
 @dataclass
 class Round:
-    """What happened when each member of a list trained one batch, or was evaluated at the end of its step."""
+    """The result, for each model that trains with others, of training one batch or of being evaluated at the end of a step."""
 
     #: Members in the middle of a step, in lists that train together.
     going: list[list[Member]] = field(default_factory=list)

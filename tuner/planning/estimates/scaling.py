@@ -57,8 +57,8 @@ def speed(run: TrainingRun, listing: Listing, precision: Format) -> Speed | None
     Args:
         run: The run.
         listing: The machine.
-        precision: The format in which the run is trained there. It matters only if the speed is computed from FLOPs. A measurement on
-            another accelerator is converted for the format in which it was made.
+        precision: The format in which the run is trained on this machine. It is used only if the speed is computed from FLOPs. A
+            measured speed of another accelerator is converted with the FLOPs of both accelerators in the format of the measurement.
     """
     kind = accelerator(listing.accelerator, listing.gpu_memory_gib)
     there = _measured_here(run.measurements, listing, kind)
