@@ -29,7 +29,7 @@ from trainables import digits_packed
 from tuner.training import AdamW, BatchFailed, Packed, Sgd, SpotSafe, batch_process, channel
 from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
 from tuner.training.checkpoint import read_parts
-from tuner.training.vmapped import Member, Trainer, _Pace, structure
+from tuner.training.vmapped import BatchMember, Trainer, _Pace, structure
 from tuner.worker.probe import describe
 
 Reports = list[dict[str, float]]
@@ -166,7 +166,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 def alone(config: dict[str, Any], steps: int = 4) -> Reports:
     """Return the reports of a trial that no other trial trains with."""
-    member, trainer, reports = Member(0, config, make(config)), Trainer(train._recipe), Reports()
+    member, trainer, reports = BatchMember(0, config, make(config)), Trainer(train._recipe), Reports()
     for step in range(steps):
         member.begin(train._recipe, step)
         while member not in (result := trainer.round([member])).metrics:
@@ -551,11 +551,11 @@ rates = st.floats(1e-4, 0.05)
 )
 def test_any_members_train_in_one_list_as_if_each_were_alone(configs: list[dict[str, Any]]) -> None:
     trainer = Trainer(train._recipe)
-    members = [Member(number, config, make(config)) for number, config in enumerate(configs)]
+    members = [BatchMember(number, config, make(config)) for number, config in enumerate(configs)]
     for step in range(2):
         for member in members:
             member.begin(train._recipe, step)
-        going, metrics = [members], dict[Member, dict[str, float]]()
+        going, metrics = [members], dict[BatchMember, dict[str, float]]()
         while going:
             result = trainer.round(going.pop())
             assert result.errors == {}

@@ -14,7 +14,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.offers import offers_of, with_those_to_come
 from tuner.service.plan_evidence import LOOKED_AT
 from tuner.store import evidence, jobs
-from tuner.store.evidence import GpuMemory
+from tuner.store.evidence import MeasuredGpuMemory
 from tuner.store.jobs import JobRow
 
 MOST = 16  # the most trials that the service packs on a worker unless the job names a number
@@ -62,7 +62,7 @@ def _fitting_memory(service: Service, spec: JobSpec) -> int | None:
     """
     with service.database.read() as db:
         rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
-    measured = list[tuple[str, GpuMemory]]()
+    measured = list[tuple[str, MeasuredGpuMemory]]()
     for row in rows:
         if not _is_comparable(service, row, spec):
             continue

@@ -107,7 +107,7 @@ def attempts_of(
 
 
 @dataclass(frozen=True, slots=True)
-class GpuMemory:
+class MeasuredGpuMemory:
     """The largest GPU memory that an attempt of a job used, and the memory of the GPU."""
 
     peak_bytes: int
@@ -115,7 +115,7 @@ class GpuMemory:
     instance_type: str | None  #: The machine type that the attempt ran on. None if it was not checked.
 
 
-def gpu_memory(db: Connection, job: str) -> GpuMemory | None:
+def gpu_memory(db: Connection, job: str) -> MeasuredGpuMemory | None:
     """Return the measurement of the attempt that used most GPU memory of the job's attempts, or None if none was measured."""
     a, u = attempts.c, attempt_usage.c
     same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
@@ -130,7 +130,7 @@ def gpu_memory(db: Connection, job: str) -> GpuMemory | None:
     gpu_bytes = None if row is None else json.loads(row.facts).get("gpu_memory_bytes")
     if row is None or not isinstance(gpu_bytes, int):
         return None
-    return GpuMemory(row.gpu_memory_peak_bytes, gpu_bytes, row.instance_type)
+    return MeasuredGpuMemory(row.gpu_memory_peak_bytes, gpu_bytes, row.instance_type)
 
 
 def trials_of(db: Connection, job: str) -> dict[str, tuple[TrialState, int]]:

@@ -34,14 +34,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from tuner.training.vmapped import BatchFailed, Config, Member, Recipe, Tensors, Trainer, constants, flat
+from tuner.training.vmapped import BatchFailed, BatchMember, Config, Recipe, Tensors, Trainer, constants, flat
 
 # How long a step waits for trials that trained the previous step in the same batch and have not requested the next one. A trial reports in
 # between, which takes some milliseconds. If it takes longer, as at a rung, the others must not wait.
 TOGETHER_S = 0.05
 
 
-class Client:
+class BatchClient:
     """The batch process as the process of one trial sees it.
 
     Raises:
@@ -119,7 +119,7 @@ class _Trial:
 
     def __init__(self, number: int, connection: Connection) -> None:
         self.number, self.connection = number, connection
-        self.member: Member | None = None
+        self.member: BatchMember | None = None
         self.activity: Literal["idle", "ready", "running"] = "idle"
         self.since = time.monotonic()  #: When `activity` began.
 
@@ -131,7 +131,7 @@ class _Trial:
             self.connection.send_bytes(json.dumps(message).encode())
 
 
-class BatchProcess:
+class BatchServer:
     """Train the trials that connect to a socket, those with equal models in one batch."""
 
     def __init__(self, recipe: Recipe, listener: socket.socket) -> None:
@@ -139,7 +139,7 @@ class BatchProcess:
         self._events: queue.SimpleQueue[tuple[_Trial, dict[str, Any] | None]] = queue.SimpleQueue()
         self._trials: dict[int, _Trial] = {}  #: Connected trials, by number.
         #: Members in the middle of a step. Each list trains together.
-        self._running: deque[list[Member]] = deque()
+        self._running: deque[list[BatchMember]] = deque()
 
     def run(self) -> None:
         """Train until the process is killed.
@@ -204,7 +204,7 @@ class BatchProcess:
 
     def _join(self, trial: _Trial, config: Config, state: Mapping[str, Any]) -> None:
         try:
-            member = Member(trial.number, config, self._recipe.make(config))
+            member = BatchMember(trial.number, config, self._recipe.make(config))
             member.load(state["parameters"], state["optimizer"], state["moments"])
             member.load_buffers(state["buffers"])
         except Exception as error:
@@ -228,7 +228,7 @@ class BatchProcess:
         text = "".join(traceback.format_exception(error))
         trial.send({"error": type(error).__name__, "message": str(error), "traceback": text[-8000:]})
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: BatchMember) -> None:
         rest = ([other for other in going if other is not member] for going in self._running)
         self._running = deque(going for going in rest if going)
         member.leave()
@@ -266,7 +266,7 @@ class BatchProcess:
                     trial.becomes("running")
                 self._running.append([trial.member for trial in trials if trial.member is not None])
 
-    def _train_batch(self, members: Sequence[Member]) -> None:
+    def _train_batch(self, members: Sequence[BatchMember]) -> None:
         result = self._trainer.round(members)
         self._running += result.going
         for member, metrics in result.metrics.items():

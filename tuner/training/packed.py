@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tuner.training.batch_process import BatchProcess, Client, client_state
+from tuner.training.batch_process import BatchClient, BatchServer, client_state
 from tuner.training.channel import current
 from tuner.training.environments import Alone, find_home
 from tuner.training.ranks import rank_count
 from tuner.training.spot_safe import SpotSafe
 from tuner.training.vmapped import (
+    BatchMember,
     Config,
-    Member,
     Optimizer,
     Recipe,
     Tensors,
@@ -99,7 +99,7 @@ class Packed:
 
     def serve(self, listener: socket.socket) -> None:
         """Be the batch process: train the trials that connect to the socket, until this process is killed."""
-        BatchProcess(self._recipe, listener).run()
+        BatchServer(self._recipe, listener).run()
 
 
 class _Engine(Protocol):
@@ -116,7 +116,7 @@ class _OwnProcess:
     """Train the model in this process, as a batch of one."""
 
     def __init__(self, recipe: Recipe, config: Config, state: Mapping[str, Any], module: nn.Module) -> None:
-        self._recipe, self._trainer, self._member = recipe, Trainer(recipe), Member(0, config, module)
+        self._recipe, self._trainer, self._member = recipe, Trainer(recipe), BatchMember(0, config, module)
         self._member.load(state["parameters"], state["optimizer"], state["moments"])
 
     def advance(self, step: int) -> dict[str, float]:
@@ -169,7 +169,7 @@ class _Training:
         path = None if channel is None else channel.begin.batch_socket
         if path is None:
             return self._own_process()
-        return Client(path, self._config, client_state(self.module, self.optimizer, self.moments))
+        return BatchClient(path, self._config, client_state(self.module, self.optimizer, self.moments))
 
     def _own_process(self) -> "_OwnProcess":
         state = client_state(self.module, self.optimizer, self.moments)

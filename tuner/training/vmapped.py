@@ -242,7 +242,7 @@ def _apply(tensors: Tensors, gradient: torch.Tensor, hyper: Tensors) -> None:
     parameters.addcmul_(gradient, rate.to(mean.dtype), value=-1)
 
 
-class Member:
+class BatchMember:
     """The model of one trial, with its optimizer's state and its position in the current step.
 
     Raises:
@@ -357,7 +357,7 @@ class Member:
 class Stack:
     """The tensors of several members with the leading dimension N. It is kept as long as its members train together."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[BatchMember]) -> None:
         self.members = list(members)
         self.module = members[0].module
         self.layout = Layout(self.module)
@@ -370,7 +370,7 @@ class Stack:
             member.stack, member.tensors = self, {}
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> "Stack":
+    def of(cls, members: Sequence[BatchMember]) -> "Stack":
         """Return the stack of these members. It is built only if they are not stacked already."""
         stack = members[0].stack
         if stack is not None and stack.members == list(members):
@@ -380,7 +380,7 @@ class Stack:
                 member.stack.dissolve()
         return cls(members)
 
-    def tensors_of(self, member: Member) -> Tensors:
+    def tensors_of(self, member: BatchMember) -> Tensors:
         """Return views of the tensors of one member."""
         number = self.members.index(member)
         return {name: tensor[number] for name, tensor in self.tensors.items()}
@@ -421,10 +421,10 @@ class Round:
     """The result, for each model that trains with others, of training one batch or of being evaluated at the end of a step."""
 
     #: Members in the middle of a step, in lists that train together.
-    going: list[list[Member]] = field(default_factory=list)
+    going: list[list[BatchMember]] = field(default_factory=list)
     #: Members that have finished their step.
-    metrics: dict[Member, dict[str, float]] = field(default_factory=dict)
-    errors: dict[Member, Exception] = field(default_factory=dict)  #: Members that have failed.
+    metrics: dict[BatchMember, dict[str, float]] = field(default_factory=dict)
+    errors: dict[BatchMember, Exception] = field(default_factory=dict)  #: Members that have failed.
 
 
 class _Pace:
@@ -461,13 +461,13 @@ class Trainer:
             _Pace
         )  #: By the key and the number of members that train together.
 
-    def round(self, members: Sequence[Member]) -> Round:
+    def round(self, members: Sequence[BatchMember]) -> Round:
         """Train one batch of each member, or evaluate it if its step has no further batch.
 
         The members have equal keys. If their batches differ in shape from then on, they train in several lists.
         """
         result = Round()
-        parts: dict[Hashable, list[Member]] = {}
+        parts: dict[Hashable, list[BatchMember]] = {}
         for member in members:
             parts.setdefault(member.batch_shape, []).append(member)
         for part in parts.values():
@@ -485,12 +485,12 @@ class Trainer:
 
     def _together(
         self,
-        members: Sequence[Member],
+        members: Sequence[BatchMember],
         compute: Callable[[Stack], list[dict[str, float]]],
-        errors: dict[Member, Exception],
+        errors: dict[BatchMember, Exception],
         *,
         stacks: bool = True,
-    ) -> dict[Member, dict[str, float]]:
+    ) -> dict[BatchMember, dict[str, float]]:
         """Compute the members in one stack. If that fails, compute each one alone, and record the errors of those that fail alone, too.
 
         If none fails alone, the members are not computed together again. Without `stacks`, compute each one alone at once.
@@ -502,7 +502,7 @@ class Trainer:
                 if len(members) == 1:
                     errors[members[0]] = error
                     return {}
-        done: dict[Member, dict[str, float]] = {}
+        done: dict[BatchMember, dict[str, float]] = {}
         for member in members:
             done |= self._together([member], compute, errors)
         for member in members:
@@ -520,7 +520,7 @@ class Trainer:
         stack.module.train()
 
         def one(parameters: Tensors, buffers: Tensors, batch: Batch) -> torch.Tensor:
-            model = _Model(stack.module, parameters, buffers)
+            model = _StackedModel(stack.module, parameters, buffers)
             return _scalar("loss(model, batch)", self._recipe.loss(model, batch))
 
         # The loss of a member depends only on its own parameters, so the gradient of the sum has the gradients of all members. Here it takes
@@ -558,7 +558,7 @@ class Trainer:
         metrics: Tensors = {"train_loss": (sums["loss"] / sums["updates_in_step"])[:, 0]}
 
         def one(parameters: Tensors, buffers: Tensors) -> Tensors:
-            model = _Model(stack.module, parameters, buffers)
+            model = _StackedModel(stack.module, parameters, buffers)
             assert self._recipe.evaluate is not None
             named = self._recipe.evaluate(model)
             if not isinstance(named, Mapping):
@@ -593,7 +593,7 @@ def _copy(target: torch.Tensor, gradient: torch.Tensor | None) -> None:
         target.copy_(gradient)
 
 
-def _draws(member: Member, errors: dict[Member, Exception]) -> bool:
+def _draws(member: BatchMember, errors: dict[BatchMember, Exception]) -> bool:
     try:
         member.draw()
     except Exception as error:
@@ -602,7 +602,7 @@ def _draws(member: Member, errors: dict[Member, Exception]) -> bool:
     return True
 
 
-class _Model:
+class _StackedModel:
     """The module of one member, which can be called like the module itself."""
 
     def __init__(self, module: nn.Module, parameters: Tensors, buffers: Tensors) -> None:
