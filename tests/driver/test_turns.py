@@ -314,6 +314,15 @@ def test_trials_of_a_dead_worker_share_its_last_time() -> None:
     assert job.journal.account().posted.usd.micro_usd - before == cost
 
 
+def test_attempt_that_dies_with_a_worker_on_a_wrong_machine_names_the_machine_as_the_reason() -> None:
+    job = Job()
+    job.loop.node_assigned(job.trial, 2)
+    job.loop.leases[job.trial].wrong_machine = "the price of this machine is not known"
+    job.loop.lost(job.trial, 2, "the worker died", preempted=True)
+    (attempt,) = [row for row in job.journal.tables.attempts.values() if row.attempt == 2]
+    assert (attempt.end, attempt.reason) == ("lost", "the price of this machine is not known")
+
+
 def test_lease_of_a_trial_that_shares_its_worker_may_last_longer() -> None:
     job = Job()
     job.loop.state.spec = replace(job.spec, resources=Resources(pack=3))

@@ -227,7 +227,9 @@ class Loop:
             lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
             lease.node = lease.node or node
             self.stalled.pop(trial, None)
-            self._end(turn, lease, "preempted" if preempted or lease.has_notice else "lost", reason)
+            end: AttemptEnd = "preempted" if preempted or lease.has_notice else "lost"
+            # The driver kills a worker on a wrong machine, so the death of the worker is not the cause.
+            self._end(turn, lease, "lost" if lease.wrong_machine else end, lease.wrong_machine or reason)
 
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts (trial and number) whose worker has been silent for too long.
