@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import event, select, update
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -19,13 +19,14 @@ from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import Storage
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
-from tuner.database.tables import audit_log, checkpoints
+from tuner.database.tables import audit_log, checkpoints, storage_spans
+from tuner.database.tables import jobs as jobs_table
 from tuner.domain.retention import GRACE_NS, KEEP_ALL, RetentionPolicy, parse_retention
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.domain.usage import Usage
 from tuner.driver.actuator import teacher_of
 from tuner.service.spend import spend_of
-from tuner.service.storage_lifecycle import STEADY_NS, StorageLifecycle
+from tuner.service.storage_lifecycle import REFUSALS, STEADY_NS, StorageLifecycle
 from tuner.store import attempt_rows, best, jobs, stored_files
 
 DAY_S = 24 * 3600
@@ -326,6 +327,72 @@ def test_storage_of_more_jobs_takes_no_more_statements(service: FakeService, cli
         counts.append(len(statements))
         assert [item["needed_by"] for item in items] == ["the job is queued"] * count
     assert counts[0] == counts[1] > 0
+
+
+def test_sizes_of_several_jobs_are_recorded_at_once(service: FakeService, client: TestClient) -> None:
+    new, same, changed, ahead = (
+        stored_files.DueMeasurement(fakes.submit(client), "default") for _ in range(4)
+    )
+    with service.database.write() as db:
+        stored_files.record_sizes(db, {same: 5, changed: 5}, Instant(100))
+        stored_files.record_sizes(db, {ahead: 5}, Instant(300))  # the clock is set back afterwards
+        stored_files.record_sizes(db, {new: 7, same: 5, changed: 6, ahead: 6}, Instant(200))
+        rows = db.execute(select(storage_spans).order_by(storage_spans.c.since)).all()
+    spans = {
+        due: [(row.since, row.until, row.bytes, row.seen_at) for row in rows if row.job == due.job]
+        for due in (new, same, changed, ahead)
+    }
+    # since, until, bytes, and when it was measured last
+    assert spans == {
+        new: [(200, None, 7, 200)],
+        same: [(100, None, 5, 200)],
+        changed: [(100, 200, 5, 100), (200, None, 6, 200)],
+        ahead: [(300, 301, 5, 300), (301, None, 6, 200)],
+    }
+
+
+def test_sizes_measured_before_the_storage_failed_are_recorded(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = [finished(service, client, tmp_path) for _ in range(REFUSALS + 2)]
+    asked = list[str]()
+
+    def fails_after_the_first(_storage: Storage, _project: str, job: str) -> int:
+        asked.append(job)
+        if len(asked) > 1:
+            raise OSError("the bucket does not answer")
+        return 17
+
+    monkeypatch.setattr(Storage, "used_bytes", fails_after_the_first)
+    clocks.one_pass()
+    assert len(asked) == 1 + REFUSALS
+    with service.database.read() as db:
+        known = [
+            (span.job, span.size_bytes)
+            for span in stored_files.spans(db, "default", Instant(0), Instant(2**62))
+        ]
+    assert known == [(asked[0], 17)]
+    assert asked[0] in done
+
+
+def test_job_that_ends_while_files_are_measured_is_measured_again(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = finished(service, client, tmp_path)
+    measured = list[str]()
+
+    def ends_meanwhile(_storage: Storage, _project: str, job: str) -> int:
+        measured.append(job)
+        service.now.pass_s(60)
+        with service.database.write() as db:
+            db.execute(update(jobs_table).where(jobs_table.c.id == job).values(ended_at=service.now()))
+        service.now.pass_s(60)
+        return len(measured)
+
+    monkeypatch.setattr(Storage, "used_bytes", ends_meanwhile)
+    clocks.lifecycle.one_pass()
+    clocks.lifecycle.one_pass()
+    assert measured == [job, job]
 
 
 def test_storage_is_measured_and_shown_with_its_price(

@@ -42,6 +42,23 @@ def test_kept_history_is_returned_until_the_job_changes(
             histories.read(db, job, "another-project")
 
 
+def test_of_several_histories_only_the_kept_and_current_ones_are_returned(
+    service: FakeService, client: fakes.OneLoopClient
+) -> None:
+    first, changing = fakes.submit(client), fakes.submit(client)
+    fakes.simulate(service, first)
+    run = fakes.simulate(service, changing, messages=30)
+    unread = fakes.submit(client)
+    histories = Histories()
+    with service.database.read() as db:
+        kept = histories.read(db, first, "default")
+        histories.read(db, changing, "default")
+    for _ in range(50):
+        run.clock.run_next()
+    with service.database.read() as db:
+        assert histories.kept(db, [changing, unread, "job_unknown", first]) == {first: kept}
+
+
 def test_only_the_histories_that_were_read_last_are_kept(
     service: FakeService, client: fakes.OneLoopClient
 ) -> None:

@@ -123,6 +123,18 @@ def test_set_tags_replaces_only_the_tags_of_its_job(written: list[dict[str, str]
     database.dispose()
 
 
+def test_started_jobs_of_a_trainable_are_sorted_by_their_start(database: Database) -> None:
+    names = ["job_a", "job_b", "job_c", "job_waiting"]
+    for number, name in enumerate(names):
+        create(database, new_job(name, at=number, tags={"name": name}))
+    with database.write() as db:
+        for at, name in enumerate(["job_c", "job_a", "job_b"], 10):
+            jobs.move(db, name, "running", None, at=Instant(at))
+    with database.read() as db:
+        rows = jobs.started_of_trainable(db, PROJECT, "m:f", 2)
+    assert [(row.id, row.tags) for row in rows] == [(name, {"name": name}) for name in ("job_b", "job_a")]
+
+
 def test_priority_is_kept_and_control_request_is_cleared_when_the_job_stops(database: Database) -> None:
     create(database, new_job())
     move(database, "running")

@@ -418,3 +418,15 @@ def test_connection_that_breaks_during_a_turn_is_reported_and_replaced(database:
         ledger.account(db, job)
     with database.write() as db:
         assert ledger.account(db, job).held.nothing
+
+
+def test_tags_with_unusual_text_are_read_with_their_jobs(database: Database) -> None:
+    tags = {"z": '{"json": "[1, 2]"}', "a": "", "quote's \"": "back\\slash", "snow ☃": "🎉"}
+    create(database, new_job("job_tagged", tags=tags, at=10**18 + 1))
+    create(database, new_job("job_plain", at=10**18 + 2))
+    create(database, new_job("job_other", tags={"a": "b"}, at=10**18 + 3))
+    with database.read() as db:
+        rows = jobs.page(db, PROJECT, state=None, tag=None, before=None, limit=3)
+        alone = jobs.get(db, "job_tagged")
+    assert [row.tags for row in rows] == [{"a": "b"}, {}, tags]
+    assert list(alone.tags.items()) == sorted(tags.items())

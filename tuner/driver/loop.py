@@ -212,8 +212,9 @@ class Loop:
         Args:
             trial: The trial.
             attempt: The number of its attempt.
-            reason: Why the worker died.
-            preempted: Whether its machine was taken away. After a preemption notice the attempt counts as preempted in any case.
+            reason: Why the worker died. For an attempt on a wrong machine, the reason is the machine instead.
+            preempted: Whether its machine was taken away. The attempt also counts as preempted after a preemption notice. On a wrong
+                machine it always counts as lost.
             node: The worker's node, if the worker itself has not reported it.
             sharers: How many attempts ran on the worker at once, including this one.
         """
@@ -228,8 +229,9 @@ class Loop:
             lease.node = lease.node or node
             self.stalled.pop(trial, None)
             end: AttemptEnd = "preempted" if preempted or lease.has_notice else "lost"
-            # The driver kills a worker on a wrong machine, so the death of the worker is not the cause.
-            self._end(turn, lease, "lost" if lease.wrong_machine else end, lease.wrong_machine or reason)
+            # An attempt on a wrong machine has to end in any case, so the cause is the machine and not the death of the worker.
+            end, reason = ("lost", lease.wrong_machine) if lease.wrong_machine else (end, reason)
+            self._end(turn, lease, end, reason)
 
     def overdue(self) -> list[tuple[str, int]]:
         """Return the attempts (trial and number) whose worker has been silent for too long.

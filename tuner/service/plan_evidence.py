@@ -40,7 +40,7 @@ from tuner.store.earlier_jobs import HISTORIES_KEPT, History, TrialPace
 from tuner.store.jobs import JobRow
 from tuner.worker.environment import code_of
 
-LOOKED_AT = 20  # number of newest jobs of the trainable that are considered
+LOOKED_AT = 20  # number of jobs of the trainable that are considered: those that started last
 PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
 USED = 5  # maximum number of jobs that evidence is taken from
 SETUPS_MIN = 3  # admission relies on measured setups only if at least this many were on new workers
@@ -218,7 +218,7 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     setups, steps = list[int](), list[int]()
     with service.database.read() as db:
         started = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
-    # A pilot is not searched here. Reading the code to find one takes as long as the rest of an admission.
+    # A recent pilot is one of these jobs. Finding any other would take as long as the rest of an admission, because the code is read.
     rows = [row for row in _comparable(service, spec, started) if _has_size_of(row, spec)]
     for seen_trials, ran in _trials_of(service, rows, spec):
         fresh = _on_new_workers(ran)
@@ -246,7 +246,7 @@ def _import_ns(service: Service, spec: JobSpec) -> int:
 def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
-    The pilot of exactly this code and search space comes first. The other jobs follow, newest first.
+    The pilot of exactly this code and search space comes first. The other jobs follow, and of these the one that started last comes first.
     """
     code = code_of(spec, import_path())
     with service.database.read() as db:
@@ -258,9 +258,9 @@ def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
 def _comparable(
     service: Service, spec: JobSpec, rows: Sequence[JobRow], piloted: JobView | None = None
 ) -> list[JobRow]:
-    """Return the pilot, if there is one, and those of the jobs that can be compared with the job, at most `USED`, all on one instance type.
+    """Return at most `USED` jobs for evidence, all on one instance type: the pilot, if it is given, and then the comparable ones of `rows`.
 
-    The jobs are restricted in this order. A restriction that no job meets is skipped:
+    The rows are restricted in this order. A restriction that no job meets is skipped:
 
     - Jobs with the same constants.
     - Jobs with the same number of GPUs or processes per trial. If no job has the same number, jobs whose resources differ only in this

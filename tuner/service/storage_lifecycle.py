@@ -143,8 +143,10 @@ class StorageLifecycle(PeriodicService):
                 stored_files.removed(db, removal)
 
     def _measure(self, term: Term, storage: Storage) -> None:
+        # The time before the measurements is recorded, so that a job that ends meanwhile is measured again.
+        now = self._service.now()
         with self._service.database.read() as db:
-            due = stored_files.to_measure(db, self._service.now(), every_ns=MEASURE_NS, limit=AT_ONCE)
+            due = stored_files.to_measure(db, now, every_ns=MEASURE_NS, limit=AT_ONCE)
         sizes = dict[stored_files.DueMeasurement, int]()
         refusals = 0
         for due_job in due:
@@ -157,7 +159,7 @@ class StorageLifecycle(PeriodicService):
                     break
         if sizes:
             with self._service.leading.write(term, "lifecycle.measured") as db:
-                stored_files.record_sizes(db, sizes, self._service.now())
+                stored_files.record_sizes(db, sizes, now)
 
 
 def policy_of(service: Service, row: JobRow) -> RetentionPolicy:

@@ -110,6 +110,7 @@ def submit(
         if job == new.id:
             facts = {"name": spec.name, "trainable": spec.trainable, **audit_log.of_job(row)}
             audit_log.note(db, service, "job.submit", job, after=facts)
+    # The rest of the view is read after the commit, so that the write transaction stays short.
     with service.database.read() as db:
         return view_of(db, service, row), job == new.id
 

@@ -177,7 +177,7 @@ def version(db: Connection, job: str, project: str) -> Version:
 
 
 def versions(db: Connection, ids: Sequence[str]) -> dict[str, Version]:
-    """Return the current version of the data of each of these jobs."""
+    """Return, by job, the current version of its data. Jobs that do not exist are left out. Their projects are not checked."""
     return {row.id: _row_version(row) for row in db.execute(_VERSIONS, {"of": ids}).all()}
 
 

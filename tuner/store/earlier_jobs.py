@@ -97,7 +97,7 @@ class Histories:
         self._kept: OrderedDict[str, tuple[Version, History]] = OrderedDict()
 
     def kept(self, db: Connection, ids: Sequence[str]) -> dict[str, History]:
-        """Return, by job, the kept histories of these jobs whose data has not changed since it was read. This takes one short query."""
+        """Return, by job, the histories that are kept and still current. This takes one short query."""
         versions = curves.versions(db, ids)
         unchanged = dict[str, History]()
         with self._lock:

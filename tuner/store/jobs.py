@@ -45,7 +45,10 @@ IDEMPOTENCY_NS = 24 * 3600 * NS
 
 
 class _ObjectOf(FunctionElement[str]):
-    """An aggregate: a JSON object, as text, of the keys and values of several rows."""
+    """The SQL aggregate that returns the keys and values of several rows as the text of a JSON object.
+
+    SQLite and PostgreSQL have different names for it.
+    """
 
     type = Text()
     inherit_cache = True
@@ -53,6 +56,7 @@ class _ObjectOf(FunctionElement[str]):
 
 @compiles(_ObjectOf, "postgresql")
 def _on_postgresql(element: _ObjectOf, compiler: SQLCompiler, **options: Any) -> str:
+    # As text, because psycopg would decode the JSON to a dict, which cannot be part of the key of the cache of `_made`.
     return f"CAST(json_object_agg({compiler.process(element.clauses, **options)}) AS TEXT)"
 
 
@@ -153,7 +157,8 @@ class Control:
 def create(db: Connection, new: NewJob) -> str:
     """Create the job and its account, record which earlier jobs it uses, and order the launch of its driver. Return the job's id.
 
-    Call `made_before` earlier in the transaction. Its lock keeps two requests with one Idempotency-Key from creating two jobs.
+    If `new.key` is set, call `made_before` first in the same transaction, and create the job only if it returns None. Otherwise the row of
+    an expired key, or of a request at the same time, makes this fail.
     """
     db.execute(
         insert(jobs),
@@ -290,7 +295,7 @@ def started_of_trainable(db: Connection, project: str, trainable: str, limit: in
     """Return the jobs of the project that tune this trainable and started last, the last one first."""
     j = jobs.c
     started = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
-    # sorted like the index, so that a long queue of jobs that have not started is not read
+    # sorted like the index ix_jobs_trainable, so that a long queue of jobs that have not started is not read
     query = _WITH_TAGS.where(started).order_by(j.started_at.desc(), j.id.desc())
     rows = db.execute(query.limit(limit)).all()
     return [_job(row) for row in rows]
@@ -496,7 +501,7 @@ def _made(values: tuple[Any, ...]) -> JobRow:
     Clients request the same pages repeatedly, and most of the time of such a request is spent on converting rows.
     """
     columns = jobs.c.keys()
-    fields: dict[str, Any] = dict(zip(columns, values, strict=False))
+    fields: dict[str, Any] = dict(zip(columns, values[: len(columns)], strict=True))
     tags = json.loads(values[len(columns)] or "{}") if len(values) > len(columns) else {}
     del fields["name"], fields["trainable"]
     fields["control_request"] = fields.pop("wish")
@@ -505,7 +510,7 @@ def _made(values: tuple[Any, ...]) -> JobRow:
     if isinstance(fields["offer"], tuple):
         fields["offer"], *others = fields["offer"]
         fields["others"] = tuple(others)
-    return JobRow(**fields, tags=dict(sorted(tags.items())))
+    return JobRow(**fields, tags=dict(sorted(tags.items())))  # databases may return the keys in any order
 
 
 @lru_cache(maxsize=2048)

@@ -271,7 +271,7 @@ def to_measure(db: Connection, now: Instant, *, every_ns: int, limit: int) -> li
 
 
 def record_sizes(db: Connection, sizes: Mapping[DueMeasurement, int], now: Instant) -> None:
-    """Record the sizes in bytes of the files of jobs, as measured now. The previously recorded sizes apply until now."""
+    """Record the sizes in bytes of the files of jobs, which were measured at `now` or later. The previous sizes apply until `now`."""
     s = storage_spans.c
     ids = [due.job for due in sizes]
     newest = {
