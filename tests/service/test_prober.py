@@ -69,6 +69,8 @@ def test_trainable_that_trains_in_batches_is_recognized(
         "import sys\ndef train(config): ...\n"
         "packed = sys.modules['tuner.training.packed'].Packed() if 'tuner.training.packed' in sys.modules else train\n"
     )
+    # other tests of this process may have imported it
+    monkeypatch.delitem(sys.modules, "tuner.training.packed", raising=False)
     assert not probe.describe("probed_packed:train")["trains_in_batches"]
     monkeypatch.delitem(sys.modules, "probed_packed")
     monkeypatch.setitem(sys.modules, "tuner.training.packed", SimpleNamespace(Packed=Packed))
