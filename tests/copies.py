@@ -10,8 +10,9 @@ MOMENTS |= {f"{what}_at" for what in ("placed", "started", "submitted", "updated
 
 
 def copy_job(database: Database, job: str, count: int, *, name: str = "copy", apart_ns: int = 0) -> None:
-    """Copy a job `count` times, each copy `apart_ns` older than the one before. The oldest copy is written first. Rows that do not belong to the
-    job alone, such as its shares of shared budgets, are not copied.
+    """Copy a job `count` times, each copy `apart_ns` older than the one before. The oldest copy is written first.
+
+    Rows that do not belong to the job alone, such as its shares of shared budgets, are not copied.
     """
     with database.write() as db:
         if database.is_sqlite:

@@ -268,15 +268,15 @@ def page(
         query = query.where(j.id.in_(tagged))
     if before is not None:
         query = query.where(tuple_(j.created_at, j.id) < before)
-    rows = db.execute(query.order_by(j.created_at.desc(), j.id.desc()).limit(limit)).all()
-    return [_job(row) for row in rows]
+    query = query.order_by(j.created_at.desc(), j.id.desc())
+    return [_job(row) for row in db.execute(query.limit(limit))]
 
 
 def of_trainable(db: Connection, project: str, trainable: str) -> list[JobRow]:
     """Return all jobs of the project that tune this trainable, newest first, without their tags."""
     mine = (jobs.c.project == project) & (jobs.c.trainable == trainable)
-    rows = db.execute(select(jobs).where(mine).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())).all()
-    return [_job(row) for row in rows]
+    query = select(jobs).where(mine).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
+    return [_job(row) for row in db.execute(query)]
 
 
 def with_tag(db: Connection, project: str, key: str, value: str, limit: int) -> list[JobRow]:
@@ -287,8 +287,7 @@ def with_tag(db: Connection, project: str, key: str, value: str, limit: int) -> 
     t = job_tags.c
     tagged = select(t.job).where(t.project == project, t.key == key, t.value == value)
     query = _WITH_TAGS.where(jobs.c.id.in_(tagged)).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
-    rows = db.execute(query.limit(limit)).all()
-    return [_job(row) for row in rows]
+    return [_job(row) for row in db.execute(query.limit(limit))]
 
 
 def started_of_trainable(db: Connection, project: str, trainable: str, limit: int) -> list[JobRow]:
@@ -297,8 +296,7 @@ def started_of_trainable(db: Connection, project: str, trainable: str, limit: in
     started = (j.project == project) & (j.trainable == trainable) & j.started_at.is_not(None)
     # sorted like the index ix_jobs_trainable, so that a long queue of jobs that have not started is not read
     query = _WITH_TAGS.where(started).order_by(j.started_at.desc(), j.id.desc())
-    rows = db.execute(query.limit(limit)).all()
-    return [_job(row) for row in rows]
+    return [_job(row) for row in db.execute(query.limit(limit))]
 
 
 def trainables(db: Connection, project: str) -> list[str]:

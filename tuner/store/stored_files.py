@@ -278,7 +278,7 @@ def record_sizes(db: Connection, sizes: Mapping[DueMeasurement, int], now: Insta
         row.job: row
         for row in db.execute(select(s.job, s.since, s.bytes).where(s.job.in_(ids), s.until.is_(None)))
     }
-    same = [due.job for due, size in sizes.items() if due.job in newest and newest[due.job].bytes == size]
+    same = {due.job for due, size in sizes.items() if due.job in newest and newest[due.job].bytes == size}
     if same:
         db.execute(update(storage_spans).where(s.job.in_(same), s.until.is_(None)).values(seen_at=now))
     rows = []
