@@ -5,7 +5,6 @@ simulator.
 import atexit
 import contextlib
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from tuner.cluster.jobs import JobStatus
 from tuner.cluster.nodes import Node
 from tuner.cluster.versions import RayUnfit
 from tuner.database.database import Database
+from tuner.database.sqlite import sqlite3
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
 from tuner.driver.ports import LoopConfig

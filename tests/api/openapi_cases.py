@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import shutil
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -30,6 +29,7 @@ from schemathesis.specs.openapi.stateful import collect_transitions
 from tests import fakes
 from tests.api.direct import Direct
 from tests.packages.making import plain
+from tuner.database.sqlite import sqlite3
 
 
 @schemathesis.serializer("application/zip")

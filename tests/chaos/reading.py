@@ -2,7 +2,6 @@
 from its processes.
 """
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from tests.chaos.checker import After, Entry, Found, Report
 from tests.chaos.deployment import Deployment
 from tests.system.books import micro
 from tuner.client import ApiError, Client
+from tuner.database.sqlite import sqlite3
 
 Rows = list[tuple[Any, ...]]
 Read = Callable[[str], Rows]

@@ -1,7 +1,6 @@
 """The file format of a backup, and the cases in which `tuner restore` refuses before it changes anything."""
 
 import json
-import sqlite3
 import struct
 import zipfile
 from contextlib import closing
@@ -22,6 +21,7 @@ from tests.strategies import examples
 from tests.upgrades import made_up
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.database.database import Database, newest_revision
+from tuner.database.sqlite import sqlite3
 from tuner.domain.errors import BadFile, Conflict, Fenced, TunerError, Unavailable
 from tuner.domain.time import Instant
 from tuner.ledger import ledger

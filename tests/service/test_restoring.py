@@ -13,13 +13,13 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.service import restoring
 from tests.service.restoring import answers, back_up, check_books, put_back
-from tuner.domain.errors import Fenced
+from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
-from tuner.store import jobs, launches
+from tuner.store import copies, jobs, launches
 from tuner.store import restore_corrections as restored
 from tuner.store.journal import SqlJournal
 
@@ -50,8 +50,9 @@ def client(service: FakeService) -> TestClient:
 
 
 def lose(service: FakeService) -> None:
-    """Lose the database: overwrite the file of SQLite, or drop the tables of PostgreSQL."""
+    """Lose the database: overwrite the file of SQLite after all processes have closed it, or drop the tables of PostgreSQL."""
     if service.database.is_sqlite:
+        service.database.dispose()
         path = Path(str(service.database.url.database))
         path.write_bytes(b"nonsense" * (path.stat().st_size // 8))
         return
@@ -229,6 +230,28 @@ def test_drivers_from_before_the_restore_cannot_write(
         with service.database.write() as db:
             launches.record_heartbeat(db, job, launch.epoch, service.now())
         old.append(SqlJournal(service.database, job, service.project, launch.epoch, service.now()))
+
+
+def test_damaged_file_with_a_log_is_restored_after_its_processes_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of the damaged file has the log, too. Otherwise the newest transactions could not be recovered from it."""
+    monkeypatch.setattr(copies, "LOCKED_S", 0.2)
+    with restoring.on_sqlite(tmp_path / "home") as service:
+        client = fakes.client_of(service)
+        job = fakes.submit(client, **LONG)
+        back_up(service, tmp_path / "b")
+        file = Path(str(service.database.url.database))
+        log = file.with_name(f"{file.name}-wal")
+        for path in (file, log):
+            path.write_bytes(b"nonsense" * (path.stat().st_size // 8))
+        with pytest.raises(Unavailable, match="stop the processes that use it"):
+            put_back(service, tmp_path / "b")
+        kept = sorted(path.name.partition("Z")[2] for path in file.parent.glob("*damaged*"))
+        assert kept == ["", "-wal"]
+        service.database.dispose()
+        put_back(service, tmp_path / "b")
+        assert client.get(f"/v1/jobs/{job}").json()["state"] == "paused"
 
 
 def test_restored_job_is_cancelled_without_open_trials_or_attempts(

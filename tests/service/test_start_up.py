@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from http.server import ThreadingHTTPServer
 from importlib.metadata import version
@@ -25,12 +26,15 @@ from tuner.cli.server import HomeLock
 from tuner.client.http import PROBLEM, STARTING
 from tuner.cluster.nodes import Node
 from tuner.cluster.versions import RayUnfit
+from tuner.database.sqlite import sqlite3
 from tuner.domain.errors import Unavailable
 from tuner.service import doctor
+from tuner.service.bootstrap import build
 from tuner.service.cluster import RayCluster
 from tuner.service.controller import Controller
 from tuner.service.doctor import examine, fault_of_cluster, of_token, refuse_unfit
 from tuner.settings import Settings
+from tuner.store import launches
 
 
 class _Denies(HeadAnswers):
@@ -262,6 +266,7 @@ HOLDER = """
 import time
 from tuner.cli.server import HomeLock
 from tuner.settings import Settings
+from tuner.store import launches
 lock = HomeLock(Settings.from_env())
 lock.describe("the service at http://127.0.0.1:8123")
 print("locked", flush=True)
@@ -299,3 +304,25 @@ def test_address_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (
         detail == f"cannot listen on 127.0.0.1:{port}: Address already in use; set TUNER_PORT to another port"
     )
+
+
+def test_start_switches_a_file_to_a_log_unless_a_driver_may_run(service: FakeService) -> None:
+    """A driver of an older version cannot open another connection to a file with a log."""
+
+    def mode_after_a_start() -> str:
+        started = build(service.settings)
+        with started.database.read() as db:
+            mode = str(db.exec_driver_sql("PRAGMA journal_mode").scalar())
+        started.database.dispose()
+        return mode
+
+    job = fakes.submit(fakes.client_of(service))
+    Controller(service).one_pass()
+    service.database.dispose()
+    with closing(sqlite3.connect(str(service.database.url.database))) as db:
+        db.execute("PRAGMA journal_mode = DELETE")
+    assert mode_after_a_start() == "truncate"
+    with service.database.write() as db:
+        launches.end(db, job, 1)
+    service.database.dispose()
+    assert mode_after_a_start() == "wal"

@@ -1,6 +1,5 @@
 """Test that money cannot be written around the ledger: what the database refuses, and what SQLAlchemy refuses."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -13,6 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tuner.database import ledger_tables
 from tuner.database.database import Database
+from tuner.database.sqlite import sqlite3
 from tuner.domain.events import Completed
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, readable

@@ -98,10 +98,10 @@ def test_half_written_transaction_is_rolled_back_by_the_next_reader(
     database: Database,
 ) -> None:
     create(database, new_job(limits=budget(10**9, 10**9)))
-    file = Path(str(database.url.database))
-    before = file.read_bytes()
+    log = Path(f"{database.url.database}-wal")
+    before = log.read_bytes()
     with process(hammer.spill_and_stay, database):
-        assert file.read_bytes() != before
+        assert log.read_bytes() != before
     assert account(database) == Account(cost(10**9, 10**9))
     assert entries(database) == {}
     check_books(database)

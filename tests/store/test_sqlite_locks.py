@@ -1,11 +1,9 @@
-"""Test transactions on a SQLite file: the threads of one process read and commit one at a time, and processes
-retry until they can proceed.
+"""Test transactions on a SQLite file: the threads of one process read one at a time, and processes retry until they
+can proceed. With a write-ahead log, reads and commits do not wait for each other.
 """
 
-import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,98 +12,10 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from tests.store.crowd import FORKS
-from tuner.database import database as database_module
-from tuner.database.database import Database, ReaderWriterLock, retry_while_locked
+from tuner.database import sqlite
+from tuner.database.database import Database
+from tuner.database.sqlite import retry_while_locked, sqlite3
 from tuner.domain.errors import Unavailable
-
-LONG_S = 60.0
-
-
-class Other:
-    """A thread that takes the lock and keeps it until `leave`."""
-
-    def __init__(self, turn: Callable[[], AbstractContextManager[None]], order: list[str], name: str) -> None:
-        self.inside, self._leave = threading.Event(), threading.Event()
-        self._turn, self._order, self._name = turn, order, name
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        with self._turn():
-            self._order.append(self._name)
-            self.inside.set()
-            self._leave.wait(LONG_S)
-
-    def leave(self) -> None:
-        self._leave.set()
-        self.thread.join(LONG_S)
-
-
-@pytest.fixture
-def lock(monkeypatch: pytest.MonkeyPatch) -> ReaderWriterLock:
-    """A lock with a very long timeout."""
-    monkeypatch.setattr(database_module, "WAIT_S", LONG_S)
-    return ReaderWriterLock()
-
-
-def waiting(lock: ReaderWriterLock, count: int) -> None:
-    """Wait until `count` threads are waiting for the lock."""
-    conditions: tuple[Any, ...] = (lock._may_read, lock._may_commit)
-    while sum(len(condition._waiters) for condition in conditions) < count:
-        threading.Event().wait(0.001)
-
-
-def test_commit_waits_for_readers_and_blocks_later_readers(lock: ReaderWriterLock) -> None:
-    order = list[str]()
-    reader = Other(lock.reading, order, "reader")
-    assert reader.inside.wait(LONG_S)
-    commit = Other(lock.committing, order, "commit")
-    waiting(lock, 1)
-    late = Other(lock.reading, order, "late")
-    waiting(lock, 2)
-    assert order == ["reader"]
-    reader.leave()
-    assert commit.inside.wait(LONG_S)
-    assert order == ["reader", "commit"]
-    commit.leave()
-    assert late.inside.wait(LONG_S)
-    late.leave()
-    assert order == ["reader", "commit", "late"]
-
-
-def test_no_reader_starves(lock: ReaderWriterLock) -> None:
-    """Other readers and commits take the lock again as soon as they have released it."""
-    over, through = threading.Event(), threading.Event()
-
-    def again(turn: Callable[[], AbstractContextManager[None]]) -> None:
-        while not over.is_set():
-            with turn():
-                pass
-
-    def once() -> None:
-        for _ in range(50):
-            with lock.reading():
-                pass
-        through.set()
-
-    hot = [threading.Thread(target=again, args=[turn]) for turn in (*[lock.reading] * 3, lock.committing)]
-    asked = threading.Thread(target=once)
-    for thread in (*hot, asked):
-        thread.start()
-    assert through.wait(LONG_S)
-    over.set()
-    for thread in (*hot, asked):
-        thread.join(LONG_S)
-    assert (lock._readers, lock._commits) == (0, 0)
-
-
-def test_thread_that_waits_too_long_proceeds_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that reads twice at once waits neither for itself nor for a commit that waits for it."""
-    monkeypatch.setattr(database_module, "WAIT_S", 0.01)
-    lock = ReaderWriterLock()
-    with lock.reading(), lock.reading(), lock.committing(), lock.reading():
-        pass
-    assert (lock._readers, lock._commits) == (0, 0)
 
 
 def holds(path: Path, how: str, parent: Connection) -> None:
@@ -119,6 +29,7 @@ def holds(path: Path, how: str, parent: Connection) -> None:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Any:
+    """A database with a rollback journal."""
     made = Database(f"sqlite:///{tmp_path}/of.db")
     with made.write() as db:
         db.exec_driver_sql("CREATE TABLE a (b)")
@@ -148,7 +59,7 @@ def test_locked_file_is_retried_until_the_other_process_releases_it(
             other.send("go on")
             process.join()
 
-    monkeypatch.setattr(database_module.time, "sleep", look_again)
+    monkeypatch.setattr(sqlite.time, "sleep", look_again)
     with getattr(database, what)() as db:
         db.exec_driver_sql("SELECT * FROM a" if what == "read" else "INSERT INTO a VALUES (1)")
     assert len(tried) == 5
@@ -161,7 +72,7 @@ def test_file_that_stays_locked_is_reported_and_nothing_is_written(
     database: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str
 ) -> None:
     process, other = locked(database, how)
-    monkeypatch.setattr(database_module, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
     with pytest.raises(Unavailable, match="locked"), getattr(database, what)() as db:
         db.exec_driver_sql("SELECT * FROM a" if what == "read" else "INSERT INTO a VALUES (1)")
     other.send("go on")
@@ -198,3 +109,99 @@ def test_error_other_than_a_lock_is_returned_without_retry() -> None:
     closed = sqlite3.connect(":memory:")
     closed.close()
     assert isinstance(retry_while_locked(lambda: closed.execute("SELECT 1")), sqlite3.ProgrammingError)
+
+
+def mode(database: Database) -> str:
+    with database.read() as db:
+        return str(db.exec_driver_sql("PRAGMA journal_mode").scalar())
+
+
+@pytest.fixture
+def logged(database: Database) -> Database:
+    """A database with a write-ahead log."""
+    assert mode(database) == "truncate"
+    database.use_write_ahead_log()
+    assert mode(database) == "wal"
+    return database
+
+
+@pytest.mark.parametrize(("how", "what", "rows"), [("BEGIN IMMEDIATE", "read", 0), ("BEGIN", "write", 1)])
+def test_read_and_commit_do_not_wait_for_each_other_with_a_log(
+    logged: Database, monkeypatch: pytest.MonkeyPatch, how: str, what: str, rows: int
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.0)
+    process, other = locked(logged, how)
+    with getattr(logged, what)() as db:
+        db.exec_driver_sql("SELECT * FROM a" if what == "read" else "INSERT INTO a VALUES (1)")
+    other.send("go on")
+    process.join()
+    with logged.read() as db:
+        assert len(db.exec_driver_sql("SELECT * FROM a").all()) == rows
+
+
+def test_threads_read_one_at_a_time(database: Database) -> None:
+    reading, most = set[int](), list[int]()
+
+    def read(number: int) -> None:
+        for _ in range(50):
+            with database.read() as db:
+                reading.add(number)
+                db.exec_driver_sql("SELECT * FROM a").all()
+                most.append(len(reading))
+                reading.remove(number)
+
+    threads = [threading.Thread(target=read, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 200
+
+
+def test_thread_that_reads_within_a_read_proceeds_after_the_timeout(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "READ_TIMEOUT_S", 0.01)
+    with database.read(), database.read() as db:
+        assert db.exec_driver_sql("SELECT * FROM a").all() == []
+    with database.read():
+        assert not database._reader_lock.acquire(blocking=False)
+    assert database._reader_lock.acquire(blocking=False), "the lock was released once"
+
+
+def test_open_connections_use_the_log_after_the_switch(database: Database, tmp_path: Path) -> None:
+    other = Database(f"sqlite:///{tmp_path}/of.db")
+    with other.write() as db:
+        db.exec_driver_sql("INSERT INTO a VALUES (1)")
+    database.use_write_ahead_log()
+    with other.write() as db:
+        db.exec_driver_sql("INSERT INTO a VALUES (2)")
+    with database.read() as db, other.write() as writing:
+        writing.exec_driver_sql("INSERT INTO a VALUES (3)")
+        assert db.exec_driver_sql("SELECT * FROM a").all() == [(1,), (2,)]
+    other.dispose()
+
+
+def test_locked_file_keeps_its_journal(database: Database) -> None:
+    process, other = locked(database, "BEGIN IMMEDIATE")
+    database.use_write_ahead_log()
+    other.send("go on")
+    process.join()
+    assert mode(database) == "truncate"
+
+
+def test_old_sqlite_goes_back_to_a_journal(logged: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its write-ahead log can be corrupted by several writers."""
+    logged.dispose()
+    monkeypatch.setattr(sqlite, "LOG_IS_SAFE", False)
+    assert mode(logged) == "truncate"
+    logged.use_write_ahead_log()
+    assert mode(logged) == "truncate"
+
+
+def test_new_database_has_a_log(tmp_path: Path) -> None:
+    new = Database(f"sqlite:///{tmp_path}/new.db")
+    new.migrate()
+    assert mode(new) == "wal"
+    new.dispose()
+    assert [file.name for file in tmp_path.iterdir()] == ["new.db"]

@@ -2,7 +2,6 @@
 then of the whole machine.
 """
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.system import books
 from tests.system.books import micro
 from tests.system.serving import Served, until
+from tuner.database.sqlite import sqlite3
 from tuner.schemas.job import Job
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]

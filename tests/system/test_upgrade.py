@@ -2,7 +2,6 @@
 undisturbed.
 """
 
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from tests.system import books
 from tests.system.serving import TIMEOUT_S, Served, until
 from tests.upgrades import made_up
+from tuner.database.sqlite import sqlite3
 
 pytestmark = [pytest.mark.system, pytest.mark.extended, pytest.mark.timeout(1200)]
 NEWER = Path(made_up.__file__).with_name("serve_newer.py")

@@ -3,7 +3,6 @@ allowed addition.
 """
 
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from unittest.mock import patch
 
 from tuner.database import database
 from tuner.database.database import Database, newest_revision
+from tuner.database.sqlite import sqlite3
 
 FIRST_RELEASE = Path(__file__).with_name("schema_0028.sql")
 REVISION = "9001"

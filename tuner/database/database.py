@@ -3,26 +3,23 @@
 To find out whether a database is up to date, a starting process needs only the newest revision. This module reads it from the
 migration files without Alembic, because importing Alembic takes a tenth of a second.
 
-SQLite is used with a rollback journal instead of a write-ahead log. The API and the driver of each job write from
-separate processes, which can corrupt the write-ahead log of SQLite versions before 3.51.3
-(docs/decisions/0001-sqlite-rollback-journal.md).
+`tuner.database.sqlite` has what only SQLite needs.
 """
 
 import re
-import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, Engine, create_engine, event, insert, inspect, make_url
+from sqlalchemy import URL, Engine, create_engine, insert, inspect, make_url
 from sqlalchemy import Connection as Connection
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from tuner.database import sqlite
 from tuner.database.failpoints import Failpoint
 from tuner.database.ledger_tables import metadata
 from tuner.database.tables import projects
@@ -30,83 +27,6 @@ from tuner.domain.errors import Unavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config
-
-# Coordinate transactions on a SQLite file between threads and processes.
-
-BUSY_TIMEOUT_S = 30.0
-# A thread that has waited this long for other threads of the process proceeds, and relies on SQLite's locks.
-WAIT_S = 1.0
-# After waiting n seconds, the next try comes n / 50 s later, but at least 1 ms later.
-LOOK_AGAIN_S, SLOWER = 0.001, 50
-
-
-class ReaderWriterLock:
-    """A lock that keeps reads and commits of the threads of one process apart. A waiting commit blocks new readers.
-
-    Reads are also kept apart from each other. Simultaneous reads would share Python's interpreter, so each read, and each commit that
-    waits for the reads, would take longer.
-
-    Measured with eight reading and four writing threads, 99 % of the writes took at most 0.2 to 0.4 s. With a lock that lets
-    readers pass a waiting commit, they took at most 0.4 to 1 s, and only a quarter as many writes were done. For measurements
-    with requests to services, see docs/decisions/0001-sqlite-rollback-journal.md.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._may_read, self._may_commit = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._readers, self._commits = 0, 0
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        with self._lock:
-            self._may_read.wait_for(lambda: not self._readers and not self._commits, WAIT_S)
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._readers -= 1
-                self._wake_next()
-
-    @contextmanager
-    def committing(self) -> Iterator[None]:
-        with self._lock:
-            self._commits += 1
-            self._may_commit.wait_for(lambda: not self._readers, WAIT_S)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._commits -= 1
-                self._wake_next()
-
-    def _wake_next(self) -> None:
-        """Wake one thread that may proceed. If all waiting threads woke, each would try to get the lock, and only one would succeed."""
-        if self._commits:
-            self._may_commit.notify()
-        elif not self._readers:
-            self._may_read.notify()
-
-
-def retry_while_locked(do: Callable[[], object]) -> sqlite3.Error | None:
-    """Run `do`, and repeat it while the SQLite file is locked.
-
-    Returns:
-        None if `do` succeeded. Otherwise its error: the file stayed locked for `BUSY_TIMEOUT_S`, or cannot be used at all.
-    """
-    began = time.monotonic()
-    while True:
-        try:
-            do()
-        except sqlite3.Error as error:
-            waited_s = time.monotonic() - began
-            code = getattr(error, "sqlite_errorcode", 0)  # errors that Python raises by itself have no code
-            if code & 0xFF != sqlite3.SQLITE_BUSY or waited_s > BUSY_TIMEOUT_S:
-                return error
-            time.sleep(max(LOOK_AGAIN_S, waited_s / SLOWER))
-        else:
-            return None
-
 
 _WORDS = re.compile(r'^(revision|down_revision) = "(\w+)"', re.MULTILINE)
 
@@ -128,7 +48,6 @@ def newest(migrations: Path) -> str:
 # All connections stay open, because a new one is slow: it reads the schema before its first query, and on PostgreSQL it also starts a
 # server process.
 CONNECTIONS = 15
-OLDEST_SQLITE = (3, 35)  # the first with RETURNING
 # Number of the PostgreSQL advisory lock that a migration takes. The number is arbitrary, but nothing else in the database may use it.
 MIGRATING = 7_205_759_403
 # A migration that waits for a table lock blocks every later user of that table. If the migration and a driver wait for each other,
@@ -147,8 +66,6 @@ GONE = {
     "tcp_user_timeout": 20_000,  # ms
 }
 ASK_AGAIN_S = 0.2
-# A deferred SQLite transaction takes its read lock only at its first query, so this query is sent right after BEGIN.
-LOOK = "SELECT 1 FROM sqlite_master LIMIT 1"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -169,31 +86,32 @@ class Database:
     def __init__(self, url: str, *, failpoint: str = "", connect_timeout_s: float = 0.0) -> None:
         self.url, self._connect_timeout_s = _url(url), connect_timeout_s
         self._failpoint = Failpoint.parse(failpoint) if failpoint else None
-        self._writer_lock = Lock()
+        self._writer_lock, self._reader_lock = Lock(), Lock()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._file_lock = ReaderWriterLock() if self.is_sqlite else None
-        if self.is_sqlite and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        if self.is_sqlite and sqlite.sqlite3.sqlite_version_info < sqlite.OLDEST:
             raise ValueError(
-                f"TUNER_DATABASE_URL: this Python has SQLite {sqlite3.sqlite_version}, and the service needs 3.35 or later: use another "
+                f"TUNER_DATABASE_URL: this Python has SQLite {sqlite.sqlite3.sqlite_version}, and the service needs 3.35 or later: use another "
                 "Python, or PostgreSQL"
             )
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The size of the pool is not set for a database in memory, because each thread then has its own connection.
-        pool = {"pool_size": CONNECTIONS, "max_overflow": 0} if self.url.database else {}
+        options: dict[str, Any] = {"pool_size": CONNECTIONS, "max_overflow": 0} if self.url.database else {}
+        if self.is_sqlite:
+            options["module"] = sqlite.sqlite3
         try:
             self.engine = create_engine(
                 self.url,
                 pool_pre_ping=not self.is_sqlite,
                 connect_args={} if self.is_sqlite else {**GONE, **self.url.query},
-                **pool,
+                **options,
             )
         except ModuleNotFoundError as error:
             raise ValueError(
                 'TUNER_DATABASE_URL: PostgreSQL needs `pip install "tuner[postgresql]"`'
             ) from error
         if self.is_sqlite:
-            _listen_sqlite(self.engine)
+            sqlite.configure(self.engine)
         self._writing = self.engine.execution_options(write=True)
 
     @contextmanager
@@ -215,32 +133,31 @@ class Database:
             yield connection
             if self._failpoint is not None:
                 self._failpoint.reached(name, "before")
-            if self._file_lock is not None:
-                with self._file_lock.committing():
-                    _execute_while_locked(connection, "COMMIT")
+            if self.is_sqlite:
+                sqlite.execute_while_locked(connection, "COMMIT")
         if self._failpoint is not None:
             self._failpoint.reached(name, "after")
 
-    @contextmanager
-    def _only_writer(self) -> Iterator[None]:
+    def _only_writer(self) -> AbstractContextManager[None]:
         """With SQLite, let only one thread of this process write in the `with` block. Other threads wait for its end.
 
         SQLite's own lock also allows only one writer at a time. But a thread that waits for SQLite's lock only polls it, so other threads
-        could overtake the waiting thread for seconds. After `BUSY_TIMEOUT_S` the thread proceeds anyway, because SQLite's lock still keeps
-        writers apart.
+        could overtake the waiting thread for seconds. After `sqlite.BUSY_TIMEOUT_S` the thread proceeds anyway, because SQLite's lock still
+        keeps writers apart.
         """
-        mine = self.is_sqlite and self._writer_lock.acquire(timeout=BUSY_TIMEOUT_S)
-        try:
-            yield
-        finally:
-            if mine:
-                self._writer_lock.release()
+        return _held(self._writer_lock, sqlite.BUSY_TIMEOUT_S) if self.is_sqlite else nullcontext()
+
+    def _only_reader(self) -> AbstractContextManager[None]:
+        """With SQLite, let only one thread of this process read in the `with` block, for up to `sqlite.READ_TIMEOUT_S`.
+
+        Simultaneous reads would share Python's interpreter, so each of them would take longer, and all of them more processor time.
+        """
+        return _held(self._reader_lock, sqlite.READ_TIMEOUT_S) if self.is_sqlite else nullcontext()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a read transaction for a `with` block. All its queries see the same state, with SQLite and with PostgreSQL."""
-        turn = nullcontext() if self._file_lock is None else self._file_lock.reading()
-        with _as_unavailable(), turn, self._connected(self.engine) as connection:
+        with _as_unavailable(), self._only_reader(), self._connected(self.engine) as connection:
             if not self.is_sqlite:
                 # With the default, READ COMMITTED, a bill could have entries of a trial that is not in its list of trials.
                 connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -270,16 +187,28 @@ class Database:
         Raises:
             Unavailable: The database is newer than this code, or its tables stay locked.
         """
-        if self.revision() == newest_revision():
+        before = self.revision()
+        if before == newest_revision():
             return
         for left in reversed(range(TRIES)):
             try:
                 self._migrate()
-                return
+                break
             except Unavailable as error:
                 if not left or not _is_locked(error):
                     raise
             time.sleep(GIVES_WAY_S)
+        if before is None:
+            self.use_write_ahead_log()
+
+    def use_write_ahead_log(self) -> None:
+        """Switch a SQLite file from a rollback journal to a write-ahead log, for all processes that use it.
+
+        Do nothing with PostgreSQL, with a SQLite version whose log is not safe, or while another process has locked the file.
+        """
+        if self.is_sqlite and sqlite.LOG_IS_SAFE:
+            with closing(self.engine.raw_connection()) as connection:
+                sqlite.use_write_ahead_log(connection.driver_connection)
 
     def _migrate(self) -> None:
         from alembic import command  # imported here, because it is rarely needed
@@ -335,6 +264,17 @@ class Database:
 
     def dispose(self) -> None:
         self.engine.dispose()
+
+
+@contextmanager
+def _held(lock: Lock, timeout_s: float) -> Iterator[None]:
+    """Hold the lock in the `with` block. If other threads keep it for longer than the timeout, run the block without it."""
+    is_mine = lock.acquire(timeout=timeout_s)
+    try:
+        yield
+    finally:
+        if is_mine:
+            lock.release()
 
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
@@ -399,30 +339,3 @@ def _is_locked(error: Unavailable) -> bool:
     """Return True if the error means that a lock could not be taken. PostgreSQL's errors for this are lock_not_available and deadlock_detected."""
     cause = error.__cause__
     return isinstance(cause, OperationalError) and getattr(cause.orig, "sqlstate", "") in ("55P03", "40P01")
-
-
-def _listen_sqlite(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def _on_connect(raw: Any, _record: object) -> None:
-        raw.isolation_level = None  # transactions are begun explicitly in _on_begin
-        for pragma in (
-            "journal_mode = TRUNCATE",
-            "synchronous = FULL",
-            "foreign_keys = ON",
-            "busy_timeout = 0",  # `retry_while_locked` does the waiting
-        ):
-            raw.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "begin")
-    def _on_begin(connection: Connection) -> None:
-        """Begin a transaction and take the lock that it needs, so that no later statement has to wait for the lock."""
-        immediate = connection.get_execution_options().get("write", False)
-        for statement in ("BEGIN IMMEDIATE",) if immediate else ("BEGIN", LOOK):
-            _execute_while_locked(connection, statement)
-
-
-def _execute_while_locked(connection: Connection, statement: str) -> None:
-    raw: Any = connection.connection.driver_connection
-    error = retry_while_locked(lambda: raw.execute(statement).fetchone())
-    if error is not None:
-        raise DBAPIError.instance(statement, (), error, sqlite3.Error, dialect=connection.dialect) from error

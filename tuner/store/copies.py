@@ -6,7 +6,6 @@ can read. Every user of the machine could read them on a command line.
 
 import os
 import shutil
-import sqlite3
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from sqlalchemy import URL, Connection, func, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 
 from tuner.database.database import Database
+from tuner.database.sqlite import sqlite3
 from tuner.database.tables import jobs
 from tuner.database.tables import leadership as terms
 from tuner.domain.errors import BadFile, Unavailable
@@ -38,7 +38,8 @@ NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
 def copy(source: Path, to: Path) -> None:
     """Copy the SQLite database to the new file `to`, which only its owner can read.
 
-    The copy is one consistent state. Other processes can commit only after all pages are copied.
+    The copy is one consistent state, in a single file. While the pages are copied, other processes can commit only if the database has a
+    write-ahead log.
 
     Raises:
         BadFile: The database is damaged, so that the copy is damaged too.
@@ -48,6 +49,8 @@ def copy(source: Path, to: Path) -> None:
         raise Unavailable(f"the database {source} does not exist: check TUNER_HOME and TUNER_DATABASE_URL")
     os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     _copy(source, to)
+    with _reading(to) as db:
+        db.execute("PRAGMA journal_mode = DELETE")  # a copy has no log of its own
     check(to)
 
 
@@ -55,22 +58,25 @@ def put_in_place(source: Path, target: Path) -> Path | None:
     """Replace the contents of the SQLite database `target` by the contents of `source`, in one transaction.
 
     A process that has `target` open sees either the old or the new contents. If `target` is damaged, so that SQLite cannot read
-    it, it is first copied to another file in the same directory and emptied.
+    it, it is first copied with its log to other files in the same directory, and emptied.
 
     Returns:
         The copy of the damaged file, or None if `target` was not damaged.
 
     Raises:
         BadFile: The result is damaged.
-        Unavailable: A file cannot be read or written.
+        Unavailable: A file cannot be read or written, or `target` was damaged and a process has it open.
     """
     kept = None
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if target.exists() and not _is_readable(target):
         kept = target.with_name(f"{target.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-        shutil.copyfile(target, kept)
-        kept.chmod(0o600)
-        # The file is emptied instead of replaced by a new one, so that a process that has it open sees the new contents.
+        for suffix in ("", "-wal"):
+            file, copied = (path.with_name(path.name + suffix) for path in (target, kept))
+            if file.exists():
+                shutil.copyfile(file, copied)
+                copied.chmod(0o600)
+        # The file is emptied instead of replaced by a new one. If a process still has it open, the copy below then fails.
         os.truncate(target, 0)
         target.with_name(f"{target.name}-journal").unlink(missing_ok=True)
     _copy(source, target)
@@ -155,7 +161,7 @@ def _lock_timeout(source: Path) -> Callable[[int, int, int], None]:
 
     def step(status: int, _left: int, _pages: int) -> None:
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > deadline:
-            raise Unavailable(f"{source} was locked for {LOCKED_S:.0f} s: stop the process that writes to it")
+            raise Unavailable(f"{source} was locked for {LOCKED_S:.0f} s: stop the processes that use it")
 
     return step
 
@@ -312,7 +318,7 @@ def kind_of(database: Database) -> Kind:
 def copy_database(database: Database, to: Path) -> None:
     """Copy the database to the new file `to`.
 
-    Other processes may use the database meanwhile. If it is SQLite, their commits wait until the copy is complete.
+    Other processes may use the database meanwhile. If it is SQLite with a rollback journal, their commits wait until the copy is complete.
 
     Raises:
         BadFile: The database is damaged.

@@ -1,0 +1,91 @@
+"""SQLite: which library is used, how a file is opened, and how transactions wait for each other.
+
+SQLite versions before 3.51.3 can corrupt a write-ahead log if several processes write (https://sqlite.org/wal.html#walresetbug). Most
+systems have such a version, so the package `pysqlite3` provides a newer one. With an older version, a rollback journal is used
+(docs/decisions/0001-sqlite-write-ahead-log.md).
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DBAPIError
+
+if TYPE_CHECKING:
+    import sqlite3 as sqlite3
+else:
+    try:
+        import pysqlite3.dbapi2 as sqlite3
+    except ImportError:  # it has no wheel for this platform
+        import sqlite3
+
+OLDEST = (3, 35)  # the first version with RETURNING
+LOG_IS_SAFE = sqlite3.sqlite_version_info >= (3, 51, 3)
+# A deferred transaction takes its read lock only at its first query, so this query is sent right after BEGIN.
+LOOK = "SELECT 1 FROM sqlite_master LIMIT 1"
+
+BUSY_TIMEOUT_S = 30.0
+# A thread that has waited this long for the reads of other threads of the process proceeds.
+READ_TIMEOUT_S = 1.0
+# After waiting n seconds, the next try comes n / 50 s later, but at least 1 ms later.
+LOOK_AGAIN_S, SLOWER = 0.001, 50
+
+
+def retry_while_locked(do: Callable[[], object]) -> sqlite3.Error | None:
+    """Run `do`, and repeat it while the SQLite file is locked.
+
+    Returns:
+        None if `do` succeeded. Otherwise its error: the file stayed locked for `BUSY_TIMEOUT_S`, or cannot be used at all.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            do()
+        except sqlite3.Error as error:
+            waited_s = time.monotonic() - began
+            code = getattr(error, "sqlite_errorcode", 0)  # errors that Python raises by itself have no code
+            if code & 0xFF != sqlite3.SQLITE_BUSY or waited_s > BUSY_TIMEOUT_S:
+                return error
+            time.sleep(max(LOOK_AGAIN_S, waited_s / SLOWER))
+        else:
+            return None
+
+
+def configure(engine: Engine) -> None:
+    """Prepare each connection of the engine, and take the lock of each transaction at its beginning."""
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(raw: Any, _record: object) -> None:
+        raw.isolation_level = None  # transactions are begun explicitly in _on_begin
+        (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
+        if mode != "wal" or not LOG_IS_SAFE:
+            raw.execute("PRAGMA journal_mode = TRUNCATE")
+        for pragma in (
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "busy_timeout = 0",  # `retry_while_locked` does the waiting
+        ):
+            raw.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        """Begin a transaction and take the lock that it needs, so that no later statement has to wait for the lock."""
+        immediate = connection.get_execution_options().get("write", False)
+        for statement in ("BEGIN IMMEDIATE",) if immediate else ("BEGIN", LOOK):
+            execute_while_locked(connection, statement)
+
+
+def use_write_ahead_log(raw: Any) -> None:
+    """Switch the file of a connection of `sqlite3` to a write-ahead log. Do nothing while another process has locked the file."""
+    with suppress(sqlite3.OperationalError):
+        raw.execute("PRAGMA journal_mode = WAL")
+
+
+def execute_while_locked(connection: Connection, statement: str) -> None:
+    """Execute the statement, and repeat it while the file is locked. Raise DBAPIError if it fails or the file stays locked."""
+    raw: Any = connection.connection.driver_connection
+    error = retry_while_locked(lambda: raw.execute(statement).fetchone())
+    if error is not None:
+        raise DBAPIError.instance(statement, (), error, sqlite3.Error, dialect=connection.dialect) from error
