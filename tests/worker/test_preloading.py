@@ -35,6 +35,20 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": torch, "dynamo": False}
 
 
+def test_generator_of_numpy_is_imported_once_for_all_attempts(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy would import it in each attempt, when the attempt seeds the generator. This attempt has no seed."""
+    module = f"imports_numpy_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import sys\nimport numpy\ndef train(config):\n    return {'acc': 1, 'imported': 'numpy.random' in sys.modules}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.run_to(1, seed=None)
+    assert driver.reports[0]["metrics"] == {"acc": 1, "imported": True}
+
+
 OPTIMISES = """
 import sys
 import torch

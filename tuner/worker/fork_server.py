@@ -80,6 +80,9 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
         _preload(entry, constants)
     else:
         _import(*modules)
+    if "numpy" in sys.modules:
+        # NumPy imports it when it is first used. Each child would do so to seed its generator, in 7 ms of processor time.
+        _import("numpy.random")
     if os.environ.get(TUNABLES) == HUGE_PAGES:
         # The setting has taken effect in this process. It is deleted so that programs which attempts start do not get it.
         del os.environ[TUNABLES]
