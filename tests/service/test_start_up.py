@@ -266,7 +266,6 @@ HOLDER = """
 import time
 from tuner.cli.server import HomeLock
 from tuner.settings import Settings
-from tuner.store import launches
 lock = HomeLock(Settings.from_env())
 lock.describe("the service at http://127.0.0.1:8123")
 print("locked", flush=True)
@@ -321,7 +320,7 @@ def test_start_switches_a_file_to_a_log_unless_a_driver_may_run(service: FakeSer
     service.database.dispose()
     with closing(sqlite3.connect(str(service.database.url.database))) as db:
         db.execute("PRAGMA journal_mode = DELETE")
-    assert mode_after_a_start() == "truncate"
+    assert mode_after_a_start() == "delete"
     with service.database.write() as db:
         launches.end(db, job, 1)
     service.database.dispose()

@@ -86,10 +86,11 @@ def test_folder_of_a_new_database_has_mode_0700(
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_sqlite_uses_a_rollback_journal_and_full_synchronisation(tmp_path: Path) -> None:
+def test_sqlite_uses_a_write_ahead_log_and_full_synchronisation(tmp_path: Path) -> None:
     """If the file is locked, the code retries; SQLite itself does not sleep (tests/store/test_sqlite_locks.py)."""
     database = Database(f"sqlite:///{tmp_path}/tuner.db")
-    wanted = {"journal_mode": "truncate", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 0}
+    database.migrate()
+    wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 0}
     with database.read() as db:
         used = {name: db.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in wanted}
     assert used == wanted

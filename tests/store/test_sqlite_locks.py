@@ -119,7 +119,7 @@ def mode(database: Database) -> str:
 @pytest.fixture
 def logged(database: Database) -> Database:
     """A database with a write-ahead log."""
-    assert mode(database) == "truncate"
+    assert mode(database) == "delete"
     database.use_write_ahead_log()
     assert mode(database) == "wal"
     return database
@@ -187,7 +187,7 @@ def test_locked_file_keeps_its_journal(database: Database) -> None:
     database.use_write_ahead_log()
     other.send("go on")
     process.join()
-    assert mode(database) == "truncate"
+    assert mode(database) == "delete"
 
 
 def test_old_sqlite_goes_back_to_a_journal(logged: Database, monkeypatch: pytest.MonkeyPatch) -> None:

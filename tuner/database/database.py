@@ -9,7 +9,7 @@ migration files without Alembic, because importing Alembic takes a tenth of a se
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -206,9 +206,8 @@ class Database:
 
         Do nothing with PostgreSQL, with a SQLite version whose log is not safe, or while another process has locked the file.
         """
-        if self.is_sqlite and sqlite.LOG_IS_SAFE:
-            with closing(self.engine.raw_connection()) as connection:
-                sqlite.use_write_ahead_log(connection.driver_connection)
+        if self.is_sqlite:
+            sqlite.use_write_ahead_log(self.engine)
 
     def _migrate(self) -> None:
         from alembic import command  # imported here, because it is rarely needed

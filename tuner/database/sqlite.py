@@ -7,7 +7,7 @@ systems have such a version, so the package `pysqlite3` provides a newer one. Wi
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, event
@@ -59,9 +59,10 @@ def configure(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(raw: Any, _record: object) -> None:
         raw.isolation_level = None  # transactions are begun explicitly in _on_begin
-        (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
-        if mode != "wal" or not LOG_IS_SAFE:
-            raw.execute("PRAGMA journal_mode = TRUNCATE")
+        if not LOG_IS_SAFE:
+            raw.execute(
+                "PRAGMA journal_mode = TRUNCATE"
+            )  # faster than DELETE, and ends a log of another version
         for pragma in (
             "synchronous = FULL",
             "foreign_keys = ON",
@@ -77,10 +78,11 @@ def configure(engine: Engine) -> None:
             execute_while_locked(connection, statement)
 
 
-def use_write_ahead_log(raw: Any) -> None:
-    """Switch the file of a connection of `sqlite3` to a write-ahead log. Do nothing while another process has locked the file."""
-    with suppress(sqlite3.OperationalError):
-        raw.execute("PRAGMA journal_mode = WAL")
+def use_write_ahead_log(engine: Engine) -> None:
+    """Switch a file to a write-ahead log. Do nothing with a version whose log is not safe, or while another process has locked the file."""
+    if LOG_IS_SAFE:
+        with closing(engine.raw_connection()) as connection, suppress(sqlite3.OperationalError):
+            connection.cursor().execute("PRAGMA journal_mode = WAL")
 
 
 def execute_while_locked(connection: Connection, statement: str) -> None:

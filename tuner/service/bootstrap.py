@@ -17,7 +17,7 @@ from tuner.service.leading import Leading
 from tuner.service.periodic import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
-from tuner.store import launches
+from tuner.store import exports, launches
 from tuner.store.earlier_jobs import Histories
 from tuner.worker.limits import UserCodeLimits
 
@@ -84,9 +84,9 @@ def build(settings: Settings) -> Service:
     database.migrate()
     if database.is_sqlite:
         with database.read() as db:
-            may_have_drivers = bool(launches.live(db))
-        # A driver of an older version could not open another connection to a file with a write-ahead log.
-        if not may_have_drivers:
+            runs = [*launches.live(db), *exports.live(db)]
+        # A driver or an export of an older version could not open another connection to a file with a write-ahead log.
+        if not runs:
             database.use_write_ahead_log()
     if "@" in settings.database_url and not settings.database_url_file:
         keep_url(settings.database_url_path, settings.database_url)
