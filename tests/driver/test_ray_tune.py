@@ -17,7 +17,7 @@ assert request._kwargs == {"bundle_label_selector": [{"market": "spot"}] * 2}
 
 from ray.tune.impl import out_of_band_serialize_dataset
 from ray.tune.analysis import experiment_analysis
-experiment_analysis.pd.Series
+assert experiment_analysis.pd.DataFrame([1]).size == 1
 assert "pandas" in sys.modules
 
 import ray, ray.data, pandas

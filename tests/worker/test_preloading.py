@@ -49,6 +49,67 @@ def test_generator_of_numpy_is_imported_once_for_all_attempts(
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": True}
 
 
+OF_RAY_TUNE = {
+    "function": """
+import sys
+def train(config):
+    is_loaded = "pandas" in sys.modules
+    from pathlib import Path
+    from ray import tune
+    is_loaded = is_loaded or "pandas" in sys.modules
+    start = 0
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            start = int(Path(folder, "step").read_text())
+    for step in range(start + 1, 4):
+        Path("kept").mkdir(exist_ok=True)
+        Path("kept", "step").write_text(str(step))
+        tune.report({"acc": step, "early": is_loaded, "late": "pandas" in sys.modules},
+            checkpoint=tune.Checkpoint.from_directory("kept"))
+""",
+    "class": """
+import sys
+from ray import tune
+class train(tune.Trainable):
+    def setup(self, config):
+        self.early = "pandas" in sys.modules
+    def step(self):
+        return {"acc": self.iteration + 1, "early": self.early, "late": "pandas" in sys.modules}
+    def save_checkpoint(self, folder):
+        return {"iteration": self.iteration}
+    def load_checkpoint(self, state):
+        pass
+""",
+}
+READS_TABLES = """
+import pandas as pd
+def mean():
+    from ray.air.util.data_batch_conversion import _convert_batch_type_to_numpy
+    return float(_convert_batch_type_to_numpy(pd.DataFrame({"a": [1.0, 3.0], "b": 0}))["a"].mean())
+"""
+
+
+@pytest.mark.parametrize("kind", ["function", "class"])
+@pytest.mark.parametrize("uses_pandas", [False, True], ids=["without pandas", "with pandas"])
+def test_pandas_is_imported_with_ray_tune_only_if_the_trainable_uses_it(
+    kind: str, uses_pandas: bool, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray Tune itself imports pandas, in a third of a second. A trainable that reports and saves does not need it."""
+    module = f"of_ray_tune_{tmp_path.name}"
+    source = OF_RAY_TUNE[kind] + (READS_TABLES if uses_pandas else "")
+    if uses_pandas:
+        source = source.replace('"late": ', '"mean": mean(), "late": ')
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.save_at(2)
+    driver.run_to(3, restore=2)
+    metrics = [report["metrics"] for report in driver.reports]
+    assert [step["acc"] for step in metrics] == [1, 2, 3]
+    assert {(step["early"], step["late"]) for step in metrics} == {(uses_pandas, uses_pandas)}
+    assert {step.get("mean") for step in metrics} == {2.0 if uses_pandas else None}
+
+
 OPTIMISES = """
 import sys
 import torch

@@ -43,6 +43,7 @@ from tuner.worker.process_tree import (
     kill_own_descendants,
     signal_at_parents_death,
 )
+from tuner.worker.ray_imports import leave_out_pandas
 
 # Names of `tuner.training` that can be used without torch.
 _LIGHT = r"(?:DatasetRefused|MetricsRefused|StopTraining|dataset|prepare)"
@@ -51,11 +52,12 @@ _LIGHT = r"(?:DatasetRefused|MetricsRefused|StopTraining|dataset|prepare)"
 USES_TORCH = re.compile(
     rf"torch|save_checkpoint|tuner\.training(?!\.boosting| import {_LIGHT}(?:, {_LIGHT})*[ ]*$)", re.MULTILINE
 )
-# Trainables for Ray Tune often import Ray inside the function. Importing it here saves half a second per attempt.
-IMPORTS_RAY = re.compile(r"^\s*(from|import)\s+ray\b", re.MULTILINE)
+# Finds imports of Ray and of pandas in the module of a trainable, where they are often inside the function. The server then imports `ray.tune`
+# or pandas once for all attempts. Each would take about 0.3 s per attempt.
+IMPORTS_SLOW = re.compile(r"^\s*(?:from|import)\s+(ray|pandas)\b", re.MULTILINE)
 # Modules that a server imports again after it restarts itself, if it had imported them. All of them together take seven seconds of
 # processor time.
-COSTLY = ("numpy", "torch", "torch._dynamo", "ray.tune")
+COSTLY = ("numpy", "torch", "torch._dynamo", "pandas", "ray.tune")
 MAX_REQUEST = 1 << 16
 PREPARING = "tuner.training.preparing"
 THREADS_END_S = 1.0
@@ -70,6 +72,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_first_from(package)
+    leave_out_pandas()
     # After a restart by `_preload`, the input is empty: the server then prepares no data, so it needs no constants.
     constants = json.loads(sys.stdin.read() or "{}")
     null = os.open(os.devnull, os.O_RDONLY)
@@ -110,8 +113,8 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
     has_native_threads = False
     with contextlib.suppress(BaseException), _output_discarded():
         imported = importlib.import_module(module)
-        if IMPORTS_RAY.search(inspect.getsource(imported)):
-            importlib.import_module("ray.tune")
+        found = set(IMPORTS_SLOW.findall(inspect.getsource(imported)))
+        _import(*(name for name in ("pandas", "ray.tune") if name.partition(".")[0] in found))
         # An error of a function that prepares data is suppressed here. Each child that calls the function raises it again.
         if PREPARING in sys.modules:
             threads = _thread_count()
