@@ -9,8 +9,8 @@ import copy
 import heapq
 import math
 import warnings
-from collections.abc import Container, Sequence
-from typing import cast
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, cast
 
 import optuna
 from optuna.distributions import (
@@ -67,6 +67,9 @@ class RungStorage(InMemoryStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
+        # Optuna looks for waiting trials before each suggestion. No trial of this study ever waits.
+        if states == (TrialState.WAITING,):
+            return []
         trials = super().get_all_trials(study_id, deepcopy=deepcopy)
         if len(self._ranks) > BEST_TRIALS + NEWEST_TRIALS:
             best = heapq.nlargest(BEST_TRIALS, self._ranks, key=self._ranks.__getitem__)
@@ -91,6 +94,27 @@ class RungStorage(InMemoryStorage):
         return known
 
 
+class WholeSpaceTPE(TPESampler):
+    """Optuna's multivariate TPE for a space of which each trial has all parameters.
+
+    Its suggestions are those of `TPESampler(multivariate=True, group=True)`. That sampler first looks at the parameters of all trials to
+    find groups of parameters that occur together, which takes a fifth of its time. Here all of them are one group.
+
+    Args:
+        space: The distributions of all parameters.
+        options: Passed to `TPESampler`.
+    """
+
+    def __init__(self, space: Mapping[str, BaseDistribution], **options: Any) -> None:
+        super().__init__(multivariate=True, **options)
+        self._space = {name: space[name] for name in sorted(space) if not space[name].single()}
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return self._space
+
+
 class OptunaSampler:
     """Suggests configurations with one of Optuna's samplers and a study in memory.
 
@@ -113,6 +137,8 @@ class OptunaSampler:
         self._is_constrained = is_constrained
         self._order = space.order
         self._distributions = {name: _distribution(space.parameters[name]) for name in self._order}
+        # Without conditions, each trial has all parameters of the space.
+        self._are_whole = not any(parameter.when for parameter in space.parameters.values())
         self._storage = RungStorage()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -247,13 +273,14 @@ class OptunaSampler:
                     warn_independent_sampling=False,
                 )
             case _:
-                return TPESampler(
-                    seed=seed,
-                    n_startup_trials=STARTUP_TRIALS,
-                    multivariate=True,
-                    group=True,
-                    constant_liar=True,
-                )
+                options: dict[str, Any] = {
+                    "seed": seed,
+                    "n_startup_trials": STARTUP_TRIALS,
+                    "constant_liar": True,
+                }
+                if self._are_whole:
+                    return WholeSpaceTPE(self._distributions, **options)
+                return TPESampler(multivariate=True, group=True, **options)
 
 
 def _to_optuna(parameter: Parameter, value: Value) -> Value:
