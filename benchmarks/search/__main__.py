@@ -27,6 +27,12 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--budgets", type=float, nargs="+", default=[5, 10, 20, 50, 100], help="budgets in mean trainings")
     add("--startup", type=float, default=1.0, help="mean steps that starting or resuming a trial takes")
     add(
+        "--noise",
+        type=float,
+        default=0.0,
+        help="standard deviation of noise on each value, as a share of best - median",
+    )
+    add(
         "--methods",
         nargs="+",
         choices=METHODS,
@@ -54,7 +60,8 @@ def tasks(args: argparse.Namespace) -> Iterator[Task]:
             budgets = args.budgets if METHODS[method].ours else [max(args.budgets)]
             for seed in range(args.seeds):
                 for name in names:
-                    yield from (Task(name, method, workers, seed, b, args.startup) for b in budgets)
+                    for budget in budgets:
+                        yield Task(name, method, workers, seed, budget, args.startup, args.noise)
 
 
 def main() -> None:
@@ -74,7 +81,8 @@ def main() -> None:
                 f"{done}: {task.method} {task.table} {task.workers} workers seed {task.seed}", file=sys.stderr
             )
     wanted_methods = args.methods or list(METHODS)
-    results = [r for r in read(file) if r.task.method in wanted_methods and r.task.startup == args.startup]
+    results = [r for r in read(file) if r.task.method in wanted_methods]
+    results = [r for r in results if (r.task.startup, r.task.noise) == (args.startup, args.noise)]
     results = [r for r in results if r.task.table in {path.stem for path in paths}]
     for line in report(results, args.budgets, METHODS):
         print(line)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.search.arena import Arena, Problem, spent
 from benchmarks.search.methods import METHODS
-from benchmarks.search.tables import Curve, Table, regrets_of
+from benchmarks.search.tables import Curve, Table, regrets_of, with_noise
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Task:
     seed: int
     budget: float
     startup: float = 1.0
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,11 @@ def compete(table: Table, task: Task) -> Result:
     return Result(task, regrets_of(table, spent(table, run, task.workers)), run.trials, idle, seconds)
 
 
-def ours(path: Path, task: Task) -> Result:
-    """Run the product."""
+def ours(path: Path, table: Table, task: Task) -> Result:
+    """Run the product on the file `path`, and measure its regret with `table`."""
     from benchmarks.search.ours import ALGORITHMS, run_ours
 
     began = time.perf_counter()
-    table = _table_of(path)
     curve, trials, idle = run_ours(
         path, task.budget, task.workers, task.seed, task.startup, *ALGORITHMS[task.method]
     )
@@ -111,7 +111,6 @@ def serve(tasks: IO[str], results: IO[str]) -> None:
 
 
 _table = cache(Table.read)
-_table_of = cache(Table.load)
 _peer = cache(Peer)
 
 
@@ -119,7 +118,7 @@ def run_one(path: Path, arrays: Path, task: Task, peers_python: str | None) -> R
     """Run a task. `path` is the table as the product reads it, and `arrays` the same table for all other methods."""
     method = METHODS[task.method]
     if method.ours:
-        return ours(path, task)
+        return ours(path, _table(arrays), task)
     if not method.peers:
         return compete(_table(arrays), task)
     assert peers_python is not None, f"{task.method} needs the peers' interpreter"
@@ -137,20 +136,34 @@ def run_all(
     existing = {result.task for result in read(file)}
     missing = [task for task in tasks if task not in existing]
     needed = {task.table for task in missing}
-    by_name = {path.stem: path for path in paths if path.stem in needed}
+    originals = {path.stem: path for path in paths if path.stem in needed}
+    by_noise = dict[float, dict[str, tuple[Path, Path]]]()
     with (
         tempfile.TemporaryDirectory(prefix="search-") as folder,
         ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_one_thread) as pool,
         file.open("a") as lines,
     ):
-        arrays = {name: Table.load(path).write(Path(folder)) for name, path in by_name.items()}
+        for noise in {task.noise for task in missing}:
+            by_noise[noise] = _written(originals, noise, Path(folder) / str(noise))
         for future in as_completed(
-            pool.submit(run_one, by_name[task.table], arrays[task.table], task, peers_python)
-            for task in missing
+            pool.submit(run_one, *by_noise[task.noise][task.table], task, peers_python) for task in missing
         ):
             result = future.result()
             print(result.line(), file=lines, flush=True)
             yield result
+
+
+def _written(originals: Mapping[str, Path], noise: float, folder: Path) -> dict[str, tuple[Path, Path]]:
+    """Write the tables with this noise. Return, by name, the file for the product and the one for all other methods."""
+    (folder / "product").mkdir(parents=True)
+    files = dict[str, tuple[Path, Path]]()
+    for name, path in originals.items():
+        if noise:
+            noisy, table = with_noise(path, noise, folder / "product")
+            files[name] = noisy, table.write(folder)
+        else:
+            files[name] = path, Table.load(path).write(folder)
+    return files
 
 
 def _one_thread() -> None:

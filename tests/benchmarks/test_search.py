@@ -2,6 +2,8 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
+from statistics import fmean
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
-from benchmarks.search import statistics
+from benchmarks.search import spaces, statistics
 from benchmarks.search.arena import Arena, Decision, Problem, Resume, Start, spent
 from benchmarks.search.methods import METHODS
 from benchmarks.search.methods.halving import rungs
@@ -19,7 +21,7 @@ from benchmarks.search.methods.simple import FixedEpochs, MedianStopping
 from benchmarks.search.plot import plot
 from benchmarks.search.report import report
 from benchmarks.search.runner import Result, Task, compete, read, run_all
-from benchmarks.search.tables import Array, Table, regrets_of
+from benchmarks.search.tables import Array, Table, regrets_of, with_noise
 from tests.simulation.made_tables import written
 from tests.strategies import examples
 from tuner.simulator.table_file import load_table
@@ -111,6 +113,25 @@ def test_regret_is_0_at_the_best_and_1_at_the_median_row() -> None:
     assert statistics.at(curve, [0.9, 1.0, 2.9, 100]).tolist() == pytest.approx([1.5, 0.5, 0.5, 0.0])
 
 
+def test_regret_with_noise_is_that_of_the_exact_value_where_the_noisy_best_was_found(tmp_path: Path) -> None:
+    (tmp_path / "noisy").mkdir()
+    noisy_file, noisy = with_noise(written(tmp_path / "made.npz"), 0.05, tmp_path / "noisy")
+    exact, seen = Table.load(tmp_path / "made.npz"), Table.load(noisy_file)
+    assert noisy.exact is not None
+    assert np.array_equal(noisy.exact, exact.metric)
+    assert np.array_equal(noisy.metric, seen.metric)
+    deviation = (noisy.metric - exact.metric).std() / (exact.best - exact.median)
+    assert deviation == pytest.approx(0.05, rel=0.2)
+    row, step = np.unravel_index(noisy.metric.argmax(), noisy.metric.shape)
+    curve = regrets_of(noisy, [(2.0, float(noisy.metric.max()))])
+    assert curve == [
+        (0.0, exact.normalised_regret(exact.worst)),
+        (2.0, exact.normalised_regret(float(exact.metric[row, step]))),
+    ]
+    again = Table.read(noisy.write(tmp_path))
+    assert regrets_of(again, [(2.0, float(noisy.metric.max()))]) == curve
+
+
 def test_table_equals_that_of_the_simulator(tmp_path: Path) -> None:
     path = written(tmp_path / "made.npz")
     product, table = load_table(path), Table.load(path)
@@ -196,12 +217,44 @@ def test_reaching_the_regret_at_a_tenth_of_the_cost_saves_a_factor_of_ten() -> N
 def test_results_are_complete_stored_and_reported(tmp_path: Path) -> None:
     paths = [written(tmp_path / "made_small.npz")]
     tasks = [Task("made_small", m, 2, s, 6) for m in ("random", "asha", "ours_asha_random") for s in (0, 1)]
+    tasks += [replace(task, noise=0.05) for task in tasks]
     file = tmp_path / "results.jsonl"
     ran = list(run_all(paths, tasks, file, peers_python=None, jobs=1))
     assert {result.task for result in ran} == set(tasks)
     assert read(file) == ran
     assert list(run_all(paths, tasks, file, peers_python=None, jobs=1)) == []
-    text = "\n".join(report(read(file), [3, 6], METHODS))
+    exact = [result for result in ran if not result.task.noise]
+    assert len(exact) == len(tasks) / 2
+    text = "\n".join(report(exact, [3, 6], METHODS))
     for task in tasks:
         assert f"| {METHODS[task.method].title} | 2 |" in text
     assert "plot" in plot(ran, METHODS, tmp_path).lower()
+
+
+@pytest.mark.parametrize("kind", spaces.KINDS)
+def test_made_problem_has_a_best_quality_of_1_and_none_above(kind: spaces.Kind) -> None:
+    made, rng = spaces.problem(kind, 0), Random(0)
+    drawn = [made.space.sample(rng) for _ in range(3000)]
+    qualities = [made.quality(config) for config in drawn]
+    assert 0.5 < max(qualities) <= 1
+    assert [made.value(config, 9) for config in drawn[:50]] == [
+        spaces.problem(kind, 0).value(config, 9) for config in drawn[:50]
+    ]
+
+
+def test_searches_of_made_problems_improve_with_money_and_are_reported() -> None:
+    tasks = [
+        spaces.Task(kind, 0, method, budget, 2, 0)
+        for kind in spaces.KINDS
+        for method in spaces.METHODS
+        for budget in (2.0, 6.0)
+    ]
+    results = {task: spaces.regret(task) for task in tasks}
+    for kind in spaces.KINDS:
+        poor, rich = (
+            fmean(regret for task, regret in results.items() if (task.kind, task.budget) == (kind, b))
+            for b in (2, 6)
+        )
+        assert 0 < rich < poor
+    report_lines = "\n".join(spaces.rows(results, [2.0, 6.0]))
+    assert all(report_lines.count(f"| {method} |") == 2 for method in spaces.METHODS)
