@@ -32,9 +32,8 @@ class _Placeholder(ModuleType):
         self._annotated = annotated
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(
-            "__"
-        ):  # the import system looks up __path__, __spec__ and others, which must not import the module
+        # The import system looks up __path__, __spec__ and others, which must not import the module.
+        if name.startswith("__"):
             raise AttributeError(name)
         self.withdraw()
         return getattr(importlib.import_module(self.__name__), name)
