@@ -137,14 +137,13 @@ def run_all(
     missing = [task for task in tasks if task not in existing]
     needed = {task.table for task in missing}
     originals = {path.stem: path for path in paths if path.stem in needed}
-    by_noise = dict[float, dict[str, tuple[Path, Path]]]()
     with (
         tempfile.TemporaryDirectory(prefix="search-") as folder,
         ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_one_thread) as pool,
         file.open("a") as lines,
     ):
-        for noise in {task.noise for task in missing}:
-            by_noise[noise] = _written(originals, noise, Path(folder) / str(noise))
+        levels = {task.noise for task in missing}
+        by_noise = {noise: _written(originals, noise, Path(folder) / str(noise)) for noise in levels}
         for future in as_completed(
             pool.submit(run_one, *by_noise[task.noise][task.table], task, peers_python) for task in missing
         ):

@@ -75,6 +75,7 @@ def _draw(config: Mapping[str, Value], what: str) -> float:
     return zlib.crc32(json.dumps([what, config], sort_keys=True).encode()) / 2**32
 
 
+@cache
 def problem(kind: Kind, seed: int) -> Problem:
     return {"categorical": _categorical, "conditional": _conditional}[kind](seed)
 

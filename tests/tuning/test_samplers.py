@@ -117,14 +117,14 @@ def test_huge_finite_space_is_not_enumerated() -> None:
 
 @pytest.mark.parametrize("has_history", [False, True], ids=["without history", "with history"])
 def test_tpe_suggests_the_same_for_a_whole_space_as_for_groups_of_parameters(has_history: bool) -> None:
-    """TPE finds the groups of parameters that occur together, unless it is known that each trial has all parameters."""
+    """Without conditions, all parameters are one group, which TPE need not look for."""
     space = Space(
         {name: parameter for name, parameter in SPACE.parameters.items() if name != "momentum"}
         | {"fixed": Int(3, 3)}
     )
     history = [PastTrial(space.sample(Random(seed)), ((1, seed / 20, 0),)) for seed in range(12)]
     whole, grouped = (build("tpe", space, history=history if has_history else ()) for _ in range(2))
-    grouped._are_whole = False  # type: ignore[attr-defined]
+    grouped._has_conditions = True  # type: ignore[attr-defined]
     for number in range(40):
         config = whole.suggest(number)
         assert grouped.suggest(number) == config

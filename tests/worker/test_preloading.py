@@ -82,8 +82,8 @@ class train(tune.Trainable):
 """,
 }
 READS_TABLES = """
-import pandas as pd
 def mean():
+    import pandas as pd
     from ray.air.util.data_batch_conversion import _convert_batch_type_to_numpy
     return float(_convert_batch_type_to_numpy(pd.DataFrame({"a": [1.0, 3.0], "b": 0}))["a"].mean())
 """
@@ -94,7 +94,10 @@ def mean():
 def test_pandas_is_imported_with_ray_tune_only_if_the_trainable_uses_it(
     kind: str, uses_pandas: bool, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray Tune itself imports pandas, in a third of a second. A trainable that reports and saves does not need it."""
+    """Ray Tune itself imports pandas, in a third of a second, but needs it neither for a report nor for a checkpoint.
+
+    A trainable may import pandas inside a function. It is then imported once for all attempts, too.
+    """
     module = f"of_ray_tune_{tmp_path.name}"
     source = OF_RAY_TUNE[kind] + (READS_TABLES if uses_pandas else "")
     if uses_pandas:

@@ -95,7 +95,7 @@ class RungStorage(InMemoryStorage):
 
 
 class WholeSpaceTPE(TPESampler):
-    """Optuna's multivariate TPE for a space of which each trial has all parameters.
+    """Optuna's multivariate TPE for a space without conditions, in which each trial has all parameters.
 
     Its suggestions are those of `TPESampler(multivariate=True, group=True)`. That sampler first looks at the parameters of all trials to
     find groups of parameters that occur together, which takes a fifth of its time. Here all of them are one group.
@@ -137,8 +137,7 @@ class OptunaSampler:
         self._is_constrained = is_constrained
         self._order = space.order
         self._distributions = {name: _distribution(space.parameters[name]) for name in self._order}
-        # Without conditions, each trial has all parameters of the space.
-        self._are_whole = not any(parameter.when for parameter in space.parameters.values())
+        self._has_conditions = any(parameter.when for parameter in space.parameters.values())
         self._storage = RungStorage()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -278,9 +277,9 @@ class OptunaSampler:
                     "n_startup_trials": STARTUP_TRIALS,
                     "constant_liar": True,
                 }
-                if self._are_whole:
-                    return WholeSpaceTPE(self._distributions, **options)
-                return TPESampler(multivariate=True, group=True, **options)
+                if self._has_conditions:
+                    return TPESampler(multivariate=True, group=True, **options)
+                return WholeSpaceTPE(self._distributions, **options)
 
 
 def _to_optuna(parameter: Parameter, value: Value) -> Value:
