@@ -198,9 +198,10 @@ def test_inefficient_scaling_advises_fewer_gpus(
     job = replace(spec(cpus=4, gpus=4), resources=SIZES[2].resources)
     case = evidence(measured_attempt(train="10.00"), job=job, offer=offer, sizes=(*smaller, SIZES[2]))
     advice = made(scaling_inefficient(case))
-    each = {"1": "4 trials on 1 GPU", "2": "2 trials on 2 GPUs"}[then]
+    fewer = {"1": "1 GPU, 4 trials at once", "2": "2 GPUs, 2 trials at once"}[then]
     assert (
-        advice.title == f"4 GPUs run at 61% efficiency: {each} each cost {usd(saves)} less for the same steps"
+        advice.title
+        == f"4 GPUs run at 61% efficiency: the same steps on {fewer}, would have cost {usd(saves)} less"
     )
     assert advice.saves == usd(saves)
     assert (advice.change.setting, advice.change.now, advice.change.then) == ("resources.gpus", "4", then)

@@ -401,8 +401,8 @@ def scaling_inefficient(evidence: JobEvidence) -> AdviceFinding | None:
     at_once = own.devices // best.devices
     return AdviceFinding(
         kind="scaling_inefficient",
-        title=f"{many} run at {float(own.efficiency):.0%} efficiency: {at_once} trial{'s' * (at_once > 1)} on {few}"
-        f"{' each cost' if at_once > 1 else ' costs'} {saves} less for the same steps",
+        title=f"{many} run at {float(own.efficiency):.0%} efficiency: the same steps on {few}"
+        f"{f', {at_once} trials at once,' if at_once > 1 else ''} would have cost {saves} less",
         evidence={
             "efficiency": own.efficiency,
             "relative_error": Fraction(own.error).limit_denominator(10**6),
