@@ -44,6 +44,12 @@ def _fixed_epochs(problem: Problem, *, first: int) -> Policy:
     return FixedEpochs(problem, first)
 
 
+def _ifbo(problem: Problem) -> Policy:
+    from benchmarks.search.methods.ifbo import IfBO
+
+    return IfBO(problem)
+
+
 def _tpe(problem: Problem, *, pruner: str | None = None) -> Policy:
     from benchmarks.search.methods import optuna
 
@@ -97,6 +103,7 @@ METHODS: dict[str, Method] = {
     "median": Method("median stopping", _median),
     "one_epoch": Method("i-Epoch with 1 step, random", partial(_fixed_epochs, first=1)),
     "four_epochs": Method("i-Epoch with 4 steps, random", partial(_fixed_epochs, first=4)),
+    "ifbo": Method("ifBO's rule with our model", _ifbo),
     "hyperband_ray": Method("Ray Tune HyperBand, random", _ray_hyperband),
     "hyperband": Method("Hyperband (reference), random", partial(_hyperband, kde=False)),
     "asha_stopping": Method("Ray Tune ASHA (stopping), random", partial(_ray_asha, search="random")),
