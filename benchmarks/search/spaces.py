@@ -1,10 +1,12 @@
 """Compare searches of spaces with many categorical parameters, and of spaces with conditions.
 
     python -m benchmarks.search.spaces [--problems 4] [--seeds 4] [--budgets 5 20 50] [--workers 4]
+    python -m benchmarks.search.spaces --surrogate DIR/rbv2_xgboost [--problems 8] …
 
-No recorded table has such a space, so the problems are made (`problem`). Each method is a pair of a scheduler and a sampler of the product,
-in the same simulated jobs with a hard budget. `tpe` is Optuna's TPE. A budget of 1 pays for a training of mean length. Regret 0 is the best
-configuration, and 1 a median one. The intervals (95 %) are by bootstrap over the runs of all problems.
+No recorded table has such a space, so the problems are made (`problem`), or a surrogate answers for XGBoost (`surrogate`). Each method is a
+pair of a scheduler and a sampler of the product, in the same simulated jobs with a hard budget. `tpe` is Optuna's TPE. A budget of 1 pays
+for a training of mean length. Regret 0 is the best configuration, and 1 a median one. The intervals (95 %) are by bootstrap over the runs of
+all problems.
 """
 
 import argparse
@@ -12,14 +14,15 @@ import itertools
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
+from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -36,10 +39,14 @@ from tuner.simulator.recorded import BestCurve
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import SimulatedRun
 
-Kind = Literal["categorical", "conditional"]
-KINDS: tuple[Kind, ...] = ("categorical", "conditional")
+if TYPE_CHECKING:
+    from benchmarks.search.surrogate import XGBoost
+
+Kind = Literal["categorical", "conditional", "surrogate"]
+MADE: tuple[Kind, ...] = ("categorical", "conditional")
 METHODS: dict[str, tuple[SchedulerName, SamplerName]] = {
     "ours": ("auto", "auto"),
+    "promotion ASHA, auto": ("asha", "auto"),
     "promotion ASHA, TPE": ("asha", "tpe"),
     "promotion ASHA, random": ("asha", "random"),
     "TPE, full fidelity": ("none", "tpe"),
@@ -77,6 +84,7 @@ def _draw(config: Mapping[str, Value], what: str) -> float:
 
 @cache
 def problem(kind: Kind, seed: int) -> Problem:
+    """Return the made problem of a kind and a number."""
     return {"categorical": _categorical, "conditional": _conditional}[kind](seed)
 
 
@@ -143,7 +151,7 @@ def _conditional(seed: int) -> Problem:
 
 
 @cache
-def scale(kind: Kind, seed: int) -> tuple[float, float, float]:
+def _scale(kind: Kind, seed: int) -> tuple[float, float, float]:
     """Return the mean seconds of a training, the value of the best configuration if its curve is fast, and that of a median one."""
     made, rng = problem(kind, seed), Random(seed)
     drawn = [made.space.sample(rng) for _ in range(DRAWS)]
@@ -162,12 +170,26 @@ class Task:
     budget: float
     workers: int
     seed: int
+    folder: Path | None = None  #: The surrogate of the kind `surrogate`.
+
+
+@cache
+def _xgboost(folder: Path, number: int) -> "XGBoost":
+    from benchmarks.search.surrogate import XGBoost
+
+    return XGBoost(folder, number, STEPS)
 
 
 def regret(task: Task) -> float:
     """Run a search, and return its regret at the end of the budget."""
-    made = problem(task.kind, task.problem)
-    full_s, best, middle = scale(task.kind, task.problem)
+    made: Problem | XGBoost
+    if task.folder is None:
+        made, step_s = problem(task.kind, task.problem), STEP_S
+        full_s, best, middle = _scale(task.kind, task.problem)
+    else:
+        made = _xgboost(task.folder, task.problem)
+        full_s, best, middle = made.scale
+        step_s = full_s / STEPS
     price = Price(round(3600 * 1_000_000 / full_s))  # a training costs about a dollar
     scheduler, sampler = METHODS[task.method]
     spec = JobSpec(
@@ -179,7 +201,7 @@ def regret(task: Task) -> float:
         fidelity=Fidelity("step", 1, STEPS),
         algorithm=Algorithm(scheduler, sampler, task.seed),
     )
-    startup_ns = round(STEP_S * NS)
+    startup_ns = round(step_s * NS)
     run = SimulatedRun(
         spec,
         LoopConfig("job_made", Rate(price), task.workers, 8 * startup_ns),
@@ -199,11 +221,11 @@ def regret(task: Task) -> float:
 
 def rows(results: Mapping[Task, float], budgets: list[float]) -> Iterator[str]:
     """Yield the report as Markdown."""
-    for kind in KINDS:
+    for kind in dict.fromkeys(task.kind for task in results):
         yield f"\n{kind}\n"
         yield "| method | " + " | ".join(f"@{budget:g}" for budget in budgets) + " |"
         yield "| --- |" + " --- |" * len(budgets)
-        for method in METHODS:
+        for method in dict.fromkeys(task.method for task in results):
             cells = []
             for budget in budgets:
                 regrets = np.array(
@@ -231,10 +253,14 @@ def main() -> None:
     parser.add_argument("--budgets", type=float, nargs="+", default=[5, 20, 50], help="in mean trainings")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--surrogate", type=Path, help="folder of YAHPO Gym's rbv2_xgboost, instead of made problems"
+    )
     args = parser.parse_args()
+    kinds: Sequence[Kind] = ("surrogate",) if args.surrogate else MADE
     tasks = [
-        Task(kind, number, method, budget, args.workers, seed)
-        for kind in KINDS
+        Task(kind, number, method, budget, args.workers, seed, args.surrogate)
+        for kind in kinds
         for number in range(args.problems)
         for method in METHODS
         for budget in args.budgets

@@ -1,5 +1,6 @@
 """The search benchmark measures regret and money as it claims, and repeats its results for the same seed."""
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -7,12 +8,13 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
-from benchmarks.search import spaces, statistics
+from benchmarks.search import spaces, statistics, surrogate
 from benchmarks.search.arena import Arena, Decision, Problem, Resume, Start, spent
 from benchmarks.search.methods import METHODS
 from benchmarks.search.methods.halving import rungs
@@ -24,6 +26,7 @@ from benchmarks.search.runner import Result, Task, compete, read, run_all
 from benchmarks.search.tables import Array, Table, regrets_of, with_noise
 from tests.simulation.made_tables import written
 from tests.strategies import examples
+from tuner.domain.time import NS
 from tuner.simulator.table_file import load_table
 
 IN_ARENA = [name for name, method in METHODS.items() if method.make and not method.peers]
@@ -231,7 +234,7 @@ def test_results_are_complete_stored_and_reported(tmp_path: Path) -> None:
     assert "plot" in plot(ran, METHODS, tmp_path).lower()
 
 
-@pytest.mark.parametrize("kind", spaces.KINDS)
+@pytest.mark.parametrize("kind", spaces.MADE)
 def test_made_problem_is_repeatable_and_no_quality_is_above_1(kind: spaces.Kind) -> None:
     made, rng = spaces.problem(kind, 0), Random(0)
     drawn = [made.space.sample(rng) for _ in range(3000)]
@@ -247,12 +250,12 @@ def test_made_problem_is_repeatable_and_no_quality_is_above_1(kind: spaces.Kind)
 def test_searches_of_made_problems_improve_with_money_and_are_reported() -> None:
     tasks = [
         spaces.Task(kind, 0, method, budget, 2, 0)
-        for kind in spaces.KINDS
+        for kind in spaces.MADE
         for method in spaces.METHODS
         for budget in (2.0, 6.0)
     ]
     results = {task: spaces.regret(task) for task in tasks}
-    for kind in spaces.KINDS:
+    for kind in spaces.MADE:
         poor, rich = (
             fmean(regret for task, regret in results.items() if (task.kind, task.budget) == (kind, b))
             for b in (2, 6)
@@ -260,3 +263,56 @@ def test_searches_of_made_problems_improve_with_money_and_are_reported() -> None
         assert 0 < rich < poor
     report_lines = "\n".join(spaces.rows(results, [2.0, 6.0]))
     assert all(report_lines.count(f"| {method} |") == 2 for method in spaces.METHODS)
+
+
+def written_surrogate(folder: Path) -> Path:
+    """Write a surrogate whose accuracy is half of the share of the data plus a tenth of `eta`, and whose trainings take 27 s."""
+    weights, constants = np.zeros((14, 9), np.float32), np.zeros(9, np.float32)
+    weights[12, 0], weights[1, 0], constants[6] = 0.5, 0.1, 27
+    floats, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("MatMul", ["x_cont", "weights"], ["product"]),
+            onnx.helper.make_node("Add", ["product", "constants"], ["output"]),
+        ],
+        "surrogate",
+        [
+            onnx.helper.make_tensor_value_info("x_cat", whole, [None, 3]),
+            onnx.helper.make_tensor_value_info("x_cont", floats, [None, 14]),
+        ],
+        [onnx.helper.make_tensor_value_info("output", floats, [None, 9])],
+        [
+            onnx.numpy_helper.from_array(weights, "weights"),
+            onnx.numpy_helper.from_array(constants, "constants"),
+        ],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), folder / "model.onnx")
+    codes = {
+        "task_id": {number: i for i, number in enumerate(surrogate.DATA_SETS)},
+        "booster": {"gblinear": 0, "gbtree": 1, "dart": 2},
+        "num.impute.selected.cpo": {"impute.mean": 0, "impute.median": 1, "impute.hist": 2},
+    }
+    (folder / "encoding.json").write_text(json.dumps(codes))
+    return folder
+
+
+def test_surrogate_answers_for_each_share_of_the_data_and_takes_inactive_numbers_as_0(tmp_path: Path) -> None:
+    training, rng = surrogate.XGBoost(written_surrogate(tmp_path), 0, steps=27), Random(0)
+    drawn = [training.space.sample(rng) for _ in range(20)]
+    assert any("eta" not in config for config in drawn)
+    for config in drawn:
+        for step in (1, 9, 27):
+            accuracy = step / 54 + 0.1 * float(str(config.get("eta", 0.0)))
+            assert training.value(config, step) == pytest.approx(accuracy, abs=1e-6)
+            assert training.step_ns(config, step) == NS
+    seconds, best, middle = training.scale
+    assert seconds == 27
+    assert 0.5 <= middle < best <= 0.6
+
+
+def test_searches_of_a_surrogate_find_better_configurations_than_the_median(tmp_path: Path) -> None:
+    task = spaces.Task("surrogate", 0, "ours", 8.0, 2, 0, written_surrogate(tmp_path))
+    regret = spaces.regret(task)
+    assert regret < 0.5
+    assert f"| ours | {regret:.3f} " in "\n".join(spaces.rows({task: regret}, [8.0]))
