@@ -1,4 +1,4 @@
-"""Report the results as Markdown: regret for money, money for regret, and the tables on which a method is worse than plain ASHA."""
+"""Report the results as Markdown: regret for money, money for regret, the tables on which a method is worse than plain ASHA, and the worst runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,6 +9,8 @@ from benchmarks.search.statistics import Cell, Estimate
 from benchmarks.search.tables import Array, family
 
 RANDOM, FLOOR = "random", "asha"
+OURS, STRONGEST = "ours", ("asha_kde", "bohb")
+MARGIN = 0.03  # a regret that is larger by no more than this counts as equal in the report of the worst runs
 Cells = Mapping[Cell, Sequence[Result]]
 
 
@@ -24,6 +26,7 @@ def report(
                 yield from _regrets(here, budgets, methods)
         here = {key: runs for key, runs in cells.items() if key[2] == workers}
         yield from _floor(here, budgets, methods)
+        yield from _tail(here, budgets)
 
 
 def _tables_of(cells: Cells, method: str) -> dict[str, Sequence[Result]]:
@@ -100,3 +103,30 @@ def _differences(
             ours, theirs = statistics.regrets(runs[table], budget), statistics.regrets(floor[table], budget)
             if len(ours) and len(theirs):
                 yield f"{table} @{budget:g}", statistics.difference(ours, theirs)
+
+
+def _tail(cells: Cells, budgets: Sequence[float]) -> Iterator[str]:
+    """Yield the tables on which ours is worse than the better of ASHA with KDE and BOHB, and the worst single run."""
+    ours, *others = (_tables_of(cells, method) for method in (OURS, *STRONGEST))
+    tables = sorted(set(ours).intersection(*others))
+    if not tables:
+        return
+    yield "\n### Ours against the better of promotion ASHA + KDE and BOHB, on each table\n"
+    yield f"Worse: by more than {MARGIN}. Certainly worse: the whole 95 % interval of the difference is above {MARGIN}.\n"
+    yield "| budget | tables | certainly worse | worse | the worst run of ours, of the others |"
+    yield "| --- | --- | --- | --- | --- |"
+    for budget in budgets:
+        of_ours = {table: statistics.regrets(ours[table], budget) for table in tables}
+        of_others = {table: [statistics.regrets(of[table], budget) for of in others] for table in tables}
+        differences = {
+            table: statistics.difference(
+                of_ours[table], min(of_others[table], key=lambda values: float(values.mean()))
+            )
+            for table in tables
+        }
+        certain = sum(d.low > MARGIN for d in differences.values())
+        worse = [f"{table}: {_text(d)}" for table, d in differences.items() if d.mean > MARGIN]
+        high = max(values.max() for values in of_ours.values())
+        theirs = max(values.max() for each in of_others.values() for values in each)
+        listed = "; ".join(worse) or "none"
+        yield f"| @{budget:g} | {len(tables)} | {certain} | {listed} | {high:.2f}, {theirs:.2f} |"

@@ -234,6 +234,24 @@ def test_results_are_complete_stored_and_reported(tmp_path: Path) -> None:
     assert "plot" in plot(ran, METHODS, tmp_path).lower()
 
 
+def test_report_names_the_tables_on_which_ours_is_worse_than_the_stronger_peer_and_the_worst_run() -> None:
+    regrets = {
+        ("made_a", "ours"): (0.2, 0.3),
+        ("made_a", "asha_kde"): (0.5, 0.5),
+        ("made_a", "bohb"): (0.1, 0.1),
+        ("made_b", "ours"): (0.1, 0.1),
+        ("made_b", "asha_kde"): (0.1, 0.2),
+        ("made_b", "bohb"): (0.6, 0.7),
+    }
+    results = [
+        Result(Task(table, method, 4, seed, 20), [(0.0, 1.0), (5.0, regret)], 9, 0.0, 1.0)
+        for (table, method), each in regrets.items()
+        for seed, regret in enumerate(each)
+    ]
+    *_, row = report(results, [20], METHODS)
+    assert row == "| @20 | 2 | 1 | made_a: 0.150 [0.100, 0.200] | 0.30, 0.70 |"
+
+
 @pytest.mark.parametrize("kind", spaces.MADE)
 def test_made_problem_is_repeatable_and_no_quality_is_above_1(kind: spaces.Kind) -> None:
     made, rng = spaces.problem(kind, 0), Random(0)
