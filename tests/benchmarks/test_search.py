@@ -1,6 +1,7 @@
 """The search benchmark measures regret and money as it claims, and repeats its results for the same seed."""
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.tune.schedulers import MedianStoppingRule, TrialScheduler
 
-from benchmarks.search import spaces, statistics, surrogate
+from benchmarks.search import make_tables, spaces, statistics, surrogate
 from benchmarks.search.arena import Arena, Decision, Problem, Resume, Start, spent
 from benchmarks.search.methods import METHODS
 from benchmarks.search.methods.halving import rungs
@@ -283,29 +284,34 @@ def test_searches_of_made_problems_improve_with_money_and_are_reported() -> None
     assert all(report_lines.count(f"| {method} |") == 2 for method in spaces.METHODS)
 
 
-def written_surrogate(folder: Path) -> Path:
-    """Write a surrogate whose accuracy is half of the share of the data plus a tenth of `eta`, and whose trainings take 27 s."""
-    weights, constants = np.zeros((14, 9), np.float32), np.zeros(9, np.float32)
-    weights[12, 0], weights[1, 0], constants[6] = 0.5, 0.1, 27
+def write_model(path: Path, inputs: tuple[int, int], weights: Array, constants: Array) -> None:
+    """Write a network that answers `x_cont @ weights + constants`, for `inputs` categorical and numeric columns."""
     floats, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
     graph = onnx.helper.make_graph(
         [
             onnx.helper.make_node("MatMul", ["x_cont", "weights"], ["product"]),
             onnx.helper.make_node("Add", ["product", "constants"], ["output"]),
         ],
-        "surrogate",
+        "linear",
         [
-            onnx.helper.make_tensor_value_info("x_cat", whole, [None, 3]),
-            onnx.helper.make_tensor_value_info("x_cont", floats, [None, 14]),
+            onnx.helper.make_tensor_value_info("x_cat", whole, [None, inputs[0]]),
+            onnx.helper.make_tensor_value_info("x_cont", floats, [None, inputs[1]]),
         ],
-        [onnx.helper.make_tensor_value_info("output", floats, [None, 9])],
+        [onnx.helper.make_tensor_value_info("output", floats, [None, len(constants)])],
         [
-            onnx.numpy_helper.from_array(weights, "weights"),
-            onnx.numpy_helper.from_array(constants, "constants"),
+            onnx.numpy_helper.from_array(weights.astype(np.float32), "weights"),
+            onnx.numpy_helper.from_array(constants.astype(np.float32), "constants"),
         ],
     )
     opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), folder / "model.onnx")
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+
+
+def written_surrogate(folder: Path) -> Path:
+    """Write a surrogate whose accuracy is half of the share of the data plus a tenth of `eta`, and whose trainings take 27 s."""
+    weights, constants = np.zeros((14, 9)), np.zeros(9)
+    weights[12, 0], weights[1, 0], constants[6] = 0.5, 0.1, 27
+    write_model(folder / "model.onnx", (3, 14), weights, constants)
     codes = {
         "task_id": {number: i for i, number in enumerate(surrogate.DATA_SETS)},
         "booster": {"gblinear": 0, "gbtree": 1, "dart": 2},
@@ -334,3 +340,35 @@ def test_searches_of_a_surrogate_find_better_configurations_than_the_median(tmp_
     regret = spaces.regret(task)
     assert regret < 0.5
     assert f"| ours | {regret:.3f} " in "\n".join(spaces.rows({task: regret}, [8.0]))
+
+
+def test_made_tables_have_the_answers_of_the_surrogate_and_the_recorded_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_tables, "LCBENCH", (34539,))
+    monkeypatch.setattr(make_tables, "TASKSET", ("patch32",))
+    weights = np.zeros((8, 6))
+    weights[0, make_tables.TIME], weights[0, make_tables.ACCURACY] = 2, 1  # of the epoch
+    weights[2, make_tables.ACCURACY] = 10  # of the learning rate
+    write_model(tmp_path / "model.onnx", (1, 8), weights, np.zeros(6))
+    (tmp_path / "encoding.json").write_text(json.dumps({"OpenML_task_id": {"34539": 5}}))
+    trainings = [
+        {
+            "hp": dict.fromkeys(make_tables.TASKSET_SCALES, 0.1 * number),
+            "valid": {"loss": [number / 10] * 50 + [math.inf]},
+        }
+        for number in (1, 2, 3)
+    ]
+    (tmp_path / "FixedTextRNNClassification_imdb_patch32.json").write_text(json.dumps(trainings))
+    make_tables.lcbench(tmp_path, tmp_path)
+    make_tables.taskset(tmp_path, tmp_path)
+
+    answered = load_table(tmp_path / "lcbench_34539.npz")
+    with np.load(tmp_path / "lcbench_34539.npz") as arrays:
+        rates = arrays["X"][:, 1]
+    assert len(np.unique(rates)) == make_tables.CONFIGS
+    epochs = np.arange(2, make_tables.STEPS + 2)
+    assert answered.metric == pytest.approx(epochs[None] + 10 * rates[:, None], abs=1e-4)
+    assert answered.step_s == pytest.approx(np.full((make_tables.CONFIGS, make_tables.STEPS), 2.0))
+    recorded = load_table(tmp_path / "taskset_patch32.npz")
+    assert recorded.metric[:, [0, 50]].tolist() == [[-0.1, -2.0], [-0.2, -2.0], [-0.3, -2.0]]
