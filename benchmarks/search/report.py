@@ -109,24 +109,36 @@ def _tail(cells: Cells, budgets: Sequence[float]) -> Iterator[str]:
     """Yield the tables on which ours is worse than the better of ASHA with KDE and BOHB, and the worst single run."""
     ours, *others = (_tables_of(cells, method) for method in (OURS, *STRONGEST))
     tables = sorted(set(ours).intersection(*others))
-    if not tables:
+    rows = [row for budget in budgets for row in _tail_row(ours, others, tables, budget)]
+    if not rows:
         return
     yield "\n### Ours against the better of promotion ASHA + KDE and BOHB, on each table\n"
     yield f"Worse: by more than {MARGIN}. Certainly worse: the whole 95 % interval of the difference is above {MARGIN}.\n"
     yield "| budget | tables | certainly worse | worse | the worst run of ours, of the others |"
     yield "| --- | --- | --- | --- | --- |"
-    for budget in budgets:
-        of_ours = {table: statistics.regrets(ours[table], budget) for table in tables}
-        of_others = {table: [statistics.regrets(of[table], budget) for of in others] for table in tables}
-        differences = {
-            table: statistics.difference(
-                of_ours[table], min(of_others[table], key=lambda values: float(values.mean()))
-            )
-            for table in tables
-        }
+    yield from rows
+
+
+def _tail_row(
+    ours: Mapping[str, Sequence[Result]],
+    others: Sequence[Mapping[str, Sequence[Result]]],
+    tables: Sequence[str],
+    budget: float,
+) -> Iterator[str]:
+    """Yield the row of a budget. Yield nothing if no table has runs of all methods with this budget."""
+    differences: dict[str, Estimate] = {}
+    worst_of_ours, worst_of_others = [], []
+    for table in tables:
+        mine, *theirs = (statistics.regrets(of[table], budget) for of in (ours, *others))
+        if all(map(len, (mine, *theirs))):
+            better = min(theirs, key=lambda values: float(values.mean()))
+            differences[table] = statistics.difference(mine, better)
+            worst_of_ours.append(mine.max())
+            worst_of_others.append(max(values.max() for values in theirs))
+    if differences:
         certain = sum(d.low > MARGIN for d in differences.values())
         worse = [f"{table}: {_text(d)}" for table, d in differences.items() if d.mean > MARGIN]
-        high = max(values.max() for values in of_ours.values())
-        theirs = max(values.max() for each in of_others.values() for values in each)
-        listed = "; ".join(worse) or "none"
-        yield f"| @{budget:g} | {len(tables)} | {certain} | {listed} | {high:.2f}, {theirs:.2f} |"
+        yield (
+            f"| @{budget:g} | {len(differences)} | {certain} | {'; '.join(worse) or 'none'} "
+            f"| {max(worst_of_ours):.2f}, {max(worst_of_others):.2f} |"
+        )
