@@ -1,4 +1,4 @@
-"""Make tables of learning curves that no method was tuned on: twelve tasks of LCBench, and six of TaskSet.
+"""Make tables of learning curves to which `auto` was not fitted: twelve tasks of LCBench, and six of TaskSet.
 
     python -m benchmarks.search.make_tables --lcbench DIR --taskset DIR --out DIR
 

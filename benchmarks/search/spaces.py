@@ -22,12 +22,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.search.statistics import interval, resampled
+from benchmarks.search.surrogate import XGBoost
 from tuner.domain.budget import Budget
 from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Money, Price, Rate
@@ -38,9 +39,6 @@ from tuner.driver.ports import LoopConfig
 from tuner.simulator.recorded import BestCurve
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import SimulatedRun
-
-if TYPE_CHECKING:
-    from benchmarks.search.surrogate import XGBoost
 
 Kind = Literal["categorical", "conditional", "surrogate"]
 MADE: tuple[Kind, ...] = ("categorical", "conditional")
@@ -174,9 +172,7 @@ class Task:
 
 
 @cache
-def _xgboost(folder: Path, number: int) -> "XGBoost":
-    from benchmarks.search.surrogate import XGBoost
-
+def _xgboost(folder: Path, number: int) -> XGBoost:
     return XGBoost(folder, number, STEPS)
 
 

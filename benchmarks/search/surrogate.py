@@ -1,4 +1,4 @@
-"""XGBoost on OpenML data sets, as answered by a surrogate: a search space of a real library in which half of the parameters are conditional.
+"""XGBoost on OpenML data sets, as answered by a surrogate: a search space of a real library in which eight of 14 parameters are conditional.
 
 The surrogate is `rbv2_xgboost` of YAHPO Gym (Pfisterer et al., AutoML 2022), a network that predicts the results of XGBoost from its
 parameters and from the share of the data that it is trained with. Get it from https://github.com/slds-lmu/yahpo_data (Apache-2.0).

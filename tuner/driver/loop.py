@@ -189,7 +189,7 @@ class Loop:
             request = self._lease_request(turn, self.pace.begin_need_ns(trial))
             if not self.hold_service.affords(turn.tx, place.rate, request, instead_of=lease):
                 return False
-            self._close(turn, lease, "paused", "moved to another offer before its own offer had a machine")
+            self._close(turn, lease, "paused", "moved to another offer before it had a machine")
             command = do.Begin(trial, self.state.trial(trial).config, lease.target_step)
             for event in self._begin(turn, command, [place]):
                 self._record_and_decide(turn, event)

@@ -12,15 +12,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks.search.arena import Decision, Problem, Resume, Start
 from benchmarks.search.tables import Array
 from tuner.tuning.samplers.curve_gp import CurveGP
-from tuner.tuning.samplers.curves import Data
+from tuner.tuning.samplers.curves import FLOOR, Data
+from tuner.tuning.samplers.model import CANDIDATES, FIRST_RANDOM, FIT_POINTS, NOBODY, POINTS, REFIT_AT
 
-FIRST_RANDOM = 8
-CANDIDATES = 1000
-POINTS, FIT_POINTS = 200, 120
-REFIT_AT = 1.3
-FLOOR = -1.0  # of scaled values: the median is 0, and the best is 1
-NEW = -1
-ALONE = np.array([np.iinfo(np.int64).min])  # the number of a trial that has no report
+NEW = -1  # chosen instead of a trial's number: start a new trial
 
 
 class IfBO:
@@ -69,13 +64,14 @@ class IfBO:
         horizon = int(self.rng.integers(1, self.problem.steps + 1))
         above = 10 ** self.rng.uniform(-4, -1)
         trials = sorted(self.paused | ({running} if running is not None else set()))
-        if sum(map(bool, self.curves)) < FIRST_RANDOM:  # so many trials have a report
+        trials_with_report = sum(bool(curve) for curve in self.curves)
+        if trials_with_report < FIRST_RANDOM:
             return (trials[0] if trials and not may_start else NEW), points[0]
         with threadpool_limits(1):
             self._condition()
             threshold = 1 + above
             chances = self._chances(trials, horizon, threshold)
-            mean, deviation = self.gp.predict(points, np.log(min(horizon, self.problem.steps)), ALONE)
+            mean, deviation = self.gp.predict(points, np.log(horizon), np.array([NOBODY]))
         new = ndtr((mean - threshold) / deviation)
         at = int(new.argmax())
         if may_start or not trials:
