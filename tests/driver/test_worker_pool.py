@@ -125,7 +125,7 @@ class Driver:
         self.loop, self.tune, self.now = Loop(self.actuator), Tune(), 0.0
         fakes: Any = (self.loop, self.actuator, SimpleNamespace(assign=lambda *_: None))
         self.pool = WorkerPool(*fakes, clock=lambda: self.now, slots=slots)
-        self.sent: dict[str, list[Any]] = {}  # the messages to each worker
+        self._orders: dict[str, list[Any]] = {}  # the orders that each worker has received
 
     def begin(self, *trials: str, **more: Any) -> None:
         for trial in trials:
@@ -136,14 +136,9 @@ class Driver:
         labels = self.pool.to_request()
         if labels is None:
             return None
-        name = f"worker {len(self.sent)}"
-        sent = self.sent[name] = []
-
-        def send(message: Any) -> None:
-            sent.append((message["order"], message.get("trial"), message.get("attempt")))
-
-        order = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=send))
-        actor = SimpleNamespace(_actor_id=ActorID.from_random(), order=order)
+        name = f"worker {len(self._orders)}"
+        self._orders[name] = []
+        actor = SimpleNamespace(_actor_id=ActorID.from_random())
         worker = Worker(
             config={"labels": [list(label) for label in labels]},
             trial_id=name,
@@ -158,9 +153,10 @@ class Driver:
     def start(self, worker: Any) -> None:
         self.tune._staged_trials.discard(worker)
         self.pool.started(worker)
+        self.orders(worker)
 
     def send(self, worker: Any, trial: str, attempt: int = 1, state: str = "ended", **more: Any) -> bool:
-        """Send a worker's message about its attempt. Return whether Tune keeps calling the worker."""
+        """Send a worker's message about its attempt. Return whether Tune keeps calling the worker, and call it then."""
         message = {
             "trial": trial,
             "attempt": attempt,
@@ -171,7 +167,17 @@ class Driver:
             "checkpoints": [],
             **more,
         }
-        return self.pool.receive(worker, [message])
+        keeps = self.pool.receive(worker, [message])
+        if keeps:
+            self.orders(worker)
+        return keeps
+
+    def orders(self, worker: Any) -> list[Any]:
+        """Return all orders that a worker has received if Tune calls it now."""
+        received = self._orders[worker.trial_id]
+        for order in self.pool.take_orders(worker.temporary_state.ray_actor):
+            received.append((order["order"], order.get("trial"), order.get("attempt")))
+        return received
 
     def turn(self) -> Any:
         return self.pool.turn(self.tune)
@@ -203,9 +209,9 @@ def test_worker_that_starts_gets_the_longest_waiting_attempt_of_its_kind_of_mach
     assert driver.turn() is spot
     for worker in (second, first, spot):
         driver.start(worker)
-    assert driver.sent[second.trial_id] == [("begin", "b", 1)]
-    assert driver.sent[first.trial_id] == [("begin", "a", 1)]
-    assert driver.sent[spot.trial_id] == [("begin", "s", 1)]
+    assert driver.orders(second) == [("begin", "b", 1)]
+    assert driver.orders(first) == [("begin", "a", 1)]
+    assert driver.orders(spot) == [("begin", "s", 1)]
     assert driver.turn() is None
 
 
@@ -215,10 +221,21 @@ def test_free_worker_gets_the_next_attempt_without_a_new_trial_of_tune(driver: D
     driver.start(worker)
     driver.loop.next = [assignment("b")]
     assert driver.send(worker, "a")
-    assert driver.sent[worker.trial_id] == [("begin", "a", 1), ("begin", "b", 1)]
+    assert driver.orders(worker) == [("begin", "a", 1), ("begin", "b", 1)]
     assert driver.tune_asks() is None
     driver.loop.next = [assignment("c", **SPOT)]
     assert not driver.send(worker, "b"), "no attempt waits for its kind of machine"
+
+
+def test_orders_wait_for_the_next_call_of_their_worker_and_end_with_its_last_attempt(driver: Driver) -> None:
+    driver.begin("a")
+    worker = driver.tune_asks()
+    driver.start(worker)
+    driver.actuator.pause("a")
+    assert driver.orders(worker) == [("begin", "a", 1), ("pause", "a", None)]
+    driver.actuator.finish("a")
+    assert not driver.send(worker, "a")
+    assert driver.orders(worker)[2:] == [], "the worker ended the attempt before it could receive the order"
 
 
 def test_worker_requested_for_an_attempt_that_a_free_one_took_is_cancelled(driver: Driver) -> None:
@@ -228,7 +245,7 @@ def test_worker_requested_for_an_attempt_that_a_free_one_took_is_cancelled(drive
     driver.begin("b")
     second = driver.tune_asks()
     driver.send(first, "a")
-    assert driver.sent[first.trial_id][-1] == ("begin", "b", 1)
+    assert driver.orders(first)[-1] == ("begin", "b", 1)
     assert driver.turn() is None
     assert driver.tune.live == {first}
     assert second not in driver.tune._staged_trials
@@ -240,7 +257,7 @@ def test_free_worker_does_not_get_an_attempt_that_was_cancelled_meanwhile(driver
     driver.start(worker)
     driver.loop.cancels = ["b"]
     assert not driver.send(worker, "a")
-    assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
+    assert driver.orders(worker) == [("begin", "a", 1)]
     driver.pool.withdraw()
     assert driver.loop.ended[-1] == ("b", 1, "paused")
 
@@ -256,7 +273,7 @@ def test_worker_on_a_wrong_machine_gets_no_other_attempt(
     driver.loop.wrong_machine = True
     assert driver.send(worker, "a", state="stopped"), "Tune would keep it if it was stopped"
     assert killed == [worker.temporary_state.ray_actor]
-    assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
+    assert driver.orders(worker) == [("begin", "a", 1)]
 
 
 def test_workers_without_a_machine_are_cancelled_first(driver: Driver) -> None:
@@ -276,11 +293,11 @@ def test_worker_that_starts_without_an_attempt_gets_the_next_or_is_stopped(drive
     driver.pool.withdraw()
     assert driver.loop.ended == [("a", 1, "stopped")]
     driver.start(worker)
-    assert driver.sent[worker.trial_id] == []
+    assert driver.orders(worker) == []
     assert not driver.pool.receive(worker, [])
     driver.begin("b")
     assert driver.pool.receive(worker, [])
-    assert driver.sent[worker.trial_id] == [("begin", "b", 1)]
+    assert driver.orders(worker) == [("begin", "b", 1)]
 
 
 def test_worker_of_a_machine_that_leaves_gets_no_attempt_and_is_not_kept(driver: Driver) -> None:
@@ -288,7 +305,7 @@ def test_worker_of_a_machine_that_leaves_gets_no_attempt_and_is_not_kept(driver:
     worker = driver.tune_asks()
     driver.start(worker)
     assert driver.send(worker, "a", state="preempted", leaving=True), "Tune would keep it if it was stopped"
-    assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
+    assert driver.orders(worker) == [("begin", "a", 1)]
 
 
 def test_relocated_attempt_gets_another_kind_of_worker(driver: Driver) -> None:
@@ -300,7 +317,7 @@ def test_relocated_attempt_gets_another_kind_of_worker(driver: Driver) -> None:
     assert b not in driver.tune.live
     spot = driver.tune_asks()
     driver.start(spot)
-    assert driver.sent[spot.trial_id] == [("begin", "a", 2)]
+    assert driver.orders(spot) == [("begin", "a", 2)]
 
 
 def test_wait_for_a_placed_worker_to_start_is_bounded(driver: Driver) -> None:
@@ -418,7 +435,7 @@ def test_attempt_is_not_assigned_before_its_start_time(driver: Driver) -> None:
     worker = driver.tune_asks()
     assert driver.tune_asks() is None
     driver.start(worker)
-    assert driver.sent[worker.trial_id] == [("begin", "b", 1)]
+    assert driver.orders(worker) == [("begin", "b", 1)]
 
 
 def test_ray_tune_has_the_callback_counting_hook_that_the_driver_replaces() -> None:
@@ -470,7 +487,7 @@ def test_killed_worker_that_ends_its_attempt_meanwhile_gets_no_other(
     driver.loop.next = [assignment("b")]
     assert driver.send(worker, "a"), "Tune would keep it for reuse if it was stopped"
     assert driver.pool.receive(worker, [])
-    assert driver.sent[worker.trial_id] == [("begin", "a", 1)]
+    assert driver.orders(worker) == [("begin", "a", 1)]
 
 
 def test_an_overdue_attempt_that_waits_for_a_worker_keeps_waiting(
@@ -515,17 +532,17 @@ def test_worker_with_two_slots_runs_two_attempts_at_once() -> None:
     first, second = driver.tune_asks(), driver.tune_asks()
     assert driver.tune_asks() is None, "four slots are enough for three attempts"
     driver.start(first)
-    assert driver.sent[first.trial_id] == [("begin", "a", 1), ("begin", "b", 1)]
+    assert driver.orders(first) == [("begin", "a", 1), ("begin", "b", 1)]
     assert driver.send(first, "a", state="running"), "no slot is free"
     assert driver.send(first, "a")
-    assert driver.sent[first.trial_id][2:] == [("begin", "c", 1)]
+    assert driver.orders(first)[2:] == [("begin", "c", 1)]
     driver.turn()
     assert second not in driver.tune.live, "no attempt waits for it any more"
     assert driver.send(first, "c"), "the worker still runs b"
     driver.begin("d")
     assert driver.tune_asks() is None, "the first worker has a free slot"
     driver.turn()
-    assert driver.sent[first.trial_id][3:] == [("begin", "d", 1)]
+    assert driver.orders(first)[3:] == [("begin", "d", 1)]
     driver.send(first, "d")
     assert not driver.send(first, "b"), "Tune may stop the worker or keep it for reuse"
 
@@ -565,7 +582,7 @@ def test_worker_gets_attempts_again_after_its_notice_was_withdrawn(slots: int) -
     driver.send(worker, "a", state="ended", leaving=False)
     driver.begin("b")
     assert driver.pool.receive(worker, [])
-    assert driver.sent[worker.trial_id] == [("begin", "a", 1), ("begin", "b", 1)]
+    assert driver.orders(worker) == [("begin", "a", 1), ("begin", "b", 1)]
 
 
 def test_worker_of_a_machine_that_leaves_fills_no_slot() -> None:
@@ -577,5 +594,5 @@ def test_worker_of_a_machine_that_leaves_fills_no_slot() -> None:
     driver.begin("c")
     driver.turn()
     assert driver.send(worker, "b", state="preempted", leaving=True), "Tune would keep it if it was stopped"
-    assert driver.sent[worker.trial_id] == [("begin", "a", 1), ("begin", "b", 1)]
+    assert driver.orders(worker) == [("begin", "a", 1), ("begin", "b", 1)]
     assert driver.tune_asks() is not None

@@ -1,7 +1,7 @@
-"""Carry out the loop's commands: keep the attempts that wait for a worker, and send messages to the workers' actors.
+"""Carry out the loop's commands: keep the attempts that wait for a worker, and make the orders for the workers.
 
-An actor processes its messages in order. So if the command to begin an attempt is sent before Tune's next call of `train()`, this call
-already returns a message of the attempt.
+A worker receives its orders as the argument of Tune's next call of its `train()`. So this call already returns a message of an attempt that it
+begins.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ class Actuator:
 
         Args:
             trial: The trial.
-            send: Sends a message to the worker.
+            send: Adds an order to those that the worker's next `train()` receives.
             lease_ns: The length of the attempt's lease at the price of the worker's machine, in nanoseconds.
         """
         assignment = replace(self._waiting.pop(trial), lease_ns=lease_ns)
@@ -125,25 +125,17 @@ class Actuator:
         ]
 
 
-def actor_sender(actor: Any) -> Send:
-    """Return a function that sends messages to an actor without waiting. If the actor is dead, the function does not notice it."""
+def task_name(orders: Iterable[Message]) -> str:
+    """Return a name for the Ray task that carries these orders to a worker, or "" if none of them begins an attempt.
 
-    def send(message: Mapping[str, Any]) -> None:
-        actor.order.options(name=task_name(message)).remote(dict(message))
-
-    return send
-
-
-def task_name(message: Mapping[str, Any]) -> str:
-    """Return a name for the Ray task that carries `message` to a worker. Ray's dashboard shows the name.
-
-    For a new attempt the name contains the trial, the attempt and the step to train to. The actor's name cannot show these, because an
-    actor that is reused keeps its first name.
+    The name contains the trial, the attempt and the step to train to. Ray's dashboard shows it. The actor's name cannot show these, because
+    an actor that is reused keeps its first name.
     """
-    if message["order"] != "begin":
-        return f"order {message['order']}"
-    target = "its end" if message["target_step"] is None else f"step {message['target_step']}"
-    return f"{message['trial']}, attempt {message['attempt']}, to {target}"
+    for order in orders:
+        if order["order"] == "begin":
+            target = "its end" if order["target_step"] is None else f"step {order['target_step']}"
+            return f"{order['trial']}, attempt {order['attempt']}, to {target}"
+    return ""
 
 
 # The fraction of a node's memory that user code may use. The rest is for Ray, our own processes and the system's cache.

@@ -8,6 +8,8 @@ from tuner.worker.ray_imports import without_pandas
 with without_pandas():
     from ray import tune
     from ray.air._internal import usage
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.air.execution._internal.tracked_actor_task import TrackedActorTask
     from ray.train._internal.storage import StorageContext
     from ray.tune.execution.class_cache import _ActorClassCache
     from ray.tune.execution.placement_groups import PlacementGroupFactory
@@ -18,8 +20,10 @@ with without_pandas():
 
 __all__ = [
     "PlacementGroupFactory",
+    "RayActorManager",
     "Searcher",
     "StorageContext",
+    "TrackedActorTask",
     "Trial",
     "TrialScheduler",
     "_ActorClassCache",

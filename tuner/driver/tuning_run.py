@@ -10,13 +10,15 @@ from typing import Any, ParamSpec, TypeVar
 from ray.util import register_serializer
 
 from tuner.domain.job import JobSpec, Resources
-from tuner.driver.actuator import Actuator
+from tuner.driver.actuator import Actuator, Message, task_name
 from tuner.driver.loop import Loop
 from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_tune import (
     PlacementGroupFactory,
+    RayActorManager,
     Searcher,
     StorageContext,
+    TrackedActorTask,
     Trial,
     TrialScheduler,
     _ActorClassCache,
@@ -202,6 +204,7 @@ def run_tune(
     start_actors_without_tune()
     send_without_tune()
     folder, pool = Scratch("tune"), WorkerPool(loop, actuator, display, slots=spec.resources.pack)
+    send_orders_with_calls(pool.take_orders)
     try:
         tune.Tuner(
             worker_class(spec),
@@ -264,6 +267,41 @@ def send_without_tune() -> None:
     """
     register_serializer(_TrialInfo, serializer=lambda _: (), deserializer=dict)
     register_serializer(StorageContext, serializer=lambda _: (), deserializer=tuple)
+
+
+def send_orders_with_calls(take_orders: Callable[[Any], list[Message]]) -> None:
+    """Change Ray Tune in this process, so that its calls of a worker's `train` carry the orders for this worker.
+
+    Otherwise each order would be a call of its own.
+
+    Tune also keeps the result of each call until the worker ends. That would take megabytes of memory for each thousand trials. After this
+    change, Tune forgets a result once it has handled it.
+
+    Args:
+        take_orders: Returns the orders for an actor that were not sent yet, oldest first.
+    """
+    schedule = RayActorManager._schedule_tracked_actor_task
+
+    def call(
+        manager: RayActorManager, tracked_actor_task: TrackedActorTask, method_name: str, **arguments: Any
+    ) -> Any:
+        if method_name != "train":
+            return schedule(manager, tracked_actor_task, method_name, **arguments)
+        worker, calls = tracked_actor_task._tracked_actor, manager._actor_task_events
+        actor = manager._live_actors_to_ray_actors_resources[worker][0]
+        orders = take_orders(actor)
+        name = task_name(orders)
+        result = (actor.train.options(name=name) if name else actor.train).remote(orders)
+        calls.track_future(
+            result,
+            on_result=lambda value: manager._actor_task_resolved(tracked_actor_task, value),
+            on_error=lambda error: manager._actor_task_failed(tracked_actor_task, error),
+        )
+        unhandled = manager._tracked_actors_to_task_futures[worker] & calls.get_futures()
+        manager._tracked_actors_to_task_futures[worker] = unhandled | {result}
+        return tracked_actor_task
+
+    RayActorManager._schedule_tracked_actor_task = call
 
 
 def _placement(size: Resources, config: Mapping[str, Any]) -> PlacementGroupFactory:

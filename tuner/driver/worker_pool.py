@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray import cloudpickle
 
-from tuner.driver.actuator import Actuator, actor_sender
+from tuner.driver.actuator import Actuator, Message
 from tuner.driver.loop import SILENT_NS, Loop
 from tuner.driver.messages import ENDED, WorkerMessage
 from tuner.driver.ports import Assignment
@@ -79,6 +79,8 @@ class WorkerPool:
         # The workers that get no further attempt, because a machine of theirs is lost or will be taken away.
         self._leaving = set[str]()
         self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; its actor's node is first
+        # The orders that were not sent yet, by the id of the worker's actor.
+        self._orders = defaultdict[bytes, list[Message]](list)
         self._killed: dict[str, float] = {}  # when each silent worker was killed
         # When Tune last called `turn`, and since when these calls have come without a gap longer than UNRESPONSIVE_S.
         self._turned_at = self._responsive_since = clock()
@@ -163,7 +165,10 @@ class WorkerPool:
         self._loop.progress(progress)
 
     def _ended(self, worker: Trial) -> None:
-        """Forget a worker that was given back to Tune, or is dead."""
+        """Forget a worker that was given back to Tune, or is dead. Its attempts have ended, so none of its orders is needed."""
+        actor = worker.temporary_state.ray_actor
+        if actor is not None:
+            self.take_orders(actor)
         for known in (self._nodes, self._started, self._attempts, self._killed):
             known.pop(worker.trial_id, None)
         self._leaving.discard(worker.trial_id)
@@ -188,9 +193,14 @@ class WorkerPool:
         lease_ns = self._loop.node_assigned(trial, attempt, machine)
         self._running[trial, attempt] = worker
         self._attempts[worker.trial_id].add((trial, attempt))
-        self._actuator.started(trial, actor_sender(actor), lease_ns)
-        self._display.assign(actor._actor_id.binary(), trial, attempt)
+        actor_id = actor._actor_id.binary()
+        self._actuator.started(trial, lambda order: self._orders[actor_id].append(order), lease_ns)
+        self._display.assign(actor_id, trial, attempt)
         return True
+
+    def take_orders(self, actor: Any) -> list[Message]:
+        """Return the orders for the worker with this actor, oldest first. Send them with Tune's next call of the worker."""
+        return self._orders.pop(actor._actor_id.binary(), [])
 
     def _nodes_of(self, worker: Trial, error: Exception | None = None) -> list[str]:
         """Return the nodes of a worker, its actor's node first. Return an empty list if Ray does not answer."""

@@ -243,11 +243,10 @@ def _work(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Worker:
-    """Runs attempts until its node is removed: one after the other, or up to `pack` at the same time. `order` receives the driver's
-    orders in the sequence in which they were sent.
+    """Runs attempts until its node is removed: one after the other, or up to `pack` at the same time.
 
-    The driver calls `order`, and Tune calls all other methods. Tune never saves or restores a worker, because checkpoints are in shared
-    storage.
+    Tune calls all methods. Its calls of `train` carry the orders of the driver. Tune never saves or restores a worker, because checkpoints
+    are in shared storage.
     """
 
     def __init__(self, config: dict[str, Any], storage: object = None) -> None:
@@ -280,7 +279,7 @@ class Worker:
         """Return True, so that Tune reuses the worker. Nothing is reset here, because each attempt begins with an order of the driver."""
         return True
 
-    def order(self, message: dict[str, Any]) -> None:
+    def _order(self, message: dict[str, Any]) -> None:
         if message["order"] == "begin" and self._others.all:
             message = {**message, "address": ray.util.get_node_ip_address(), "port": free_port()}
         if self._slots is not None:
@@ -288,12 +287,16 @@ class Worker:
         elif self._supervisor is not None:
             self._supervisor.order(message)
 
-    def train(self) -> dict[str, Any]:
-        """Return the next messages for the driver, as a result in Tune's form. There are none if no attempt is running.
+    def train(self, orders: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Carry out the driver's orders, oldest first. Then return the next messages for the driver, as a result in Tune's form.
+
+        There are no messages if no attempt is running.
 
         Raises:
             RuntimeError: No attempt is running, and a machine of this worker is lost or about to be taken away. Tune then removes the worker.
         """
+        for order in orders:
+            self._order(order)
         messages = self._step()
         if messages is None and (self._earliest_notice() is not None or self._others.is_one_lost):
             raise RuntimeError(
