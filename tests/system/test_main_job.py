@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.system import books
@@ -20,9 +21,9 @@ from tuner.cluster.dashboard import Dashboard
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
-def libraries(served: Served, name: str) -> list[str]:
-    """Return the shared libraries of this name that workers have loaded."""
-    maps = [mapped.path for worker in served.workers() for mapped in worker.memory_maps()]
+def libraries(processes: list[psutil.Process], name: str) -> list[str]:
+    """Return the shared libraries of this name that the processes have loaded."""
+    maps = [mapped.path for process in processes for mapped in process.memory_maps()]
     return [path for path in maps if name in path]
 
 
@@ -31,11 +32,13 @@ def test_job_spends_its_budget_and_no_more(served: Served, dashboard: Dashboard)
     submitted = served.client.submit(asked, idempotency_key="once")
     assert served.client.submit(asked, idempotency_key="once").id == submitted.id
     until("Ray's dashboard shows what the worker does", lambda: shows_work(dashboard))
-    assert libraries(served, "_raylet")
+    workers, drivers = served.workers(), served.drivers(submitted.id)
+    assert libraries(workers, "_raylet")
+    assert libraries(drivers, "_raylet")
     # Ray Tune takes a second and 100 MB, and what Ray imports to send the objects of other libraries takes 0.3 s.
-    assert not [
-        path for name in ("pandas", "pyarrow", "numpy", "pydantic_core") for path in libraries(served, name)
-    ]
+    unwanted = ("pandas", "pyarrow", "numpy", "pydantic_core")
+    assert not [path for name in unwanted for path in libraries(workers, name)]
+    assert not libraries(drivers, "pandas"), "Ray Tune would import pandas while the workers start"
     ended = served.finished(submitted.id)
     assert (ended.state, ended.stop_reason) == ("succeeded", "budget_usd"), ended.detail
     assert 0.97 * 750 <= books.micro(ended.spend.usd) <= 750

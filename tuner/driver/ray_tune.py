@@ -11,8 +11,10 @@ with without_pandas():
     from ray.air.execution._internal.actor_manager import RayActorManager
     from ray.air.execution._internal.tracked_actor_task import TrackedActorTask
     from ray.train._internal.storage import StorageContext
+    from ray.tune.execution import experiment_state
     from ray.tune.execution.class_cache import _ActorClassCache
     from ray.tune.execution.placement_groups import PlacementGroupFactory
+    from ray.tune.execution.tune_controller import TuneController
     from ray.tune.experiment import Trial
     from ray.tune.experiment.trial import _TrialInfo
     from ray.tune.schedulers import TrialScheduler
@@ -26,8 +28,10 @@ __all__ = [
     "TrackedActorTask",
     "Trial",
     "TrialScheduler",
+    "TuneController",
     "_ActorClassCache",
     "_TrialInfo",
+    "experiment_state",
     "tune",
     "usage",
 ]

@@ -1,5 +1,6 @@
 """Run Ray Tune for one launch of a job: start workers, pass their messages to the loop, and return when the loop has ended."""
 
+import contextlib
 import functools
 import os
 import sys
@@ -21,8 +22,10 @@ from tuner.driver.ray_tune import (
     TrackedActorTask,
     Trial,
     TrialScheduler,
+    TuneController,
     _ActorClassCache,
     _TrialInfo,
+    experiment_state,
     tune,
     usage,
 )
@@ -203,6 +206,7 @@ def run_tune(
     usage.tag_callbacks = lambda callbacks: False
     start_actors_without_tune()
     send_without_tune()
+    take_one_snapshot()
     folder, pool = Scratch("tune"), WorkerPool(loop, actuator, display, slots=spec.resources.pack)
     send_orders_with_calls(pool.take_orders)
     try:
@@ -267,6 +271,22 @@ def send_without_tune() -> None:
     """
     register_serializer(_TrialInfo, serializer=lambda _: (), deserializer=dict)
     register_serializer(StorageContext, serializer=lambda _: (), deserializer=tuple)
+
+
+def take_one_snapshot() -> None:
+    """Change Ray Tune in this process, so that it takes a snapshot of its state only when the job has ended.
+
+    Tune itself reads this snapshot, and nothing else does. Tune would take the first one while the workers start. For it, Tune would import
+    Ray Data and pandas, which takes a third of a second.
+    """
+    take = TuneController.checkpoint
+
+    def at_the_end(controller: TuneController, force: bool = False, wait: bool = False) -> None:
+        if force:
+            take(controller, force=True, wait=wait)
+
+    TuneController.checkpoint = at_the_end
+    experiment_state.out_of_band_serialize_dataset = contextlib.nullcontext
 
 
 def send_orders_with_calls(take_orders: Callable[[Any], list[Message]]) -> None:

@@ -21,10 +21,6 @@ from tuner.settings import Settings
 DRIVER_ENV = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    # Tune's own snapshots are practically disabled, because a new driver restores its state from the database.
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "1000000",
     # Seconds after which an actor that does not end by itself is killed. With less than 10 s, Tune's loop blocks while it
     # waits for the actor.
     "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
