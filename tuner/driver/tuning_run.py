@@ -276,8 +276,8 @@ def send_without_tune() -> None:
 def take_one_snapshot() -> None:
     """Change Ray Tune in this process, so that it takes a snapshot of its state only when the job has ended.
 
-    Tune itself reads this snapshot, and nothing else does. Tune would take the first one while the workers start. For it, Tune would import
-    Ray Data and pandas, which takes a third of a second.
+    Only Tune itself reads this snapshot. Without this change, Tune takes one in the first turn of its loop, while the workers start. For that, it
+    imports Ray Data and pandas, which takes a third of a second.
     """
     take = TuneController.checkpoint
 
@@ -292,10 +292,10 @@ def take_one_snapshot() -> None:
 def send_orders_with_calls(take_orders: Callable[[Any], list[Message]]) -> None:
     """Change Ray Tune in this process, so that its calls of a worker's `train` carry the orders for this worker.
 
-    Otherwise each order would be a call of its own.
+    A call of its own for each order would take more time.
 
-    Tune also keeps the result of each call until the worker ends. That would take megabytes of memory for each thousand trials. After this
-    change, Tune forgets a result once it has handled it.
+    Tune also forgets the result of each call once it has handled it. Otherwise it keeps all results of a worker until the worker ends, which takes
+    megabytes of memory for each thousand trials.
 
     Args:
         take_orders: Returns the orders for an actor that were not sent yet, oldest first.
