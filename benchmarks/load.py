@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
@@ -136,8 +136,8 @@ def fill(home: Path, url: str, count: int, many_reports: int) -> Known:
             text("""UPDATE jobs SET spec = replace(spec, '"name":"digits"', '"name":"' || id || '"')""")
         )
     if not database.is_sqlite:
-        with database.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
-            db.execute(text("VACUUM ANALYZE"))
+        with closing(database.engine.raw_connection()) as raw:  # outside of a transaction
+            raw.cursor().execute("VACUUM ANALYZE")
     with database.read() as db:
         counted = [
             f"{db.execute(select(func.count()).select_from(table)).scalar_one():,} {table.name}"

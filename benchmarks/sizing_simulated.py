@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,8 @@ class Measured:
         for n, job in enumerate(waiting):
             copy_job(database, job, WAITING // OWNERS - 1, name=f"waiting{n}x")
         if not database.is_sqlite:
-            with database.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as db:
-                db.execute(text("ANALYZE"))
+            with closing(database.engine.raw_connection()) as raw:  # outside of a transaction
+                raw.cursor().execute("ANALYZE")
 
     def _ids(self, state: str) -> Iterator[str]:
         with self.service.database.read() as db:

@@ -11,7 +11,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from hypothesis import given
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.postgres import SharedServer
@@ -23,6 +23,7 @@ from tests.strategies import examples
 from tuner.database.database import Connection, Database, newest_revision
 from tuner.database.ledger_tables import metadata
 from tuner.database.tables import jobs as jobs_rows
+from tuner.database.tables import leases
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
@@ -111,6 +112,36 @@ def test_connection_waits_for_an_unavailable_database(
         asking.join(60)
     assert answers == [1]
     patient.dispose()
+
+
+def test_lost_connections_of_the_pool_are_replaced(
+    postgres_server: SharedServer, postgres_empty_url: str
+) -> None:
+    database = Database(postgres_empty_url)
+    for open_transaction in (database.read, database.write):
+        with ExitStack() as stack:  # three connections are in the pool afterwards
+            for _ in range(3):
+                stack.enter_context(open_transaction())
+        name = database.url.database
+        postgres_server.run(
+            f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{name}'"
+        )
+        with open_transaction() as db:
+            assert db.exec_driver_sql("SELECT 1").scalar_one() == 1
+    database.dispose()
+
+
+def test_reading_transaction_sees_one_state_and_cannot_write(database: Database) -> None:
+    count = "SELECT count(*) FROM leases"
+    with database.read() as reading:
+        before = reading.exec_driver_sql(count).scalar_one()
+        with database.write() as db:
+            db.execute(insert(leases).values(name="test", holder="me", until=0))
+        assert reading.exec_driver_sql(count).scalar_one() == before
+    with database.read() as db:
+        assert db.exec_driver_sql(count).scalar_one() == before + 1
+    with pytest.raises(Unavailable, match="read-only transaction"), database.read() as db:
+        db.exec_driver_sql("DELETE FROM leases")
 
 
 def test_silent_server_times_out_as_configured_in_the_url(

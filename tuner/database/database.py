@@ -3,7 +3,7 @@
 To find out whether a database is up to date, a starting process needs only the newest revision. This module reads it from the
 migration files without Alembic, because importing Alembic takes a tenth of a second.
 
-`tuner.database.sqlite` has what only SQLite needs.
+`tuner.database.sqlite` has what only SQLite needs, and `tuner.database.postgresql` what only PostgreSQL needs.
 """
 
 import re
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Engine, create_engine, insert, inspect, make_url
 from sqlalchemy import Connection as Connection
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tuner.database import sqlite
+from tuner.database import postgresql, sqlite
 from tuner.database.failpoints import Failpoint
 from tuner.database.ledger_tables import metadata
 from tuner.database.tables import projects
@@ -54,17 +54,6 @@ MIGRATING = 7_205_759_403
 # PostgreSQL detects the deadlock after a second, and may end the driver's transaction. So the migration gives up after LOCKED_OUT_MS,
 # pauses for GIVES_WAY_S, and tries again, up to TRIES times.
 LOCKED_OUT_MS, GIVES_WAY_S, TRIES = 500, 0.5, 60
-# PostgreSQL's error codes for a refused write: the server is a read-only standby, or the user lacks the permission.
-READ_ONLY, NOT_PERMITTED = "25006", "42501"
-# Connection settings with which a lost or unreachable server is detected within about 20 s. Without them a connection would wait for
-# minutes, because such a server sends no error. Settings in the URL take precedence.
-GONE = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 2,
-    "tcp_user_timeout": 20_000,  # ms
-}
 ASK_AGAIN_S = 0.2
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -102,16 +91,14 @@ class Database:
         try:
             self.engine = create_engine(
                 self.url,
-                pool_pre_ping=not self.is_sqlite,
-                connect_args={} if self.is_sqlite else {**GONE, **self.url.query},
+                connect_args={} if self.is_sqlite else {**postgresql.TIMEOUTS, **self.url.query},
                 **options,
             )
         except ModuleNotFoundError as error:
             raise ValueError(
                 'TUNER_DATABASE_URL: PostgreSQL needs `pip install "tuner[postgresql]"`'
             ) from error
-        if self.is_sqlite:
-            sqlite.configure(self.engine)
+        (sqlite if self.is_sqlite else postgresql).configure(self.engine)
         self._writing = self.engine.execution_options(write=True)
 
     @contextmanager
@@ -124,17 +111,13 @@ class Database:
         Raises:
             Unavailable: The database does not answer, refuses the write, or is damaged.
         """
-        with (
-            _as_unavailable(),
-            self._only_writer(),
-            self._connected(self._writing) as connection,
-            connection.begin(),
-        ):
+        with _as_unavailable(), self._only_writer(), self._begun(self._writing) as connection:
             yield connection
             if self._failpoint is not None:
                 self._failpoint.reached(name, "before")
             if self.is_sqlite:
                 sqlite.execute_while_locked(connection, "COMMIT")
+            connection.commit()
         if self._failpoint is not None:
             self._failpoint.reached(name, "after")
 
@@ -157,12 +140,27 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a read transaction for a `with` block. All its queries see the same state, with SQLite and with PostgreSQL."""
-        with _as_unavailable(), self._only_reader(), self._connected(self.engine) as connection:
-            if not self.is_sqlite:
-                # With the default, READ COMMITTED, a bill could have entries of a trial that is not in its list of trials.
-                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            with connection.begin():
-                yield connection
+        with _as_unavailable(), self._only_reader(), self._begun(self.engine) as connection:
+            yield connection
+            connection.commit()
+
+    def _begun(self, engine: Engine) -> Connection:
+        """Open a connection and begin a transaction. If the caller closes the connection without a commit, the transaction is rolled back.
+
+        A connection of the pool may have been lost since its last use, for example because the server was restarted. Then the beginning of
+        the transaction fails, and the next connection is tried. Nothing else was sent before, so this is safe.
+        """
+        lost = 0
+        while True:
+            connection = self._connected(engine)
+            try:
+                connection.begin()
+                return connection
+            except DBAPIError as error:
+                connection.close()
+                lost += 1
+                if not error.connection_invalidated or lost > CONNECTIONS:
+                    raise
 
     def _connected(self, engine: Engine) -> Connection:
         """Open a connection, retrying for `connect_timeout_s`. Retrying is safe, because no statement was sent yet."""
@@ -302,7 +300,7 @@ def _as_unavailable() -> Iterator[None]:
     except PoolTimeout as error:
         raise Unavailable(f"the database does not answer: all connections are in use: {error}") from error
     except DatabaseError as error:
-        if getattr(error.orig, "sqlstate", "") in (READ_ONLY, NOT_PERMITTED):
+        if getattr(error.orig, "sqlstate", "") in postgresql.REFUSED:
             raise Unavailable(f"the database refused the operation: {error.orig}") from error
         if type(error) is DatabaseError:  # this is what SQLite raises for a damaged file
             raise Unavailable(f"the database is damaged; restore a backup: {error.orig}") from error
