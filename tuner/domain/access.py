@@ -64,9 +64,11 @@ class Actor:
         if self.may(role):
             return
         if role == "operator":
-            raise Forbidden(f"{GIVEN_BY[role]} may do this, but {self.user} is {self.role} of {self.project}")
+            raise Forbidden(
+                f"{GIVEN_BY[role]} may do this; {self.user} has only the role {self.role} in the project {self.project}"
+            )
         raise Forbidden(
-            f"this needs the role {role}, but {self.user} is {self.role} of {self.project}: "
+            f"this needs the role {role}, but {self.user} has only the role {self.role} in the project {self.project}; "
             f"{GIVEN_BY[role]} can grant the role with PUT /v1/members/{self.user}"
         )
 
