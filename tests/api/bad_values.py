@@ -126,7 +126,7 @@ JOBS: Values = {
     "/window/end": ["22:00"],
     "/window/start": ["", "24:00", "22", "22:60", "-1:00", "22:00:00", "٢٢:٠٠", 22, None],
     "/window/timezone": ["", "Mars/Base", "Europe/Berln", "../etc/localtime", "/etc/localtime", "Europe/../UTC", "UTC\u0000", 1, None],
-    "/constants": [[], 1, "a", None, {"lr": 1}, {"a": "b" * 100_001}, {"a": [1, {"b": NAN}]}],
+    "/constants": [[], 1, "a", None, {"lr": 1}, {"a": "b" * 100_001}, {"a": [1, {"b": NAN}]}, {"a": ["b\0"]}, {"a\0": 1}],
     "/priority": [1001, -1001, 1.5, "1", True, None, HUGE],
     "/tags": [[], 1, "a:b", None, {"a": 1}, {"a": None}, {"": "b"}, {"a:b": "c"}, {"a" * 101: "b"}, {"a": "b" * 301}, {str(n): "" for n in range(51)}],
     "/colour": [1],
@@ -274,9 +274,9 @@ CURSORS = [
 QUERIES: dict[str, dict[str, list[str]]] = {
     "/v1/jobs": {
         "state": ["", "RUNNING", "lost", "queued,running", "' or 1=1 --"],
-        "tag": ["", "a", ":", ":b", "a b"],
+        "tag": ["", "a", ":", ":b", "a b", "a:\0"],
         "limit": ["0", "-1", "501", "1.5", "ten", "", "1e2", "0x10", "9" * 400],
-        "cursor": [*CURSORS, *map(coded, ([2**63, "job"], [True, "job"])), base64.urlsafe_b64encode(b"[" * 6_000).decode()],
+        "cursor": [*CURSORS, *map(coded, ([2**63, "job"], [True, "job"], [0, "\ud800"], [0, "a\0"])), base64.urlsafe_b64encode(b"[" * 6_000).decode()],
     },
     "/v1/jobs/JOB/trials": {"sort": ["", "name", "--number", "number;drop"], "limit": ["0", "501"], "cursor": [*CURSORS, *map(coded, ([["a"]], [1], [2**63, 0], [0, 2**63], [0.5, False]))]},
     "/v1/jobs/JOB/ledger": {"limit": ["0", "10001", "-1", "nan"], "cursor": [*CURSORS, *map(coded, ([None], ["1"], [True], [2**63]))]},

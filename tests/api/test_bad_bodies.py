@@ -15,7 +15,7 @@ from tests.api.bad_values import CALLS, FLOAT, JSON, MISSING, QUERIES, SPACES, T
 from tests.fakes import FakeService, body
 from tuner.cluster.nodes import Node
 
-PROBLEM = {"type", "title", "status", "detail", "errors"}
+PROBLEM = {"type", "code", "title", "status", "detail", "errors"}
 HEADERS = {"Content-Type": JSON}
 ERRORS = {
     "trainables.nowhere:train": "ModuleNotFoundError: no module",
@@ -41,6 +41,7 @@ def check_problem(answer: Any, status: int = 422, sent: str = "") -> dict[str, A
     problem: dict[str, Any] = answer.json()
     assert problem.keys() >= PROBLEM
     assert problem["status"] == status
+    assert problem["type"] == f"urn:tuner:problem:{problem['code']}"
     assert problem["title"]
     assert problem["detail"]
     return problem
@@ -220,6 +221,23 @@ def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(tmp_path: Pat
 )
 def test_lone_surrogates_are_refused(client: TestClient, untouched: None, change: dict[str, Any]) -> None:
     check_problem(client.post("/v1/jobs", content=json.dumps(body(**change)), headers=HEADERS))
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/%00", "/v1/jobs/job_1/trials/a%00b", "/v1/members/%00"])
+def test_path_with_a_nul_character_does_not_exist(client: TestClient, path: str) -> None:
+    assert check_problem(client.get(path), 404)["code"] == "no-such-path"
+
+
+@pytest.mark.parametrize("size", [-1, 0.0001, 1e9, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["cpus", "gpus", "memory_gib", "gpu_memory_gib"])
+def test_machine_of_an_impossible_size_is_refused(client: TestClient, name: str, size: float) -> None:
+    machine = {"instance_type": "x", "usd_per_hour": 1, name: size}
+    sent = body(planning={"step_seconds": 1, "candidates": [machine]})
+    answer = client.post("/v1/plans", content=json.dumps(sent), headers=HEADERS)
+    if (name, size) == ("gpus", 0.0001):
+        assert answer.status_code == 200, answer.text
+    else:
+        assert pointers(answer) == [f"/planning/candidates/0/{name}"]
 
 
 @pytest.mark.parametrize("depth", [50, 200, 300, 900, 5_000, 200_000])

@@ -275,6 +275,21 @@ def test_unknown_machine_market_or_region_is_refused_with_a_suggestion(
     assert word in problem["errors"][0]["detail"]
 
 
+def test_best_over_all_jobs_leaves_out_jobs_that_do_not_fit_on_the_machine(
+    client: TestClient, service: FakeService
+) -> None:
+    service.cluster.fake_nodes = [nodes.Node("n1", cpus=8, gpus=0, memory_bytes=1)]
+    small, large = (fakes.submit(client, resources={"cpus": cpus}) for cpus in (1, 8))
+    for job in (small, large):
+        fakes.simulate(service, job)
+    query = {"trainable": fakes.ENTRY, "metric": "acc", **T4}  # T4 has 4 CPUs
+    answer = client.get("/v1/best", params=query)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["job"] == small
+    refused = client.get(f"/v1/jobs/{large}/best", params=T4)
+    assert "needs 8" in check_problem(refused, 422)["detail"]
+
+
 def test_best_over_all_jobs_can_be_priced_on_another_machine(finished: Finished) -> None:
     query = {"trainable": fakes.ENTRY, "metric": "acc"}
     overall_best = ask(finished, "best", **query, **T4)

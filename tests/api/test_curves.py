@@ -166,6 +166,7 @@ def test_any_reported_metric_can_be_charted(client: TestClient, service: FakeSer
     with service.database.write() as db:
         for row in db.execute(select(reports).where(reports.c.job == job, reports.c.step != 1)).all():
             extra = {**json.loads(row.metrics), "val loss": row.step / 8, "note": "text", "is_new": True}
+            extra["beyond all floats"] = 10**400
             place = (reports.c.job == job) & (reports.c.trial == row.trial) & (reports.c.step == row.step)
             db.execute(update(reports).where(place).values(metrics=json.dumps(extra)))
     path = f"/v1/jobs/{job}/curves"

@@ -289,6 +289,12 @@ def heartbeat(service: FakeService, job: str, export: str) -> None:
         assert exports.record_heartbeat(db, exports.get(db, job, export), service.now())
 
 
+def test_cost_limit_of_an_export_is_read_to_the_micro_dollar(client: TestClient, job: str) -> None:
+    refused = client.post(f"/v1/jobs/{job}/exports", json={"max_cost_usd": 0.0000001})
+    assert check_problem(refused, 422)["errors"][0]["pointer"] == "/max_cost_usd"
+    assert begin(client, job, max_cost_usd=2.01)["max_cost_usd"] == 2.01
+
+
 def test_export_takes_the_room_of_one_trial(service: FakeService, client: TestClient, job: str) -> None:
     made, controller = begin(client, job), Controller(service)
     both = fakes.submit(client, resources={"max_concurrent_trials": 2})

@@ -66,7 +66,7 @@ def test_queued_job_may_be_named(client: TestClient, service: FakeService) -> No
     assert known(service, fakes.submit(client, **warm(fakes.submit(client)))) == []
 
 
-@pytest.mark.parametrize("name", ["job_0", "job_0123456789abcdef", "", "a\u0000b", "x" * 500])
+@pytest.mark.parametrize("name", ["job_0", "job_0123456789abcdef", "", "x" * 500])
 def test_unknown_job_is_refused_with_a_pointer(client: TestClient, name: str) -> None:
     there = fakes.submit(client)
     ((pointer, detail),) = faults(client, body(**warm(there, name)))

@@ -68,6 +68,12 @@ def test_members_are_added_changed_and_removed(tuner: Tuner, rest: TestClient) -
     assert "did you mean admin" in tuner(*at, "set", "eve", "--role", "admn").stderr
 
 
+def test_report_on_a_job_of_another_project_finds_the_job(tuner: Tuner, rest: TestClient) -> None:
+    job = rest.post("/v1/jobs", json=fakes.body(), headers=THERE).json()["id"]
+    assert tuner("report", job, "--project", "vision").exit_code == 0
+    assert tuner("report", job).exit_code == 1
+
+
 def test_users_are_disabled_and_enabled(tuner: Tuner) -> None:
     assert printed(tuner("users", "disable", "ada", "--json"))["disabled"]
     assert not printed(tuner("users", "enable", "ada", "--json"))["disabled"]

@@ -177,6 +177,39 @@ def test_missing_or_wrong_key_is_reported_with_its_location(
     assert "header" not in result.stderr
 
 
+def test_refused_key_of_a_user_is_reported_with_the_reason(
+    tuner: Tuner, rest: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice about the service's own key, which a user cannot read, is not printed."""
+    rest.put("/v1/members/ada", json={"role": "viewer"})
+    key = rest.post("/v1/keys", json={"user": "ada", "name": "old"}).json()
+    rest.delete(f"/v1/keys/{key['id']}")
+    monkeypatch.setenv("TUNER_API_KEY", key["secret"])
+    transport = fakes.client_of(rest.app._service, with_key=False)._transport  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "tuner.client.Client", lambda: Client("http://tuner", key["secret"], transport=transport)
+    )
+    result = CliRunner().invoke(app, ["jobs"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{key['id']} was revoked at" in result.stderr
+    assert "TUNER_HOME" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "JOB", "--month", "2026-11"),
+        ("report", "JOB", "--timezone", "Europe/Berlin"),
+        ("report", "JOB", "--format", "csv"),
+        ("spend", "--csv", "--json"),
+        ("spend", "--csv", "--format", "markdown"),
+        ("spend", "--format", "csv", "--json"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(tuner: Tuner, done: str, words: tuple[str, ...]) -> None:
+    assert tuner(*(done if word == "JOB" else word for word in words)).exit_code == 2
+
+
 def test_silent_service_is_reported_while_the_command_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -79,4 +79,6 @@ def duration_ns_of(pointer: str, text: str) -> int:
 def _fits(part: Any, kind: type | UnionType) -> bool:
     if isinstance(part, bool):  # no cursor has a bool, and isinstance would accept it as an int
         return False
+    if isinstance(part, str) and not part.isprintable():
+        return False
     return isinstance(part, kind) and not (isinstance(part, int) and abs(part) >= 2**63)

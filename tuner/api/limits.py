@@ -5,12 +5,15 @@ import hmac
 import math
 import time
 from collections.abc import Callable, Container, Iterable
+from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.api.problems import answer
+from tuner.domain.errors import Invalid
+from tuner.schemas.base import FieldProblem
 from tuner.service.packages import most_bytes
 
 MAX_BODY_BYTES = 1 << 20
@@ -58,6 +61,8 @@ class RequestLimits:
             if status == 400:
                 response.headers["Connection"] = "close"
             await response(scope, receive, send)
+        elif (unstorable := _nul_response(scope)) is not None:
+            await unstorable(scope, receive, send)
         else:
             await self._app(scope, _Body(receive, most), send)
 
@@ -76,6 +81,20 @@ def _refusal(scope: Scope, most: int) -> tuple[int, str] | None:
     if len(headers) > MAX_HEADERS or sum(len(k) + len(v) for k, v in headers) > MAX_HEADER_BYTES:
         return 431, f"send at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together"
     return None
+
+
+def _nul_response(scope: Scope) -> JSONResponse | None:
+    """Return the response to a request with a NUL character in its path or query, which PostgreSQL refuses, or None without one."""
+    if "\0" in scope["path"]:
+        detail = "the path contains a NUL character, which no name contains"
+        return answer(404, "This path does not exist", detail, kind="no-such-path")
+    if b"%00" not in scope["query_string"]:
+        return None
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    names = dict.fromkeys(name for name, value in pairs if "\0" in name + value)
+    fields = [FieldProblem(pointer=name, detail="must not contain a NUL character") for name in names]
+    detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
+    return answer(422, Invalid.title(), detail, fields=fields)
 
 
 class _Body:

@@ -13,9 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from tuner.domain import errors
-from tuner.schemas.base import FieldProblem, Problem
-
-MAX_FAULTS = 100  # one answer lists at most this many faults
+from tuner.schemas.base import MAX_FAULTS, FieldProblem, Problem
 
 STATUS: dict[type[errors.TunerError], int] = {
     errors.Invalid: 422,
@@ -128,10 +126,12 @@ def answer(
 ) -> JSONResponse:
     """Return a problem document.
 
-    Programs identify the error by the document's `type`, which ends with `kind`. If `kind` is None, the kind of the status in `KINDS` is used.
+    Programs identify the error by the document's `code`, which is `kind`. If `kind` is None, the kind of the status in `KINDS` is used.
     """
+    code = kind or KINDS.get(status, f"http-{status}")
     problem = Problem(
-        type=f"urn:tuner:problem:{kind or KINDS.get(status, f'http-{status}')}",
+        type=f"urn:tuner:problem:{code}",
+        code=code,
         title=title,
         status=status,
         detail=detail,

@@ -48,7 +48,10 @@ def estimate(
         ),
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option(help="Number of GPUs that the run uses. Default: all GPUs of a machine.")
+        str | None,
+        typer.Option(
+            help="Number of GPUs that the run uses, or all for all GPUs of each machine. Default: 1."
+        ),
     ] = None,
     deadline: Annotated[
         str | None,

@@ -56,13 +56,17 @@ def report(
     For a job, show how the best metric improved as money was spent, and estimate what other search methods would have spent. For a month, show the spend
     by kind, the share that paid for training, the jobs that ended, and what would have made these jobs cheaper.
     """
+    if project is not None:
+        PROJECT.set(project)
     if job is not None:
         if month is not None:
             raise typer.BadParameter("give a job or a month, not both", param_hint="--month")
+        if timezone != "UTC":
+            raise typer.BadParameter("applies only to the report on a month", param_hint="--timezone")
+        if style is not ReportStyle.MD:
+            raise typer.BadParameter("applies only to the report on a month", param_hint="--format")
         Output(as_json).show(connect().report(job), render.report)
         return
-    if project is not None:
-        PROJECT.set(project)
     answer = connect().monthly_report(month, timezone=timezone)
     if as_json:
         Output(as_json).show(answer, str)

@@ -220,6 +220,8 @@ def spend(
 ) -> None:
     """Show spend, grouped by the tag `project` or by the keys given with --by."""
     groups, client = by or ["tag:project"], connect()
+    if as_csv and (as_json or style not in (Style.TABLE, Style.CSV)):
+        raise typer.BadParameter("give only one of --csv, --json and --format", param_hint="--csv")
     if as_csv or (style is Style.CSV and not as_json):
         typer.echo(client.spend_csv(groups, since=since, until=until, timezone=timezone), nl=False)
         return
@@ -328,8 +330,8 @@ def collect(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """For jobs that have ended, delete the files that the job's retention policy does not keep. The service does this by itself within minutes after a job
-    ended, and tries again if the storage fails."""
+    """For jobs that have ended, delete the files that the job's retention policy does not keep. The service deletes such files by itself within
+    minutes after they become due, and tries again if the storage fails."""
     client = connect()
     due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
     done = [] if dry_run else [client.delete_artifacts(job.job, retain=str(job.keeps)) for job in due]

@@ -19,6 +19,7 @@ import typer
 from tuner.cli import tables
 from tuner.cli.escape import harmless
 from tuner.cli.tables import Style
+from tuner.domain.access import is_like_a_key
 from tuner.domain.errors import TunerError
 from tuner.domain.space import SpaceRefused
 from tuner.domain.time import parse_duration_ns
@@ -151,8 +152,8 @@ def _exit(*lines: str) -> typer.Exit:
 
 
 def _details(error: ApiError) -> list[str]:
-    if error.status == 401:
-        return []
+    if error.status == 401 and not _is_user_key(Settings.from_env()):
+        return []  # `_about_the_key` says more than the service does
     return [f"  {field.pointer or 'body'}: {field.detail}" for field in error.errors] or [error.detail]
 
 
@@ -162,13 +163,20 @@ def _advice(error: ApiError) -> list[str]:
 
     settings = Settings.from_env()
     if error.status == 401:
-        return [_about_the_key(settings)]
+        return [] if _is_user_key(settings) else [_about_the_key(settings)]
     if error.code == INVALID_ANSWER or (error.status == 404 and not error.code):
         return [f"is {settings.url} the address of the service? If not, set TUNER_URL"]
     if error.code == "not-found":
         with suppress(Exception):  # print the error without advice if a request for the advice fails
             return _nearest_name(error.path)
     return []
+
+
+def _is_user_key(settings: Settings) -> bool:
+    """Return whether the key that the command sends is a user's key. For these, the service says why it refuses a key."""
+    with suppress(OSError):
+        return is_like_a_key(settings.given_api_key or settings.api_key_path.read_text())
+    return False
 
 
 def _about_the_key(settings: Settings) -> str:

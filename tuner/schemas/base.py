@@ -1,16 +1,20 @@
 """Base classes of all request and answer models, the types of amounts and times in answers, and the model of errors (RFC 9457)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from tuner.domain.cost import KINDS
+from tuner.domain.errors import Fault, Invalid
 from tuner.domain.money import Cost, Money, Price
+from tuner.domain.space import pointer_token
 from tuner.domain.time import rfc3339
 
 MAX_DEPTH = 32
+MAX_FAULTS = 100  # one answer lists at most this many faults
+NUL = "must not contain a NUL character, which databases cannot store"
 
 
 class Request(BaseModel):
@@ -20,7 +24,7 @@ class Request(BaseModel):
 
 
 class Body(Request):
-    """Base class of whole request bodies. Text must be valid Unicode, and nesting is limited to 32 levels."""
+    """Base class of whole request bodies. Text must be valid Unicode without NUL, and nesting is limited to 32 levels."""
 
     @model_validator(mode="before")
     @classmethod
@@ -31,11 +35,26 @@ class Body(Request):
             if level > MAX_DEPTH:
                 raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
             values = [v for value in values for v in (value.values() if isinstance(value, dict) else value)]
+        text = json.dumps(given, ensure_ascii=False, default=str)
         try:
-            json.dumps(given, ensure_ascii=False, default=str).encode()
+            text.encode()
         except UnicodeEncodeError as error:
             raise ValueError("has text that is not valid Unicode") from error
+        if "\\u0000" in text and (faults := list(_nul_faults("", given))):
+            raise Invalid(*faults[:MAX_FAULTS])
         return given
+
+
+def _nul_faults(pointer: str, value: Any) -> Iterator[Fault]:
+    """Yield a fault for each text and each name with a NUL character in a JSON value, which is nested at most `MAX_DEPTH` levels."""
+    if isinstance(value, str) and "\0" in value:
+        yield Fault(pointer, NUL)
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in pairs:
+        at = f"{pointer}/{pointer_token(str(name))}"
+        if isinstance(name, str) and "\0" in name:
+            yield Fault(at, NUL)
+        yield from _nul_faults(at, inner)
 
 
 def _dollars(amount: object) -> object:
@@ -89,7 +108,10 @@ class FieldProblem(Answer):
 
 
 class Problem(Answer):
+    """An error. `code` identifies its kind and does not change between versions. `type` is `urn:tuner:problem:` with the code behind it."""
+
     type: str = "about:blank"
+    code: str = ""
     title: str
     status: int
     detail: str

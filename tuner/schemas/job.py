@@ -130,7 +130,10 @@ class Budget(Request):
 
 
 class BudgetChange(Request):
-    """New limits of a job's budget. Limits that are not given are left unchanged."""
+    """New limits of a job's budget.
+
+    Limits that are not given are left unchanged. A limit that is null is removed, but the job keeps `usd` or `gpu_hours`.
+    """
 
     usd: float | None = None
     gpu_hours: float | None = None

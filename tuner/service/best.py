@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tuner.database.database import Connection
-from tuner.domain.errors import NothingAffordable
+from tuner.domain.errors import Invalid, NothingAffordable
 from tuner.domain.money import Cost
 from tuner.domain.objective import Objective
 from tuner.domain.time import NS
@@ -113,9 +113,10 @@ def best(
     """
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        view = _best(db, row, limits, pricing(db, service, row, query))
+        there = pricing(db, service, row, query)
+        view = _best(db, row, limits, there)
         if view is None:
-            raise NothingAffordable(_nothing(db, _cheapest(db, service, row, query), row))
+            raise NothingAffordable(_nothing(db, _cheapest(db, row, there), row))
         if limits == fronts.ANY and query == HERE:
             view = _confirmed(db, view)
     return replace(view, forecast=forecast(service.database, row)) if with_forecast else view
@@ -163,11 +164,12 @@ def best_of_all(
 ) -> BestView:
     """Return the best configuration over all jobs that tuned this trainable for this metric.
 
-    The objective of the newest job decides whether larger or smaller values are better.
+    The objective of the newest job decides whether larger or smaller values are better. Jobs whose trials do not fit on the requested
+    machine are left out.
 
     Raises:
         NothingAffordable: No job tuned the trainable for the metric, or no point is within the limits.
-        Invalid: The requested machine or market is not known.
+        Invalid: The requested machine or market is not known, or no trial of these jobs fits on it.
     """
     with service.database.read() as db:
         tuned = jobs.of_trainable(db, service.project, trainable)
@@ -181,15 +183,34 @@ def best_of_all(
             )
             raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}{near}")
         score = rows[0].spec.objective.score
-        views = [_best(db, row, limits, pricing(db, service, row, query)) for row in rows]
+        priced = _priced(db, service, rows, query, tuned)
+        views = [_best(db, row, limits, there) for row, there in priced]
         best_views = [view for view in views if view is not None]
         if best_views:
             return max(best_views, key=lambda view: score(view.value))
-        cheapest = [(_cheapest(db, service, row, query), row) for row in rows]
+        cheapest = [(_cheapest(db, row, there), row) for row, there in priced]
         known = [(point, row) for point, row in cheapest if point is not None]
         raise NothingAffordable(
             _nothing(db, *min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0])))
         )
+
+
+def _priced(
+    db: Connection, service: Service, rows: Sequence[JobRow], query: MachineQuery, tuned: Sequence[JobRow]
+) -> list[tuple[JobRow, MachinePricing | None]]:
+    """Return the jobs with how each is priced on the requested machine, without those whose trials do not fit on it.
+
+    Raise Invalid, about the newest job, if the machine suits none of them.
+    """
+    priced, refused = [], list[Invalid]()
+    for row in rows:
+        try:
+            priced.append((row, pricing(db, service, row, query, tuned)))
+        except Invalid as error:
+            refused.append(error)
+    if not priced:
+        raise refused[0]
+    return priced
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
@@ -283,8 +304,7 @@ def _best(db: Connection, row: JobRow, limits: CostLimits, there: MachinePricing
     return BestView(row, PricedPoint(point), None if better is None else PricedPoint(better), None)
 
 
-def _cheapest(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> PricedPoint | None:
-    there = pricing(db, service, row, query)
+def _cheapest(db: Connection, row: JobRow, there: MachinePricing | None) -> PricedPoint | None:
     if there is not None:
         return _PointsOnOtherMachine(db, row, there).cheapest()
     point = fronts.cheapest(db, row.id)

@@ -210,11 +210,20 @@ class MachinePricing:
     notes: tuple[str, ...]  #: The assumptions that were made, as texts for users.
 
 
-def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) -> MachinePricing | None:
+def pricing(
+    db: Connection,
+    service: Service,
+    row: JobRow,
+    query: MachineQuery,
+    tuned: Sequence[JobRow] | None = None,
+) -> MachinePricing | None:
     """Return how to compute what the job's trials would cost on the requested machine.
 
     Return None if the recorded costs apply. This is the case if no machine was requested, or if the job's only offer is the requested
     machine at the same price.
+
+    Args:
+        tuned: All jobs of the same trainable, newest first. None if the caller has not read them.
 
     Raises:
         Invalid: The requested machine is not known, or a trial does not fit on it.
@@ -225,8 +234,10 @@ def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) 
     rate = there.rate(row.spec.resources)
     if len(row.offers) == 1 and there.is_as_offered(row.offer):
         return None
-    time = _relative_time(db, service, row, there)
-    overhead, notes = _interruptions(db, service, row, there)
+    if tuned is None:
+        tuned = jobs.of_trainable(db, service.project, row.spec.trainable)
+    time = _relative_time(db, service.settings, row, there, tuned)
+    overhead, notes = _interruptions(db, row, there, tuned)
     kinds = sorted({offer.instance_type for offer in row.offers})
     if len(kinds) > 1:
         notes = (
@@ -236,19 +247,23 @@ def pricing(db: Connection, service: Service, row: JobRow, query: MachineQuery) 
     return MachinePricing(there, Repricing(rate, time, overhead), (time.note, *notes))
 
 
-def _relative_time(db: Connection, service: Service, row: JobRow, there: PricedMachine) -> RelativeTime:
+def _relative_time(
+    db: Connection, settings: Settings, row: JobRow, there: PricedMachine, tuned: Sequence[JobRow]
+) -> RelativeTime:
     """Return the time of a step on the requested machine relative to the job's machine.
 
     If the job's offers have several instance types, the bounds of the result cover all of them.
     """
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
-    first, *others = [_from(db, service, row, kind, there) for kind in kinds]
+    first, *others = [_from(db, settings, row, kind, there, tuned) for kind in kinds]
     for other in others:
         first = first.widened(other)
     return first
 
 
-def _from(db: Connection, service: Service, row: JobRow, kind: str, there: PricedMachine) -> RelativeTime:
+def _from(
+    db: Connection, settings: Settings, row: JobRow, kind: str, there: PricedMachine, tuned: Sequence[JobRow]
+) -> RelativeTime:
     """Return the time of a step on the machine `there`, relative to a machine of the instance type `kind`.
 
     The time is measured if comparable jobs ran on both. Otherwise it is taken from the data sheets of the accelerators. If
@@ -256,23 +271,22 @@ def _from(db: Connection, service: Service, row: JobRow, kind: str, there: Price
     """
     if kind.casefold() == there.instance_type.casefold():
         return SAME
-    alike = _alike(db, service, row)
+    alike = _alike(row, tuned)
     here_s, there_s = (_seconds(db, alike, instance_type) for instance_type in (kind, there.instance_type))
     time = measured(here_s, there_s, names=(kind, there.instance_type))
     if time is not None:
         return time
     on_gpus = row.spec.resources.gpus > 0
     if on_gpus:
-        here = accelerator_of(catalogue(service.settings), kind)
+        here = accelerator_of(catalogue(settings), kind)
         time = catalogued(here, there.accelerator)
     return time or assumed_same(on_gpus=on_gpus)
 
 
-def _alike(db: Connection, service: Service, row: JobRow) -> list[JobRow]:
+def _alike(row: JobRow, tuned: Sequence[JobRow]) -> list[JobRow]:
     """Return the jobs with comparable step times. They have the same trainable, package, constants, step unit and trial size."""
     wanted = _alike_in(row.spec)
-    others = jobs.of_trainable(db, service.project, row.spec.trainable)
-    return [other for other in others if _alike_in(other.spec) == wanted]
+    return [other for other in tuned if _alike_in(other.spec) == wanted]
 
 
 def _alike_in(spec: JobSpec) -> tuple[object, ...]:
@@ -295,7 +309,7 @@ def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
 
 
 def _interruptions(
-    db: Connection, service: Service, row: JobRow, there: PricedMachine
+    db: Connection, row: JobRow, there: PricedMachine, tuned: Sequence[JobRow]
 ) -> tuple[Fraction | None, tuple[str, ...]]:
     """Return the cost of interruptions on spot as a fraction of the cost of setup and training, with notes for users on its source.
 
@@ -304,7 +318,6 @@ def _interruptions(
     """
     if there.market != "spot":
         return None, ()
-    tuned = jobs.of_trainable(db, service.project, row.spec.trainable)
     others = [other.id for other in tuned if other.spec.package == row.spec.package]
     sources: Sequence[tuple[str, list[str]]] = (
         ("this job", [row.id]),

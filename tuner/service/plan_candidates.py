@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
-from tuner.domain.job import JobSpec, Market, Resources
+from tuner.domain.job import MAX_CONCURRENT_TRIALS, JobSpec, Market, Resources
 from tuner.domain.listing import MARKETS as LISTED
 from tuner.domain.listing import Listing
 from tuner.domain.listing import Market as ListedMarket
@@ -165,8 +165,11 @@ def _candidate(
     if why_not is None and needs.step_ns is not None and speed and evidence.step_ns / speed > needs.step_ns:
         step_s, longest_s = evidence.step_ns / speed / NS, needs.step_ns / NS
         why_not = f"a step takes {step_s:g} s on this machine, longer than the limit of {longest_s:g} s"
-    fit = min(int(cpus / wanted.cpus + 1e-9), int(gpus / wanted.gpus + 1e-9) if wanted.gpus else 10_000)
-    concurrency = wanted.max_concurrent_trials or max(1, fit) * wanted.pack
+    fit = min(
+        int(cpus / wanted.cpus + 1e-9),
+        int(gpus / wanted.gpus + 1e-9) if wanted.gpus else MAX_CONCURRENT_TRIALS,
+    )
+    concurrency = wanted.max_concurrent_trials or min(max(1, fit) * wanted.pack, MAX_CONCURRENT_TRIALS)
     return MachineCandidate(
         machine.instance_type, market, markets.get(market, ()), concurrency, speed, why_not, markets
     )

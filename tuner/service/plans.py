@@ -32,6 +32,13 @@ from tuner.service.views import JobView
 from tuner.tuning.checkpointing import Hazard
 from tuner.worker.environment import code_of
 
+# The least and the largest size of a machine that a request describes.
+CANDIDATE_SIZES = (
+    ("cpus", 0.001, 10_000),
+    ("gpus", 0, 1000),
+    ("memory_gib", 0.001, 1_000_000),
+    ("gpu_memory_gib", 0.001, 1_000_000),
+)
 MAX_CANDIDATES = 50
 MAX_STEPS_FROM = 20
 # maximum number of parts of one training in a simulation; ten simulations with this many parts take a few seconds
@@ -99,6 +106,10 @@ class PlanningFacts:
                 faults.append(Fault(f"{at}/speed", "must be between 0.001 and 1000"))
             if machine.step_ns is not None and not 1 <= machine.step_ns <= MAX_NS:
                 faults.append(Fault(f"{at}/step_seconds", "must be more than 0 and at most a year"))
+            for name, least, most in CANDIDATE_SIZES:
+                size = getattr(machine, name)
+                if size is not None and not least <= size <= most:
+                    faults.append(Fault(f"{at}/{name}", f"must be between {least:g} and {most:.0f}"))
             for name, price in (("usd_per_hour", machine.price), ("spot_usd_per_hour", machine.spot_price)):
                 if price is not None and price.micro_usd_per_hour <= 0:
                     faults.append(

@@ -1,6 +1,7 @@
 """Learning curves: how a job's best metric improved with its spend, and each trial's metric by step and cost."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from tuner.database.tables import attempts, events, jobs, reports, trials
 from tuner.domain.errors import NotFound
 from tuner.domain.events import Reported
 from tuner.domain.money import Money
-from tuner.domain.objective import Mode
+from tuner.domain.objective import Mode, number
 from tuner.domain.trial import TrialState
 from tuner.ledger.readable import accounts, entries
 
@@ -251,5 +252,6 @@ def metric_values(db: Connection, job: str, until: int, name: str) -> dict[str, 
 
 
 def _number(value: Any) -> float | None:
-    """Convert a reported value to a float. Return None if it is not a number. True and False do not count as numbers."""
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    """Convert a reported value to a float. Return None if it is not a finite number. True and False do not count as numbers."""
+    converted = number(value)
+    return converted if converted is not None and math.isfinite(converted) else None

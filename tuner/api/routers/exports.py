@@ -8,7 +8,8 @@ from fastapi.responses import StreamingResponse
 from tuner.api.deps import Svc, duration_ns_of
 from tuner.api.ranges import ranged
 from tuner.api.serialize_jobs import fields_of
-from tuner.domain.money import MICRO, Money
+from tuner.domain.errors import Invalid
+from tuner.domain.money import Money
 from tuner.domain.time import NS
 from tuner.schemas import exports as show
 from tuner.service import exports
@@ -39,9 +40,11 @@ def create_export(job: str, body: show.ExportRequest, response: Response, servic
 
     The answer is 409 if the job still runs, if another export of it has not ended, or if the budget does not pay for 30 s of a machine.
     """
-    export_request = ExportSpec(
-        tuple(dict.fromkeys(body.formats)), Money(int(body.max_cost_usd * MICRO)), body.max_drop
-    )
+    try:
+        max_cost = Money.from_usd(body.max_cost_usd)
+    except ValueError as error:
+        raise Invalid.at("/max_cost_usd", str(error)) from error
+    export_request = ExportSpec(tuple(dict.fromkeys(body.formats)), max_cost, body.max_drop)
     view = exports.create(service, job, body.trial, export_request)
     response.headers["Location"] = f"/v1/jobs/{job}/exports/{view.row.id}"
     return _export(view, ServingQuery())
