@@ -10,6 +10,7 @@ from tests import fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.domain.objective import Mode
+from tuner.ledger import budget_waits
 from tuner.store import jobs, launches
 
 Wish = str | None
@@ -199,6 +200,19 @@ def test_tags_budget_and_priority_can_be_changed_in_one_request(client: TestClie
         shown = patch(client, spending, tags={"a": "b"}, budget={"usd": 5}, priority=priority).json()
         assert (shown["tags"], shown["budget"]["usd"], shown["priority"]) == ({"a": "b"}, 5, priority)
     assert client.get("/v1/jobs", params={"tag": "owner:alice"}).json()["items"] == []
+
+
+def test_cancelled_job_does_not_wait_for_a_shared_budget(service: FakeService, client: TestClient) -> None:
+    job = fakes.submit(client, tags={"team": "vision"})
+    client.put("/v1/budgets/all", json={"usd": 10})
+    with service.database.write() as db:
+        jobs.move(db, job, "paused", None, at=service.now())
+        launches.end(db, job, 1)
+        budget_waits.note(db, service.project, job, "all", service.now())
+        assert budget_waits.projects(db) == [service.project]
+    assert client.post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
+    with service.database.read() as db:
+        assert budget_waits.projects(db) == []
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,19 @@ def test_paused_job_is_not_resumed_when_its_window_opens(
     assert look(service) == [f"{closed}-1", f"{closed}-3"]
 
 
+def test_pause_while_the_driver_starts_at_the_opening_is_kept(
+    service: FakeService, client: TestClient, closed: str
+) -> None:
+    look(service, OPENS_AGAIN)
+    assert launch_of(service, closed).state == "submitted"
+    assert client.post(f"/v1/jobs/{closed}/pause").json()["state"] == "paused"
+    with service.database.read() as db:
+        assert jobs.get(db, closed).control_request == "pause"
+    assert client.post(f"/v1/jobs/{closed}/resume").json()["state"] == "running"
+    with service.database.read() as db:
+        assert jobs.get(db, closed).control_request is None
+
+
 def test_job_resumed_outside_its_window_waits_for_it(
     service: FakeService, client: TestClient, closed: str
 ) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -14,6 +15,7 @@ from hypothesis import given
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from tests import fakes
 from tests.postgres import SharedServer
 from tests.store import hammer
 from tests.store import test_pareto_front as fronts
@@ -31,6 +33,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
+from tuner.service import control
 from tuner.store import jobs, launches, leadership, spend, stored_files, warm_starts
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
@@ -305,6 +308,49 @@ def test_takeover_waits_for_the_journal_transaction_of_the_old_driver(database: 
     assert order == ["turn", "next driver"]
     with pytest.raises(Fenced), SqlJournal(database, job, "fenced", 1, Instant(0)).transaction():
         pass
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume"])
+def test_request_waits_for_the_turn_that_pauses_the_job(
+    database: Database, tmp_path: Path, action: str
+) -> None:
+    """Otherwise the driver could overwrite the request, or the job could be paused just before a request that only its driver sees."""
+    service = fakes.FakeService(fakes.service_in(tmp_path).settings, database)
+    job = "job_00000000000000d" + {"cancel": "1", "pause": "2", "resume": "3"}[action]
+    create(database, new_job(job, project=service.project))
+    with database.write() as db:
+        jobs.begin_running(db, job, at=Instant(1))
+        jobs.set_control_request(db, job, "pause" if action == "resume" else None)
+    journal = SqlJournal(database, job, service.project, 1, Instant(1))
+    with meanwhile(lambda: getattr(control, action)(service, job)) as begin, journal.transaction() as tx:
+        begin()
+        tx.put_job("paused", None, at=Instant(2))
+    with database.read() as db:
+        row, launch = jobs.get(db, job), launches.get(db, job)
+    assert row.control_request is None
+    assert row.state == {"cancel": "cancelled", "pause": "paused", "resume": "running"}[action]
+    assert launch is not None
+    assert launch.state == ("wanted" if action == "resume" else "ended")
+
+
+def test_turn_sees_the_request_that_came_before_it(database: Database, tmp_path: Path) -> None:
+    service = fakes.FakeService(fakes.service_in(tmp_path).settings, database)
+    job = create(database, new_job("job_00000000000000b0", project=service.project))
+    with database.write() as db:
+        launches.submitted(db, job, 1, Instant(1))
+        jobs.begin_running(db, job, at=Instant(1))
+    journal = SqlJournal(database, job, service.project, 1, Instant(1))
+
+    def turn() -> None:
+        with journal.transaction() as tx:
+            tx.put_job("paused", None, at=Instant(2))
+
+    with meanwhile(turn) as begin, database.write() as db:
+        jobs.change_alone(db, job)
+        begin()
+        jobs.set_control_request(db, job, "cancel")
+    with database.read() as db:
+        assert jobs.get(db, job).state == "cancelled"
 
 
 def test_concurrent_holds_are_both_counted(database: Database) -> None:

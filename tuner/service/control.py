@@ -42,16 +42,14 @@ def pause(service: Service, job: str) -> JobView:
         Conflict: The job has ended, or is being cancelled.
     """
     with service.database.write("job.pause") as db:
+        jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
         _refuse_ended(row, "paused")
         _refuse_cancelled(row)
         if row.state == "paused":
-            # First end the job's wait for a shared budget, so that the reconciler cannot resume the job in the meantime.
-            budget_waits.end(db, job)
             _call_off(db, service, row)
         elif not _ended_without_driver(db, service, row, "paused"):
             jobs.set_control_request(db, job, "pause")
-        # The driver locks the job's row first and the wait for the budget second. The other order could deadlock with it.
         budget_waits.end(db, job)
         _note(db, service, "job.pause", row)
     return job_view(service, job)
@@ -68,6 +66,7 @@ def resume(service: Service, job: str) -> JobView:
         BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
     """
     with service.database.write("job.resume") as db:
+        jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
         if row.state in ("cancelled", "failed"):
             raise Conflict(f"a job that is {row.state} cannot be resumed; submit a new job")
@@ -122,6 +121,7 @@ def cancel(service: Service, job: str) -> JobView:
         Conflict: The job has already succeeded or failed.
     """
     with service.database.write("job.cancel") as db:
+        jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
         if row.state == "cancelled":
             return job_view(service, job)
@@ -131,6 +131,7 @@ def cancel(service: Service, job: str) -> JobView:
             exports.end(db, export, "failed", service.now(), code="cancelled", detail="the job was cancelled")
         if not _ended_without_driver(db, service, row, "cancelled"):
             jobs.set_control_request(db, job, "cancel")
+        budget_waits.end(db, job)
         _note(db, service, "job.cancel", row)
     return job_view(service, job)
 
@@ -394,11 +395,16 @@ def continue_job(db: Connection, row: JobRow, now: Instant) -> None:
 
 
 def _call_off(db: Connection, service: Service, row: JobRow) -> None:
-    """Cancel the launch that was ordered to resume a paused job when its window opens. Do nothing if there is none."""
+    """Cancel the launch that was ordered to resume a paused job when its window opens. Do nothing if there is none.
+
+    If the driver was already submitted, have it pause the job at its start.
+    """
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
         launches.end(db, row.id, launch.epoch)
         jobs.move(db, row.id, "paused", None, at=service.now())
+    elif launch is not None and launch.state in ("submitted", "running"):
+        jobs.set_control_request(db, row.id, "pause")
 
 
 def _refuse_ended(row: JobRow, wanted: str) -> None:

@@ -82,6 +82,7 @@ class Reconciler(PeriodicService):
             over = [wait for wait in budget_waits.over(db, service.project, now) if _rests(db, wait.job)]
         for wait in over:
             with service.leading.write(term, "reconciler.continue_job") as db:
+                jobs.change_alone(db, wait.job)
                 row = jobs.get(db, wait.job)
                 if row.state != "paused" or not _rests(db, wait.job) or exports.live_of(db, wait.job):
                     continue

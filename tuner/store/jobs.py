@@ -325,13 +325,14 @@ def set_tags(db: Connection, job: str, project: str, tags: Mapping[str, str]) ->
 
 
 def change_alone(db: Connection, job: str) -> None:
-    """Block all other requests that would change the job, until the transaction ends.
+    """Block all other requests that would change the job, and the turns of its driver, until the transaction ends.
 
-    Call this before reading the job's row.
+    Call this before reading the job's row. Otherwise the driver could pause or end the job between the reading and the change, or
+    overwrite the change.
     """
-    # This is an advisory lock, not a lock on the job's row. The driver locks the account's row first and then the job's row,
-    # so a request that locked the job's row first could deadlock with the driver.
-    _lock(db, job)
+    # This is not a lock on the job's row. The driver locks the launch first, then the account's row and then the job's row, so a request that
+    # locked the job's row first could deadlock with the driver.
+    launches.lock(db, job)
 
 
 def _lock(db: Connection, what: str) -> None:

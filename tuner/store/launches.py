@@ -147,6 +147,14 @@ def check(db: Connection, job: str, epoch: int) -> None:
         )
 
 
+def lock(db: Connection, job: str) -> None:
+    """Wait for the current turn of the job's driver, and block its next turn until the transaction ends. Other callers are blocked, too.
+
+    Each turn of a driver begins with the same lock (`check`), and a job has a launch from its submission on.
+    """
+    _LOCK_NEWEST.all(db, {"of_job": job})
+
+
 def end(db: Connection, job: str, epoch: int) -> None:
     mine = (launches.c.job == job) & (launches.c.epoch == epoch)
     db.execute(update(launches).where(mine).values(state="ended"))
