@@ -43,12 +43,13 @@ class Job:
     """A job of one trial, whose first attempt did a step, saved it, and was preempted."""
 
     trial = "trial_00000"
+    concurrency = 1
 
     def __init__(self, *constraints: Constraint, second: Objective | None = None, **metrics: float) -> None:
         self.metrics = {"acc": 0.5, **metrics}
         self.world, self.clock = World(), SimulatedClock()
         self.spec = replace(spec("1", scheduler="none"), constraints=constraints, second=second)
-        self.journal = MemoryJournal(loop_config(1).job, self.spec.budget)
+        self.journal = MemoryJournal(loop_config(self.concurrency).job, self.spec.budget)
         self.launch()
         self.trains(1, 1)
 
@@ -57,7 +58,7 @@ class Job:
         sampler = sampler_for(self.spec)
         self.loop = Loop(
             self.spec,
-            loop_config(1),
+            loop_config(self.concurrency),
             sampler=sampler,
             journal=self.journal,
             world=self.world,

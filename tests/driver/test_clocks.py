@@ -96,6 +96,20 @@ def test_changed_wall_clock_limit_counts_from_job_start() -> None:
     assert job.loop.state.ending is None, "more came before it was over"
 
 
+def test_trial_that_the_wall_clock_refused_begins_when_the_limit_is_raised() -> None:
+    class TwoTrials(Job):
+        concurrency = 2
+
+    job = TwoTrials()
+    budget = job.loop.state.budget
+    job.loop.budget_changed(replace(budget, wall_clock_ns=NS // 1000))
+    job.trains(2, 2)
+    assert job.world.begun[job.trial].attempt == 2
+    assert job.loop.state.exhausted_limit == "wall_clock"
+    job.loop.budget_changed(replace(budget, wall_clock_ns=HOUR_NS))
+    assert job.world.begun[job.trial].attempt == 3
+
+
 def test_refused_time_names_wall_clock_or_window_as_the_limit() -> None:
     clock = SimulatedClock()
     assert hours(clock, wall_clock_ns=60 * NS).binding_limit("wall_clock") == "wall_clock"

@@ -91,9 +91,9 @@ class Loop:
 
     def budget_changed(self, budget: Budget) -> None:
         """Adopt a new budget. The caller must change the limit of the job's account first."""
+        self._deadlines.limit(budget)
         with self._turn() as turn:
             self._record_and_decide(turn, ev.BudgetChanged(turn.at, budget))
-        self._deadlines.limit(self.state.budget)
 
     def tick(self) -> None:
         """End the job if its wall-clock limit has passed, and pause it if its window has closed. Call this a few times per second."""
