@@ -5,10 +5,11 @@ driver left open are closed.
 import pytest
 from sqlalchemy import select
 
-from tests.store.builders import JOB, cost, hold
+from tests.store.builders import JOB, budget, cost, hold
 from tests.store.test_shared_budget_waits import running
 from tuner.database.database import Database
 from tuner.database.tables import attempts, trials
+from tuner.domain.job import JobState
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.store import jobs, launches
@@ -57,6 +58,20 @@ def test_job_resumed_while_pausing_is_relaunched_at_once(database: Database) -> 
         tx.put_job("paused", None, at=AT)
     relaunched = launch(database)
     assert (relaunched.state, relaunched.epoch, relaunched.not_before) == ("wanted", 2, 0)
+    with database.read() as db:
+        assert jobs.get(db, JOB).state == "running"
+
+
+@pytest.mark.parametrize("state", ["paused", "succeeded", "failed"])
+def test_job_whose_budget_was_raised_while_it_ended_is_relaunched(
+    database: Database, state: JobState
+) -> None:
+    journal = running(database)
+    with database.write() as db:
+        jobs.set_budget(db, JOB, budget(200))
+    with journal.transaction() as tx:
+        tx.put_job(state, "budget_usd", at=AT)
+    assert launch(database).state == "wanted"
     with database.read() as db:
         assert jobs.get(db, JOB).state == "running"
 

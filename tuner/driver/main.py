@@ -141,8 +141,9 @@ class LaunchContext:
             launches.record_versions(db, self.job, self.epoch, **versions)
 
     def begin(self) -> JobRow:
-        """Set the job's state to running, and return its row."""
+        """Set the job's state to running, and return its row. Raise Fenced if this driver is not the job's current one."""
         with self.database.write("driver.begin") as db:
+            launches.check(db, self.job, self.epoch)
             jobs.begin_running(db, self.job, at=Instant(time.time_ns()))
             return jobs.get(db, self.job)
 
@@ -355,7 +356,12 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     heartbeat = Heartbeat(context)
     heartbeat.start()
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    row = context.begin()
+    try:
+        row = context.begin()
+    except Fenced as fenced:
+        heartbeat.stop()
+        log.error("this driver exits, because its launch was called off: %s", fenced.detail)
+        return 1
     # If no offer of the job names node labels, all machines are equally good, so no list of machines is needed.
     has_labels = any(offer.labels for offer in row.offers)
     machines = ClusterMachines(node_types_of(settings.node_types)) if has_labels else None

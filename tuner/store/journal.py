@@ -379,6 +379,8 @@ class SqlTx:
         )
         if control.request in ("pause", "cancel") or state != "paused":
             detail, waits_for = "" if waits_for else detail, ""
+        if unheard and reason in LIMITS and state == "failed":
+            state = "paused"  # because a failed job cannot run again
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
             launches.end(self._db, self._job, self._epoch)
