@@ -47,7 +47,7 @@ def test_role_includes_the_permissions_of_lower_roles(has: Role, needs: Role) ->
     with pytest.raises(Forbidden) as refused:
         actor.need(needs)
     assert (needs if needs != "operator" else "service's own key") in refused.value.detail
-    assert f"ada is {has} of vision" in refused.value.detail
+    assert f"ada has only the role {has} in the project vision" in refused.value.detail
 
 
 @pytest.mark.parametrize("name", ["", "-a", "A", "a/b", "..", "a.b", "a b", "a" * 64, "ä", "a\n", "a_b"])

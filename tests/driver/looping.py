@@ -22,6 +22,10 @@ class World:
 
     begun: dict[str, Assignment] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    workers: int = 1
+
+    def room(self) -> int:
+        return self.workers
 
     def begin(self, assignment: Assignment) -> None:
         self.begun[assignment.trial] = assignment

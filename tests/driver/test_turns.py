@@ -13,7 +13,7 @@ from tests.driver.test_clocks import after
 from tests.simulation.test_simulated_jobs import QuickCurves, loop_config, spec
 from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
 from tuner.domain import events as ev
-from tuner.domain.cost import Meter
+from tuner.domain.cost import Meter, total
 from tuner.domain.job import Resources
 from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
@@ -62,6 +62,31 @@ def test_only_the_running_attempt_can_be_on_a_wrong_machine() -> None:
     job.loop.leases[job.trial].wrong_machine = "its price is not known"
     assert job.loop.is_on_wrong_machine(job.trial, 2)
     assert not job.loop.is_on_wrong_machine(job.trial, 1)
+
+
+def test_attempt_that_waits_for_any_worker_is_billed_from_when_it_gets_one() -> None:
+    job = Job()
+    job.world.workers = 0
+    job.trains(2, 2)
+    after(job.clock, 5 * NS)
+    assert job.loop.leases[job.trial].waits
+    job.launch()  # the driver died while attempt 3 waited
+    assert ended(job, 3) == ("lost", "driver")
+    assert job.journal.tables.attempts[job.trial, 3].costs == {}
+    after(job.clock, 5 * NS)
+    job.loop.node_assigned(job.trial, 4)
+    after(job.clock, 2 * NS)
+    job.launch()
+    assert total(job.journal.tables.attempts[job.trial, 4].costs) == loop_config().rate.cost(2 * NS)
+
+
+def test_attempt_for_which_a_worker_is_free_has_its_machine_at_once() -> None:
+    job, committed = Job(), list[object]()
+    job.trains(2, 2)
+    assert not job.loop.leases[job.trial].waits
+    job.journal.watchers.append(lambda _, records: committed.append(records))
+    job.loop.node_assigned(job.trial, 3)
+    assert committed == []
 
 
 def test_machines_of_several_nodes_are_recorded_before_work_begins() -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ class Loop:
         self.next: list[Assignment] = []  # what begins once an attempt has ended
         self.cancels: list[str] = []  # the trials that are paused once an attempt has ended
         self.wrong_machine = False
+        self.while_lost: Callable[[], object] = lambda: None
 
     def overdue(self) -> list[tuple[str, int]]:
         return self.late
@@ -51,6 +53,7 @@ class Loop:
     def lost(self, trial: str, attempt: int, reason: str, **more: Any) -> None:
         self.late = [late for late in self.late if late != (trial, attempt)]
         self.ended.append((trial, attempt, more))
+        self.while_lost()
 
     def progress(self, progress: Any) -> None:
         self.ended.append((progress.trial, progress.attempt, progress.state))
@@ -304,7 +307,9 @@ def test_worker_of_a_machine_that_leaves_gets_no_attempt_and_is_not_kept(driver:
     driver.begin("a", "b")
     worker = driver.tune_asks()
     driver.start(worker)
+    assert driver.actuator.room() == 1
     assert driver.send(worker, "a", state="preempted", leaving=True), "Tune would keep it if it was stopped"
+    assert driver.actuator.room() == 0
     assert driver.orders(worker) == [("begin", "a", 1)]
 
 
@@ -405,11 +410,16 @@ def test_death_of_a_worker_ends_the_attempt_that_it_runs_now(
     driver.begin("a")
     worker = driver.tune_asks()
     worker.pickled_error_file = None
+    assert driver.actuator.room() == 0
     driver.start(worker)
     driver.loop.next = [assignment("b"), assignment("c")]
     driver.send(worker, "a")
+    assert driver.actuator.room() == 1
     driver.loop.ended.clear()
+    driver.loop.while_lost = lambda: rooms.append(driver.actuator.room())
+    rooms = list[int]()
     driver.pool.died(driver.tune, worker)
+    assert rooms == [driver.actuator.room()] == [0]
     assert driver.loop.ended == [("b", 1, {"preempted": False, "node": "", "sharers": 1})]
     assert [waiting.trial for waiting in driver.actuator.waiting()] == ["c"]
 

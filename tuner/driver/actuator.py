@@ -35,6 +35,7 @@ class Actuator:
         self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._begin_message, self._clock = begin_message, clock
+        self.room: Callable[[], int] = lambda: 0  # set by the pool of workers, which has none at first
         # The attempts that wait for a worker, by trial. The first has waited longest.
         self._waiting: dict[str, Assignment] = {}
         # The running attempt of each trial, and how to send messages to its worker.

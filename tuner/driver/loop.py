@@ -378,11 +378,14 @@ class Loop:
         lease = AttemptLease(
             trial, attempt, place, turn.at, lease_ns, 1, held, now_ns, command.target_step, step
         )
-        lease.assigned_at = turn.at if place.offer is None else None
+        not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
+        # With offers, `node_assigned` records when the attempt gets a machine. Without them, an attempt for which a worker is free gets it at
+        # once, which saves a transaction.
+        if place.offer is None and not_before_ns <= now_ns and self._has_free_worker():
+            lease.assigned_at = turn.at
         lease.base = (turn.tx.reached(trial, step) if step else None) or (FREE, 0)
         self.attempts[trial], self.leases[trial] = attempt, lease
         turn.tx.put_attempt(lease.row)
-        not_before_ns = now_ns + pause_ns(self.state.trial(trial).preemptions_without_progress)
         work = (command.config, command.target_step, lease_ns, step or None)
         reported = self.state.trial(trial).steps
         assignment = Assignment(
@@ -397,6 +400,9 @@ class Loop:
         )
         turn.commands.append(lambda: self._world.begin(assignment))
         return []
+
+    def _has_free_worker(self) -> bool:
+        return sum(not lease.waits for lease in self.leases.values()) < self._world.room()
 
     # Messages of workers
 

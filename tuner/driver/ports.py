@@ -68,6 +68,9 @@ class World(Protocol):
     Workers reply with messages, which the caller passes to `Loop.progress`. Methods must not raise.
     """
 
+    def room(self) -> int:
+        """Return how many attempts can run at once on the workers that have started. Workers that get no further attempt do not count."""
+
     def begin(self, assignment: Assignment) -> None: ...
 
     def continue_to(self, trial: str, target_step: int | None, lease_ns: int, job_best: float | None) -> None:

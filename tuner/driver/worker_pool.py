@@ -65,7 +65,7 @@ class WorkerPool:
         slots: int = 1,
     ) -> None:
         self._loop, self._actuator, self._display, self._clock = loop, actuator, display, clock
-        self._slots = slots
+        self._slots, actuator.room = slots, self.room
         self._machines = AssignedMachines()
         # Workers that were requested from Tune and have not started, by the id of Tune's trial. The oldest is first.
         self._requested: dict[str, Trial] = {}
@@ -85,6 +85,10 @@ class WorkerPool:
         # When Tune last called `turn`, and since when these calls have come without a gap longer than UNRESPONSIVE_S.
         self._turned_at = self._responsive_since = clock()
         self._next = 0  # the index of the waiting attempt to check next for a better offer
+
+    def room(self) -> int:
+        """Return how many attempts can run at once on the workers that have started. Workers that get no further attempt do not count."""
+        return self._slots * len(self._started.keys() - self._leaving - self._killed.keys())
 
     def to_request(self) -> Labels | None:
         """Return the node labels for a worker to request from Tune, or None if there is a slot for each waiting attempt.
@@ -226,6 +230,7 @@ class WorkerPool:
             tune: Tune's controller.
             worker: The worker.
         """
+        self._leaving.add(worker.trial_id)
         error = _error(worker)
         nodes = self._nodes.get(worker.trial_id, [])
         why = SILENT if worker.trial_id in self._killed else _why(error)

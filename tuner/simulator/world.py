@@ -56,6 +56,9 @@ class SimulatedWorld:
         self._run = run
         self.attempts: dict[str, SimulatedAttempt] = {}
 
+    def room(self) -> int:
+        return sum(worker.there for worker in self._run.fleet.workers)
+
     def begin(self, assignment: Assignment) -> None:
         self._run.fleet.begin(assignment)
         self._run.look_later()
