@@ -207,9 +207,11 @@ def test_export_without_a_machine_costs_nothing(
     assert (shown["state"], shown["code"], shown["cost_usd"]) == ("failed", "no_machine", 0)
 
 
+@pytest.mark.parametrize(("noticed_after_s", "billed_s"), [(5, 2), (60, 62)])
 def test_dead_process_is_settled_as_lost_and_its_export_fails(
-    service: FakeService, client: TestClient, job: str
+    service: FakeService, client: TestClient, job: str, noticed_after_s: int, billed_s: int
 ) -> None:
+    """A process that was silent for long may have used its machine until its death was noticed."""
     made, controller = begin(client, job), Controller(service)
     controller.one_pass()
 
@@ -239,11 +241,11 @@ def test_dead_process_is_settled_as_lost_and_its_export_fails(
         assert ledger.open_holds(db, job) == [], "a driver does not settle the hold of an export"
     assert client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()["held_usd"] > 0
     service.cluster.statuses[f"{job}-{made['id']}"] = "failed"
-    service.now.pass_s(60)
+    service.now.pass_s(noticed_after_s)
     controller.one_pass()
     shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
     assert (shown["state"], shown["code"], shown["held_usd"]) == ("failed", "export_lost", 0)
-    assert posted(service.database, job, made["id"]) == {"lost": math.ceil(2 * 0.1 / 3600 * 1e6)}
+    assert posted(service.database, job, made["id"]) == {"lost": math.ceil(billed_s * 0.1 / 3600 * 1e6)}
 
 
 @pytest.mark.parametrize("ever_beat", [False, True])

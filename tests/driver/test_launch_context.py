@@ -5,8 +5,8 @@ import pytest
 from tests.store.builders import JOB, create, new_job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
-from tuner.domain.time import Instant
-from tuner.driver.main import LaunchContext
+from tuner.domain.time import NS, Instant
+from tuner.driver.main import LaunchContext, previous_workers_ended_by
 from tuner.store import jobs, launches
 from tuner.store.jobs import Control
 
@@ -20,6 +20,22 @@ def test_driver_whose_launch_was_called_off_does_not_begin(database: Database) -
         LaunchContext(database, JOB, 1).begin()
     with database.read() as db:
         assert jobs.get(db, JOB).state == "paused"
+
+
+@pytest.mark.parametrize(("noticed_after_s", "ended_after_s"), [(1, 1.5), (5, 1.5), (30, 31.5)])
+def test_workers_of_a_driver_that_was_silent_for_long_are_billed_until_its_death_was_noticed(
+    database: Database, noticed_after_s: int, ended_after_s: float
+) -> None:
+    """Such a driver may have lived on, because the database did not answer or because it was suspended."""
+    create(database, new_job())
+    beat_at = Instant(1000 * NS)
+    with database.write() as db:
+        assert previous_workers_ended_by(launches.get(db, JOB)) is None
+        launches.record_heartbeat(db, JOB, 1, beat_at)
+        dead, noticed_at = launches.get(db, JOB), Instant(beat_at + noticed_after_s * NS)
+        assert dead is not None
+        launches.again(db, dead, at=noticed_at, not_before=noticed_at, quick_deaths=0)
+        assert previous_workers_ended_by(launches.get(db, JOB)) == beat_at + ended_after_s * NS
 
 
 @pytest.mark.parametrize(("cuts", "answers"), [(0, True), (1, True), (2, False)])

@@ -12,12 +12,17 @@ from tuner.domain.cost import CostKind
 from tuner.domain.errors import BudgetRefused
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import OpenHold
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 
 AssignedAt = Mapping[tuple[str, int], Instant | None]
 """When each attempt was given its machine, by trial and attempt number. None if the attempt still waits for a machine."""
 
 EntryType = Literal["hold", "post", "release", "correct"]
+
+# A process that has sent no heartbeat for 4 s is checked, so its death is noticed within this time of its last heartbeat.
+NOTICED_NS = 6 * NS
+# How long a worker can run after the last heartbeat of a driver that dies: just before the next heartbeat, plus the time that Ray takes to end it.
+WORKERS_OUTLIVE_NS = 1_500_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,22 @@ class Entry:
 
 def _amounts(cost: Cost) -> str:
     return f"{cost.usd} and {cost.gpu_hours:.6f} GPU-hours"
+
+
+def workers_ended_by(heartbeat_at: Instant, noticed_at: Instant, *, outlive_ns: int) -> Instant:
+    """Return the latest time at which the workers of a dead process may have run.
+
+    Usually a process dies between two heartbeats, and its death is noticed within `NOTICED_NS`. If more time has passed, the process may
+    have lived on without heartbeats, because the database did not answer or because the process was suspended. Then its workers may
+    have run until the death was noticed.
+
+    Args:
+        heartbeat_at: The process's last recorded heartbeat.
+        noticed_at: When the death of the process was noticed.
+        outlive_ns: How long workers can run after the last heartbeat of a process that dies before its next one. Ray takes some time to end them.
+    """
+    last_alive = noticed_at if noticed_at - heartbeat_at > NOTICED_NS else heartbeat_at
+    return Instant(last_alive + outlive_ns)
 
 
 def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[CostKind, Cost]:

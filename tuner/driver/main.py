@@ -23,6 +23,7 @@ from tuner.cluster.node_types import node_types_of
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ConcurrencyChanged, ControlRequested, TrialRequest
+from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.money import ZERO
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of, teacher_of
@@ -45,6 +46,7 @@ from tuner.store import jobs, launches, queue
 from tuner.store.evidence import Losses, artifact_bytes, losses
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
+from tuner.store.launches import Launch
 from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
@@ -54,9 +56,6 @@ LOOK_S = 0.25  # time between two checks for control requests
 HANGS_AFTER_S = 60.0  # if the loop has made no progress for this long, no heartbeat is recorded
 # How long to wait for a database that restarts. Trials continue within their leases during the wait.
 DATABASE_AWAY_S = 20.0
-# How long a worker can run after its driver's last heartbeat: the driver may die just before its next heartbeat, and Ray takes some time to
-# notice that.
-OUTLIVES_NS = 1_500_000_000
 
 log = logging.getLogger("tuner.driver")
 
@@ -326,6 +325,16 @@ def _warm_starts(
     return warm_starts_of(row.spec, sampler, earlier_trials, begun=begun, copier=copier)
 
 
+def previous_workers_ended_by(launch: Launch | None) -> Instant | None:
+    """Return the latest time at which a worker of the previous driver may have run, or None if there was no such driver.
+
+    `launch` is the present launch before its first heartbeat. It was ordered when the death of the previous driver was noticed.
+    """
+    if launch is None or launch.heartbeat_at is None:
+        return None
+    return workers_ended_by(launch.heartbeat_at, launch.wanted_at, outlive_ns=WORKERS_OUTLIVE_NS)
+
+
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     """Run the driver of one launch of a job, and return its exit status.
 
@@ -344,9 +353,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     context = LaunchContext(database, args.job, args.epoch)
     with database.read() as db:
         launch = launches.get(db, args.job)
-    # The latest time at which a worker of the previous driver may have run. None if there was no such driver.
-    heartbeat_at = None if launch is None else launch.heartbeat_at
-    died_at = None if heartbeat_at is None else Instant(heartbeat_at + OUTLIVES_NS)
+    died_at = previous_workers_ended_by(launch)
     try:
         context.record_heartbeat()
         context.record_versions()

@@ -16,6 +16,7 @@ from tuner.cluster.nodes import Node
 from tuner.domain.budget import Quota
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Waiting
+from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path
@@ -284,7 +285,8 @@ class Controller(PeriodicService):
         """
         with self._service.leading.write(term, "controller.give_up") as db:
             row = jobs.get(db, launch.job)
-            died_at, now = Instant(launch.heartbeat_at or self._service.now()), self._service.now()
+            now = self._service.now()
+            died_at = workers_ended_by(launch.heartbeat_at or now, now, outlive_ns=WORKERS_OUTLIVE_NS)
             close_open(db, row.project, row.id, died_at=died_at, at=now)
             launches.end(db, launch.job, launch.epoch)
             detail = (

@@ -12,10 +12,10 @@ from tuner.checkpoints.storage import explained
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Unavailable
 from tuner.domain.job import Resources
-from tuner.domain.ledger import lost_of
+from tuner.domain.ledger import lost_of, workers_ended_by
 from tuner.domain.listing import MARKETS
 from tuner.domain.money import Cost, Price
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS
 from tuner.ledger import ledger, shared_budgets
 from tuner.planning.serving import PricedServing, ReplicaSpeed, ServedModel, pareto_front, serving_cost
 from tuner.service import audit_log
@@ -31,7 +31,7 @@ from tuner.store.exports import ExportSpec as ExportSpec
 from tuner.store.jobs import JobRow
 from tuner.training.variants import Variant
 
-# How long the actor of an export can outlive the last heartbeat of the export's process.
+# How long the actor of an export can outlive the last heartbeat of the export's process, if the process dies before its next heartbeat.
 OUTLIVES_NS = 2 * NS
 LOST = "the process of the export died, or its cluster was restarted; export again"
 log = logging.getLogger("tuner.controller")
@@ -287,7 +287,6 @@ class ExportSupervisor:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._stopped: set[str] = set()  # Ids of the processes that this service stopped because they hung.
         self._watch = SilenceWatch()
 
     def one_pass(self, term: Term) -> None:
@@ -334,7 +333,6 @@ class ExportSupervisor:
         ):
             log.warning("the export %s has sent no heartbeat and is being stopped", row.submission_id)
             self._service.cluster.stop(row.submission_id)
-            self._stopped.add(row.submission_id)
 
     def _settle_dead(self, term: Term, row: ExportRow) -> None:
         """Settle the hold of an export whose process died, and fail the export.
@@ -342,10 +340,7 @@ class ExportSupervisor:
         The machine time that the process used is posted under the cost kind `lost`.
         """
         now = self._service.now()
-        died_at = Instant(min(now, (row.heartbeat_at or now) + OUTLIVES_NS))
-        if row.submission_id in self._stopped:
-            died_at = now  # The process may have used its machine until it was stopped.
-            self._stopped.discard(row.submission_id)
+        died_at = workers_ended_by(row.heartbeat_at or now, now, outlive_ns=OUTLIVES_NS)
         with self._service.leading.write(term, "controller.export_lost") as db:
             hold = ledger.open_hold(db, row.hold)
             if hold is not None:
