@@ -34,6 +34,8 @@ from tuner.worker.saves import Saves
 
 DriverCommand = Literal["go", "pause", "finish", "stop"]
 MARGIN_NS = 20_000_000
+# A child whose lease runs out waits this long for the driver before it saves. The driver usually answers within a fifth of this time.
+ANSWERS_WITHIN_NS = 100_000_000
 # How many reports may wait to be sent. A child with very short steps then waits for its reply, because the driver records all reports of
 # one result in one transaction.
 MAX_UNSENT_REPORTS = 100
@@ -76,6 +78,7 @@ class RunningAttempt:
     last_command: DriverCommand = "go"  # the driver's last command
     # the last finished step, if its report or a question in the step after it waits for a reply
     awaiting_reply: int | None = None
+    reported_at: int = 0  # when the newest report came, on the monotonic clock
     asks: bool = False  # whether the message that waits for a reply is a question in the middle of a step
     asked_at: int = 0  # when the child last asked in the middle of a step
     ask_gap_ns: int = 0  # the longest time between two questions; 0 if the child never asked
@@ -101,7 +104,7 @@ class RunningAttempt:
         0,
         0,
     )  # the state that the attempt's last checkpoint must hold; zeros without such a checkpoint
-    # Whether the child was ordered to stop because its lease ends in the middle of a step
+    # Whether the child was ordered to stop because its lease ends: in the middle of a step, or while it waits for the driver
     lease_is_over: bool = False
     state: str | None = None  # how the attempt ended; None while it runs
     error: dict[str, str] | None = None
@@ -261,7 +264,7 @@ class RunningAttempt:
         self.data_is_setup = False
         self.watch.switch("idle", at)
         self.reported_train_ns, self.asked_at = self.watch.of("train"), 0
-        self.step, self.awaiting_reply, self.resumable = step, step, message.resumable
+        self.step, self.awaiting_reply, self.resumable, self.reported_at = step, step, message.resumable, at
         value = message.metrics.get(self.order.get("metric", ""))
         # An infeasible report is never the best one, so it needs no checkpoint.
         is_feasible = violation(self.order.get("constraints", ()), message.metrics) == 0
@@ -417,6 +420,9 @@ class RunningAttempt:
             # After a notice there may be time for only one save, so save the newest step and not an older best one.
             save = self.resumable and self.awaiting_reply > self.durable
             return Reply(stop=True, save=save, flush=flush and self.notice is None)
+        if self._waits_in_vain(self.awaiting_reply):
+            self.lease_is_over = True
+            return Reply(stop=True, save=True, flush=False)
         if self.waits_for_driver() or len(self.reports) >= MAX_UNSENT_REPORTS or self.unstored > MAX_UNSTORED:
             return None
         if self._save_is_due():
@@ -446,6 +452,13 @@ class RunningAttempt:
         """Return True if the child may not continue before the driver raises its target step or renews its lease."""
         ends = self.last_command != "go" or self.notice is not None
         return self.awaiting_reply is not None and not ends and (self.at_stop() or self.need_ns() > 0)
+
+    def _waits_in_vain(self, step: int) -> bool:
+        """Return whether the child waits at a report and its lease, which the driver does not renew, has only just enough time left to save it."""
+        if not self.waits_for_driver() or not self.resumable or step <= self.durable:
+            return False
+        waited_ns = time.monotonic_ns() - self.reported_at
+        return waited_ns > ANSWERS_WITHIN_NS and self.left_ns() < self.saves.durable_ns + MARGIN_NS
 
     def _save_is_due(self) -> bool:
         ready = self.resumable and not self.saving and bool(self.step_ns)
@@ -528,7 +541,7 @@ class RunningAttempt:
         """End the attempt in the state that the driver ordered.
 
         If the driver ordered no end, the attempt ends as preempted if the machine has a preemption notice. Otherwise its lease ended in
-        the middle of a step, and the attempt ends as paused.
+        the middle of a step, or while the child waited for the driver, and the attempt ends as paused.
         """
         match self.last_command:
             case "finish":
