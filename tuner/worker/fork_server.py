@@ -61,6 +61,8 @@ COSTLY = ("numpy", "torch", "torch._dynamo", "pandas", "ray.tune")
 MAX_REQUEST = 1 << 16
 PREPARING = "tuner.training.preparing"
 THREADS_END_S = 1.0
+# A computation with so many numbers uses several threads, and takes a few milliseconds if it does not hang.
+MANY_NUMBERS, HANGS_S = 1 << 20, 5.0
 
 
 def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
@@ -104,7 +106,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
 def _preload(entry: str, constants: dict[str, object]) -> None:
     """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
-    If user code cannot be imported, the child will report the error. If user code started threads or used CUDA, children could not be
+    If user code cannot be imported, the child will report the error. If user code started threads, used CUDA or computed with several threads, children could not be
     forked safely, so the server restarts itself without the trainable. It then imports only the slow libraries (`COSTLY`) that it had
     imported before.
     """
@@ -128,7 +130,8 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
     brought = sys.modules.keys() - before
     if _may_import_torch(brought):
         _import("numpy", "torch")
-    if has_native_threads or threading.active_count() > 1 or _cuda_is_lost_to_forks():
+    is_lost = has_native_threads or threading.active_count() > 1 or _cuda_is_lost_to_forks()
+    if is_lost or _torch_threads_are_lost_to_forks():
         needed = [name for name in COSTLY if name in sys.modules]
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
 
@@ -170,6 +173,24 @@ def _cuda_is_lost_to_forks() -> bool:
     if pid == 0:
         os._exit(int(torch.cuda._is_in_bad_fork()))
     return os.waitpid(pid, 0)[1] != 0 or bool(torch.cuda.is_initialized())
+
+
+def _torch_threads_are_lost_to_forks() -> bool:
+    """Return whether a fork of this process hangs when PyTorch computes with several threads.
+
+    It does if user code has computed with several threads while it was imported: OpenMP then takes the threads of this process for its own
+    in the fork, where they do not exist.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or _thread_count() == threading.active_count() or torch.get_num_threads() == 1:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, HANGS_S)
+        torch.ones(MANY_NUMBERS).sum()
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] != 0
 
 
 def _import(*names: str) -> None:
