@@ -1,13 +1,35 @@
 """Test removing the directories of processes that were killed."""
 
+import fcntl
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tuner.worker.scratch import Scratch
+
+
+def test_processes_that_start_at_once_keep_their_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock, others = fcntl.flock, list[Scratch]()
+
+    def lock_late(file: IO[bytes], how: int) -> None:
+        """Start another process, represented by its directory, just before the first one locks its own."""
+        monkeypatch.setattr(fcntl, "flock", lock)
+        others.append(Scratch("worker"))
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    folders = [Scratch("worker"), *others]
+    assert [folder.path.exists() for folder in folders] == [True, True]
+    for folder in folders:
+        folder.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_next_process_removes_scratch_of_a_killed_process(

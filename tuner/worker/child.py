@@ -133,11 +133,21 @@ def _run(channel: Channel, package: str) -> None:
     except StopTraining:
         raise
     except SystemExit as error:
-        os._exit(error.code if isinstance(error.code, int) else int(bool(error.code)))
+        _exit_as_python(error.code)
     except BaseException as error:
         _fail(channel, error, kind="metrics" if isinstance(error, words.MetricsRefused) else "raised")
     else:
         channel.ended()
+
+
+def _exit_as_python(code: object) -> NoReturn:
+    """End this process as Python does after `sys.exit(code)`: a code that is not a number is printed to standard error, and the status is 1."""
+    with contextlib.suppress(Exception):
+        if code is not None and not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _join_ranks(variables: Mapping[str, str]) -> None:

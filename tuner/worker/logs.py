@@ -5,9 +5,11 @@ counted.
 """
 
 import logging
+import math
 import os
 import select
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +67,10 @@ class LogPump:
             return Printed(self._seen, bytes(self._head), bytes(self._tail), complete)
 
     def _run(self) -> None:
-        while True:
+        stops_at = math.inf
+        while time.monotonic() < stops_at:
+            if self._stop.is_set() and stops_at == math.inf:
+                stops_at = time.monotonic() + LAST_S  # a process that nothing can kill may print without end
             ready, _, _ = select.select([self._read], [], [], 0.05)
             if ready:
                 data = os.read(self._read, 1 << 16)

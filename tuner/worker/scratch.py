@@ -22,9 +22,11 @@ class Scratch:
         for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
             if _abandoned(left):
                 wipe(left)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        self._lock: IO[bytes] = (self.path / LOCK).open("wb")
+        # The directory gets its name only once it is locked, so that another process that starts now does not take it for abandoned.
+        unlocked = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
+        self._lock: IO[bytes] = (unlocked / LOCK).open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.path = unlocked.rename(unlocked.with_name(unlocked.name.removeprefix(".")))
 
     def close(self) -> None:
         wipe(self.path)
@@ -32,10 +34,18 @@ class Scratch:
 
 
 def wipe(folder: Path) -> None:
-    """Remove a directory with all its contents, including directories whose permissions user code removed."""
+    """Remove a directory with all its contents, including directories whose permissions user code removed.
+
+    If user code has replaced the directory by a link or a file, only that is removed.
+    """
+    if folder.is_symlink() or folder.is_file():
+        with contextlib.suppress(OSError):
+            folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
         return
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
     for parent, names, _ in os.walk(folder):
         for path in (os.path.join(parent, name) for name in names):
             if not os.path.islink(path):
