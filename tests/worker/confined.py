@@ -64,6 +64,21 @@ def eats(config: dict[str, Any]) -> None:
     time.sleep(1000 + len(eaten))
 
 
+def shares_its_data(config: dict[str, Any]) -> dict[str, float]:
+    """Keep 200 MiB of data, as a dataset in memory, in this process and in five forked ones, as the workers of a data loader do."""
+    data = bytearray(os.urandom(1 << 20) * 200)
+    readers = []
+    for _ in range(5):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(1.5)  # several checks of the limit
+            os._exit(0)
+        readers.append(pid)
+    for pid in readers:
+        os.waitpid(pid, 0)
+    return {"acc": len(data) / (1 << 20)}
+
+
 def eats_as_a_daemon(config: dict[str, Any]) -> None:
     """Start a daemon that allocates memory. Its parent exits at once, so that it does not descend from this process any more."""
     if os.fork() == 0:
@@ -72,6 +87,26 @@ def eats_as_a_daemon(config: dict[str, Any]) -> None:
             eats(config)
         os._exit(0)
     time.sleep(1000)
+
+
+def prints_after_its_end(config: dict[str, Any]) -> dict[str, float]:
+    """Leave a process in a session of its own that prints without pause."""
+    subprocess.Popen(["yes"], start_new_session=True)
+    Path(config["marker"]).touch()
+    time.sleep(1000)
+    return {"acc": 1.0}
+
+
+def locks_its_directory(config: dict[str, Any]) -> dict[str, float]:
+    """Copy a read-only folder over the working directory, as copytree does with the folder of a package."""
+    if config["how"] == "mode":
+        Path("file").touch()
+        Path.cwd().chmod(0o500)
+    else:
+        here = Path.cwd()
+        here.rename(here.with_name("moved"))
+        here.symlink_to("/usr") if config["how"] == "link" else here.touch()
+    return {"acc": 1.0}
 
 
 def leaves_files(config: dict[str, Any]) -> dict[str, float]:

@@ -46,6 +46,25 @@ def test_best_step_has_a_checkpoint_after_the_trial(
         assert (best / file).read_text() == "3"
 
 
+@pytest.mark.parametrize(
+    ("case", "module", "saves_last"),
+    [
+        ("ends_early", "tests.worker.cases", True),
+        ("follows_scores", "tests.worker.tune_cases", False),
+        ("FollowsScores", "tests.worker.tune_cases", False),
+    ],
+)
+@pytest.mark.parametrize("scores", [[1.0, 2.0, 5.0], [1.0, 2.0, 5.0, 4.0]])
+def test_best_step_of_a_trial_that_ends_by_itself_has_a_checkpoint(
+    drive: Any, case: str, module: str, saves_last: bool, scores: list[float]
+) -> None:
+    driver = drive(case, module)
+    driver.begin(target_step=9, **{**SCORES, "config": {"scores": scores}})
+    ended = driver.until_state("ended")
+    assert ended["error"] is None
+    assert steps_stored(driver) == sorted({3, len(scores)} if saves_last else {3})
+
+
 def test_best_step_of_the_last_stage_of_proxies_has_a_checkpoint(drive: Any) -> None:
     driver = drive("follows_scores")
     driver.run_to(9, rungs=[3, 6], proxies={"resolution": [16, 32]}, **SCORES)

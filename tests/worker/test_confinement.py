@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worker.driving import Driver
 from tuner.worker import scratch
 from tuner.worker.limits import SECRETS, UserCodeLimits
+from tuner.worker.supervisor import Supervisor
 
 MODULE = "tests.worker.confined"
 MIB = 1 << 20
@@ -158,6 +160,30 @@ def test_child_above_its_memory_limit_is_killed_with_its_daemons(drive: Any, cas
     assert not psutil.Process(driver.supervisor.server.pid).children(recursive=True)
 
 
+def test_memory_that_forked_processes_share_counts_once(drive: Any) -> None:
+    driver = drive("shares_its_data", MODULE)
+    driver.begin(memory_limit_bytes=700 * MIB)
+    assert driver.until_state("ended")["error"] is None
+
+
+@pytest.mark.parametrize("how", ["mode", "link", "file"])
+def test_attempt_may_do_anything_to_its_working_directory(drive: Any, how: str) -> None:
+    driver = drive("locks_its_directory", MODULE)
+    for _ in range(2):
+        driver.begin(config={"how": how})
+        assert driver.until_state("ended")["error"] is None
+    assert Path("/usr/bin").is_dir()
+
+
+def test_worker_ends_although_a_process_that_left_its_session_prints(tmp_path: Path) -> None:
+    entry, marker = f"{MODULE}:prints_after_its_end", tmp_path / "marker"
+    driver = Driver(tmp_path / "storage", entry, Supervisor(entry))
+    driver.begin(config={"marker": str(marker)})
+    driver.until(lambda _: marker.exists())
+    driver.supervisor.close()
+    assert not driver.supervisor.server.alive
+
+
 @pytest.mark.parametrize("killed", [True, False])
 def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, killed: bool) -> None:
     driver, marker = drive("leaves_files", MODULE), tmp_path / "marker"
@@ -198,6 +224,7 @@ def test_folders_without_permissions_are_removed() -> None:
                 (left / "inner/file").write_text("x")
                 (left / "link").symlink_to(outside)
                 (left / "inner").chmod(0)
+                left.chmod(0o500)
                 scratch.wipe(left)
                 os._exit(int(left.exists()))
             finally:

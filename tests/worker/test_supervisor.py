@@ -144,6 +144,18 @@ def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path
     assert stopped["meter"]["train"] >= 3 * 0.5 * SECOND
 
 
+def test_child_that_waits_for_the_driver_in_vain_saves_before_its_lease_ends(drive: Any) -> None:
+    """The driver may be away for longer than the rest of a lease, for example while its database restarts."""
+    driver = drive("counts")
+    driver.run_to(2)
+    driver.saves_take(0.1)
+    lease_ns = driver.lease_ends_in(2.0)
+    ended = driver._step_until(lambda result: result["state"] == "paused", "paused")
+    assert ended["error"] is None
+    assert ended["saved_step"] == 2
+    assert sum(ended["meter"].values()) <= lease_ns
+
+
 FAILURES = [
     ("raises", "raised", "the data is not there"),
     ("opens_a_relative_file", "raised", "data/train.npy'. Each trial starts in an empty directory"),
@@ -175,6 +187,14 @@ def test_user_code_failure_is_reported_with_kind_and_message(
     assert word in failed["error"]["message"]
     driver.begin()  # the worker survives it
     assert driver.until_state("failed")["attempt"] == 2
+
+
+def test_message_with_which_user_code_exits_is_shown(drive: Any) -> None:
+    driver = drive("exits_with_a_message")
+    driver.begin()
+    error = driver.until_state("failed")["error"]
+    assert "exit status 1" in error["message"]
+    assert "no GPU was found" in error["traceback"]
 
 
 def test_missing_module_is_named(drive: Any) -> None:

@@ -104,7 +104,8 @@ class FollowsScores(Steps):
 
     def step(self) -> dict[str, Any]:
         self.count += 1
-        return {"acc": self.config["scores"][self.count - 1]}
+        scores = self.config["scores"]
+        return {"acc": scores[self.count - 1], "done": self.count == len(scores)}
 
 
 class Remembers(tune.Trainable):

@@ -147,11 +147,14 @@ class FrameworkRun:
         self._home.phase("train")
 
     def end(self, write: Callable[[Path], object], *, by_first: bool = False) -> None:
-        """Save the last step if training ended by itself and the step is not saved yet (`ends_unsaved`). Otherwise do nothing.
+        """Save the best step if it is kept, and the last step if training ended by itself and the step is not saved yet (`ends_unsaved`).
 
         If training ended in the middle of the next step, the checkpoint may include this training too. The arguments are those of `save`.
         """
-        if not self.ends_unsaved():
+        is_unsaved = self.ends_unsaved()
+        if self._is_supervised and self._kept is not None and self._kept[0] != self.step:
+            self._announce_kept()
+        if not is_unsaved:
             return
         self._part = 0
         if self._kept is not None and self._kept[0] == self.step:

@@ -100,8 +100,12 @@ class SpotSafe:
     ) -> None:
         self._open = False
         try:
-            if error is None and self._ended_by_itself():
-                self._save(now=True)
+            if error is None and self._is_supervised:
+                ended = self._ended_by_itself()
+                if self._kept is not None and not (ended and self._kept[1] == self._step):
+                    self._flush(now=True)
+                if ended:
+                    self._save(now=True)
             self._wait()
         except Exception:
             if error is None:  # an error of the `with` block is more important than that of a save

@@ -145,6 +145,7 @@ def excess(
         processes: The highest allowed number of processes and threads, counted together.
         memory_bytes: The most memory that is allowed. None means no limit.
         shares_imports: Whether processes outside of these share the memory of the imports and of prepared data. Then only a part of it counts.
+            Otherwise all of it counts, once for all processes.
     """
     pids = descendants(pid, most=processes) or [pid]
     use = resource_use(pids)
@@ -155,7 +156,7 @@ def excess(
         )
         return "processes", words
     if memory_bytes is not None and use.memory_bytes > memory_bytes:
-        used = proportional_bytes(pids) if shares_imports else use.memory_bytes
+        used = proportional_bytes(pids if shares_imports else {pid, *pids})
         if used > memory_bytes:
             words = (
                 f"used {used / GIB:.1f} GiB of memory, more than its share of {memory_bytes / GIB:.1f} GiB"

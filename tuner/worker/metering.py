@@ -234,6 +234,10 @@ class UsageMeter:
     _counts: dict[str, int] = field(default_factory=dict)
     _facts: dict[str, Fact] = field(default_factory=dict)
 
+    @property
+    def memory_peak_bytes(self) -> int:
+        return self._counts.get("memory_peak_bytes", 0)
+
     def processes(self, use: ResourceUse, *, trained_ns: int) -> None:
         """Add a measurement of the attempt's processes. `trained_ns` is the attempt's training time so far."""
         if self._since is None:

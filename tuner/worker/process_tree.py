@@ -53,8 +53,8 @@ class ResourceUse:
     """The resources that some processes use now."""
 
     processes: int  #: Processes and threads, counted together.
-    #: The private memory of each process, plus the shared memory of the process that has the most of it. The shared memory of
-    #: the other processes is not added, because it is mostly the same memory.
+    #: An upper bound: the memory of each process without its files and shared memory, plus the files and shared memory of the process that has
+    #: the most of them. Memory that a forked process still shares with its parent counts in both. `proportional_bytes` counts it once.
     memory_bytes: int
     #: Processor time since their start, including that of ended children whose exit status they collected.
     cpu_ns: int

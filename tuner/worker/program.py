@@ -189,6 +189,7 @@ class Program:
             self._end()
             raise
         self._check_end()
+        self._kept.flush()
         if self._unsaved and self._step != self._channel.begin.max_step and self._has_checkpoint():
             self._kept.copy(self._step, self._checkpoint, Reply(stop=True, save=True))
 

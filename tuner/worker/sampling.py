@@ -6,12 +6,13 @@ The child is also sampled when it reports, so that attempts shorter than a secon
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.metering import Gpus
-from tuner.worker.process_tree import descendants, resource_use
+from tuner.worker.process_tree import descendants, proportional_bytes, resource_use
 
 if TYPE_CHECKING:
     from tuner.worker.supervisor import Supervisor
@@ -45,7 +46,7 @@ class UsageSampler:
             attempt = self._supervisor.attempt
             if attempt is None or attempt.state is not None:
                 return
-            sample_usage(attempt, self._supervisor.pids)
+            sample_usage(attempt, self._supervisor.pids, self._supervisor.memory_sharers)
             has_gpu = attempt.watch.kind == "train" and attempt.order.get("resources", {}).get("GPU")
         # This runs without the lock, because a faulty GPU may answer late.
         sample = self._gpus.sample() if has_gpu else None
@@ -54,16 +55,24 @@ class UsageSampler:
                 attempt.use.gpu(sample)
 
 
-def sample_usage(attempt: RunningAttempt, pids: Sequence[int]) -> None:
+def sample_usage(attempt: RunningAttempt, pids: Sequence[int], sharers: Collection[int] = ()) -> None:
     """Measure the processes of an attempt that trains. Call it under the supervisor's lock.
 
     Do nothing if the last measurement was so recent that measuring again would use more than 1/`LOOK_PART` of a processor.
+
+    Args:
+        attempt: The attempt.
+        pids: The processes of its ranks. Their descendants are measured, too.
+        sharers: The processes whose memory these share and which therefore count as memory of the attempt.
     """
     meter, began_ns = attempt.use, time.thread_time_ns()
     is_early = time.monotonic_ns() - meter.looked_ns < LOOK_PART * meter.look_ns
     if not pids or attempt.watch.kind != "train" or is_early:
         return
-    use = resource_use(pid for first in pids for pid in (first, *descendants(first)))
+    measured = [pid for first in pids for pid in (first, *descendants(first))]
+    use = resource_use(measured)
+    if len(measured) > 1 and use.memory_bytes > meter.memory_peak_bytes:
+        use = replace(use, memory_bytes=proportional_bytes({*measured, *sharers}))
     if use.processes:
         meter.processes(use, trained_ns=attempt.watch.of("train"))
     meter.looked_ns = time.monotonic_ns()

@@ -25,7 +25,13 @@ from tuner.worker import endings
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.metering import SharedTime
 from tuner.worker.packages import Stored
-from tuner.worker.process_tree import become_subreaper, descendants, kill_own_descendants, resource_use
+from tuner.worker.process_tree import (
+    become_subreaper,
+    descendants,
+    kill_own_descendants,
+    proportional_bytes,
+    resource_use,
+)
 from tuner.worker.publishing import background
 from tuner.worker.scratch import Scratch
 from tuner.worker.server_handle import ForkedProcess, Servers
@@ -310,9 +316,12 @@ class BatchProcess:
 
     def _exceeds(self, pid: int) -> bool:
         """Return whether a process and its descendants exceed the limits of the worker."""
-        use, memory_bytes = resource_use([pid, *descendants(pid)]), self._slots.memory_limit()
-        is_too_large = memory_bytes is not None and use.memory_bytes > memory_bytes
-        return is_too_large or use.processes > self._limits.processes
+        pids, memory_bytes = [pid, *descendants(pid)], self._slots.memory_limit()
+        use = resource_use(pids)
+        if use.processes > self._limits.processes:
+            return True
+        may_be_too_large = memory_bytes is not None and use.memory_bytes > memory_bytes
+        return may_be_too_large and proportional_bytes(pids) > (memory_bytes or 0)
 
     def _kill(self) -> None:
         if self._process is not None:

@@ -391,7 +391,7 @@ class Supervisor:
         match message:
             case PhaseMessage():
                 attempt.phase(message)
-                sample_usage(attempt, self.pids)
+                sample_usage(attempt, self.pids, self.memory_sharers)
             case ReportMessage():
                 self._on_report(attempt, message)
             case AskMessage():
@@ -509,7 +509,7 @@ class Supervisor:
     def _on_report(self, attempt: RunningAttempt, message: ReportMessage) -> None:
         if self._channel is not None and self._channel.unread:
             raise InvalidMessage("sent a report without reading the reply to its previous report")
-        sample_usage(attempt, self.pids)
+        sample_usage(attempt, self.pids, self.memory_sharers)
         attempt.reported(message)
         if message.artifacts:
             attempt.unstored += 1
@@ -518,6 +518,8 @@ class Supervisor:
 
     def _on_save_failed(self, attempt: RunningAttempt, step: int, detail: str) -> None:
         attempt.saving = False
+        if attempt.kept_step == step:
+            attempt.kept_step = None  # the copy that the child should have kept could not be written
         if attempt.closed_by((step, attempt.closes_with[1])):
             self._close_unsaved(attempt, endings.not_written(detail))
 
@@ -684,6 +686,11 @@ class Supervisor:
         return [*([self._pid] if self._pid else []), *(peer.pid for peer in self._peers)]
 
     @property
+    def memory_sharers(self) -> list[int]:
+        """The process whose memory of imports and prepared data counts as memory of the attempt: the fork server, unless slots share it."""
+        return [self.server.pid] if self.server.pid and not self.is_in_slot else []
+
+    @property
     def attempt(self) -> RunningAttempt | None:
         return self._attempt
 
@@ -821,10 +828,12 @@ class Supervisor:
                 self._attempt.end("stopped")
             self.kill()
             pump, self._pump = self._pump, None
-        if pump is not None:
-            pump.close()
         self._sampler.close()
         self.server.close()
+        if (
+            pump is not None
+        ):  # after the server, because a process that the child left behind may print until the server has killed it
+            pump.close()
         self._reads.close()
         self._scratch.close()
 

@@ -69,7 +69,7 @@ class TuneSession:
             raise StopTraining(0)
 
     def take_output(self, output: Any) -> None:
-        """Report each dictionary or number that a function returned or yields as one step.
+        """Report each dictionary or number that a function returned or yields as one step. Then announce the kept checkpoint.
 
         A number is recorded as the objective's metric. If the function has reported steps with `tuner.training`, its output is ignored.
         """
@@ -78,6 +78,7 @@ class TuneSession:
             metrics = result if isinstance(result, dict) else _number_as(name, result)
             if metrics and self._channel.step == self._step:
                 self.report(metrics)
+        self._kept.flush()
 
 
 def _number_as(name: str, value: Any) -> dict[str, Metric]:
@@ -117,6 +118,7 @@ class KeptCheckpoint:
         try:
             shutil.copytree(source, target)
         except OSError as error:
+            shutil.rmtree(target, ignore_errors=True)  # a partial copy would fill the disk further
             self.failed(step, error)
         else:
             took_s = time.monotonic() - began
@@ -219,6 +221,7 @@ def run_class(target: type, channel: Channel) -> None:
             if reply.stop:
                 raise StopTraining(0)
             if result.get("done"):
+                kept.flush()
                 return
     finally:
         trainable.cleanup()
