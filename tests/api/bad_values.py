@@ -181,8 +181,8 @@ PLANS: Values = {
     "/planning/candidates": [1, {}, [1], [{}]],
     "/planning/catalogue": [1, [], {"cloud": "mars"}, {"clouds": "aws"}],
     "/planning/needs": [1, {"memory": 1}, {"memory_gib": "1"}],
-    "/planning/speeds": [1, [], {"a": "fast"}, {"a": 0}],
-    "/planning/markets": [1, "spot", ["futures"]],
+    "/planning/speeds": [1, [], {"a": "fast"}, {"a": 0}, {f"t{n}": 1 for n in range(101)}],
+    "/planning/markets": [1, "spot", ["futures"], ["spot"] * 11],
     "/planning/seed": [1.5, "1", None],
     "/planning/horoscope": ["lucky"],
 }  # fmt: skip

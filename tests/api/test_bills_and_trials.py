@@ -89,7 +89,11 @@ def test_savings_compare_with_running_all_trials_to_the_last_step(finished: Fini
     last: dict[str, Point] = {}
     for point in sorted(points(finished.service, finished.plain, "max"), key=lambda point: point.step):
         last[point.trial] = point
-    full = sum(round(point.usd * 9 / point.step) for point in last.values())
+    entries = ledger(finished, finished.plain, limit=10_000)
+    full = 0
+    for point in last.values():
+        setup = spent(entries, trial=point.trial, attempt=1, kind="setup")
+        full += point.usd + round((point.usd - setup) * (9 - point.step) / point.step)
     assert micro(bill["savings"]["full_fidelity_usd"]) == full
     assert micro(bill["savings"]["against_full_fidelity_usd"]) == full - micro(bill["total_usd"])
     per = bill["total_usd"] / bill["completed_trials"]

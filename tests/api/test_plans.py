@@ -1,6 +1,7 @@
 """Plans over REST: worked examples, their evidence, and refused requests."""
 
 import io
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService, body
 from tuner.cli.plan import shown as plan_shown
+from tuner.cluster.nodes import Node
 from tuner.schemas.plan import Plan
 
 service, client = fakes.fixtures("module")
@@ -198,6 +200,51 @@ def test_assumption_of_equal_speed_causes_a_warning(client: TestClient) -> None:
         for alternative in job_plan["alternatives"]
     }
     assert pace["g4dn.xlarge"] > 1.5 * pace["g6.xlarge"]  # T4 against L4
+
+
+@pytest.mark.parametrize("market", ["on_demand", "spot"])
+def test_prices_and_source_of_a_candidate_are_those_of_one_region(client: TestClient, market: str) -> None:
+    rows = client.get("/v1/prices", params={"instance_type": "p4d.24xlarge", "market": market}).json()
+    price = f"{market}_usd_per_hour"
+    least = min((row for row in rows["items"] if row[price]), key=lambda row: row[price])
+    changes: dict[str, Any] = {"resources": {"gpus": 8}, "budget": {"usd": 500, "trials": 2}}
+    planning = {"candidates": [{"instance_type": "p4d.24xlarge"}], "markets": [market], "step_seconds": 60}
+    alternative = chosen(plan(client, planning, **changes))
+    assert alternative["usd_per_hour"] == pytest.approx(least[price])
+    assert f"{least['cloud']} {least['region']}" in alternative["source"]
+    given = {"instance_type": "p4d.24xlarge", "usd_per_hour": 9.0}
+    alternative = chosen(
+        plan(client, {**planning, "candidates": [given], "markets": ["on_demand"]}, **changes)
+    )
+    assert (alternative["usd_per_hour"], alternative["source"]) == (9.0, "as given")
+
+
+def test_only_time_in_the_window_counts_until_the_deadline(client: TestClient, service: FakeService) -> None:
+    opens = datetime.fromtimestamp(service.now() / 1e9, UTC) + timedelta(hours=3)
+    window = {"start": f"{opens:%H:%M}", "end": f"{opens + timedelta(hours=8):%H:%M}"}
+    early = one_training(deadline="2h")
+    detail = refused(client, early.pop("planning"), window=window, **early)["/planning/deadline"]
+    assert "before the job's window opens" in detail
+    within_an_hour = plan(client, **one_training(deadline="4h"), window=window)
+    assert within_an_hour["in_time"]["chance"] < 1
+    within_a_day = plan(client, **one_training(deadline="1d"), window=window)
+    assert within_a_day["in_time"]["chance"] == 1
+
+
+def test_concurrency_above_that_of_the_job_is_tried_for_a_deadline(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.cluster, "fake_nodes", [Node("n1", cpus=8, gpus=0, memory_bytes=1)])
+    job_plan = plan(
+        client,
+        {"step_seconds": 60, "deadline": "30m", **EXACT},
+        fidelity={"unit": "epoch", "max": 10},
+        budget={"usd": 100, "trials": 8},
+        algorithm={"scheduler": "none", "sampler": "random"},
+        resources={"max_concurrent_trials": 2},
+    )
+    (choice,) = (choice for choice in job_plan["choices"] if choice["what"] == "concurrency")
+    assert int(choice["chosen"]) > 2
 
 
 def test_unsuitable_catalogue_machines_have_a_reason_and_no_cost(client: TestClient) -> None:

@@ -19,7 +19,7 @@ from tuner.domain.ledger import lost_of
 from tuner.domain.money import FREE, Price, Rate
 from tuner.domain.objective import Constraint, Objective
 from tuner.domain.offer import Offer, WorkerMachine
-from tuner.domain.records import CheckpointRow, ReportRow, WarmStartTrial
+from tuner.domain.records import INHERITED, CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
 from tuner.driver.loop import SHARED_SILENT_NS, Loop
@@ -28,7 +28,7 @@ from tuner.driver.messages import StepReport, WorkerMessage
 from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import LoopConfig
 from tuner.driver.recovery import recover
-from tuner.driver.warm_starts import BEFORE, WarmStarts
+from tuner.driver.warm_starts import WarmStarts
 from tuner.simulator.journal import MemoryJournal
 from tuner.simulator.worker import SimulatedClock
 from tuner.simulator.world import SimulatedRun
@@ -286,7 +286,7 @@ def test_warm_started_trial_resumes_from_checkpoint_and_is_billed_from_there() -
     rows = tuple(
         ReportRow("trial_00007", 1, step, Instant(1), 0.5, {"acc": 0.5}, FREE, step * NS) for step in (1, 2)
     )
-    kept = CheckpointRow(name, 2, BEFORE, "memory://2", 1, 0.1, Instant(1))
+    kept = CheckpointRow(name, 2, INHERITED, "memory://2", 1, 0.1, Instant(1))
     journal = MemoryJournal(its.job, job.budget)
     loop = Loop(
         job,

@@ -83,6 +83,14 @@ def made(**changes: object) -> JobPlan:
     return planner.plan(question(**changes), simulate)  # type: ignore[arg-type]
 
 
+def test_trial_on_several_spot_machines_ends_with_the_first_loss_of_one() -> None:
+    one, eight = (SpotLife(2 * 3600 * NS, nodes=nodes).of_market(0.5) for nodes in (1, 8))
+    assert one.mean_ns is not None
+    assert eight.mean_ns == one.mean_ns // 8
+    assert eight.wait_ns == one.wait_ns, "only the lost machine is waited for"
+    assert eight.share == one.share**8
+
+
 @examples(4, gate=2, phases=[Phase.generate])
 @given(
     usd=st.sampled_from(["0.2", "1", "40"]),

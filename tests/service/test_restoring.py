@@ -134,7 +134,9 @@ def test_spend_after_the_backup_is_posted_from_the_replaced_database(
     assert now["spend"]["usd"] == pytest.approx(before["usd"] + before["held_usd"], abs=1e-9)
     assert now["budget"]["usd"] == LIMIT_USD
     assert f"${restored_job.since_usd:.6f}".rstrip("0") in now["detail"]
-    assert client.get(f"/v1/jobs/{job}/bill").json()["restored_usd"] == restored_job.since_usd
+    bill = client.get(f"/v1/jobs/{job}/bill").json()
+    assert bill["restored_usd"] == restored_job.since_usd
+    assert bill["savings"]["against_on_demand_usd"] == 0, "nothing was bought on spot"
     assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == now["spend"]["usd"]
     assert client.get(f"/v1/jobs/{over}").json()["spend"]["usd"] == 0.0002, "all that its budget has room for"
     assert restore_report.gone == (gone,)

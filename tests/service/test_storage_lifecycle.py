@@ -460,6 +460,8 @@ def test_spend_has_the_storage_of_each_group_outside_the_budgets(
             for line in [*answer["items"], {**total, "keys": {group: "total"}}]
         }
 
+    later = rfc3339(midnight + 30 * DAY_NS)
+    assert set(storage("tag:project", since=later).values()) == {(0.0, 0.0)}, "the period has not begun"
     a, b, both = (2.0, 0.046), (4.0, 0.092), (6.0, 0.138)
     assert storage("tag:project") == {"a": a, "b": b, "total": both}
     assert storage("job") == {ids[0]: a, ids[1]: b, "total": both}

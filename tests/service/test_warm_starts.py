@@ -13,9 +13,9 @@ from tests.fakes import FakeService, body
 from tests.service.passes import row_of
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.ids import trial_id
-from tuner.domain.records import WarmStartTrial
+from tuner.domain.records import INHERITED, WarmStartTrial
 from tuner.driver.warm_start_copies import Copier, warm_starts_of
-from tuner.driver.warm_starts import BEFORE, WarmStarts
+from tuner.driver.warm_starts import WarmStarts
 from tuner.service.cluster import import_path
 from tuner.service.replay import replay
 from tuner.simulator.world import Faults
@@ -62,7 +62,9 @@ def matching_warm_starts(
 def warm_starts(service: FakeService, job: str) -> WarmStarts:
     """Return the warm start's trials as if their checkpoints had been copied."""
     own = {
-        n: replace(warm_start, checkpoint=replace(warm_start.checkpoint, trial=trial_id(n), attempt=BEFORE))
+        n: replace(
+            warm_start, checkpoint=replace(warm_start.checkpoint, trial=trial_id(n), attempt=INHERITED)
+        )
         for n, warm_start in enumerate(matching_warm_starts(service, job))
     }
     return WarmStarts(own)

@@ -105,7 +105,7 @@ def locks_its_directory(config: dict[str, Any]) -> dict[str, float]:
     else:
         here = Path.cwd()
         here.rename(here.with_name("moved"))
-        here.symlink_to("/usr") if config["how"] == "link" else here.touch()
+        here.symlink_to(config["target"]) if config["how"] == "link" else here.touch()
     return {"acc": 1.0}
 
 

@@ -167,12 +167,14 @@ def test_memory_that_forked_processes_share_counts_once(drive: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["mode", "link", "file"])
-def test_attempt_may_do_anything_to_its_working_directory(drive: Any, how: str) -> None:
-    driver = drive("locks_its_directory", MODULE)
+def test_attempt_may_do_anything_to_its_working_directory(drive: Any, tmp_path: Path, how: str) -> None:
+    driver, target = drive("locks_its_directory", MODULE), tmp_path / "target"
+    (target / "inner").mkdir(parents=True)
+    (target / "inner").chmod(0o500)
     for _ in range(2):
-        driver.begin(config={"how": how})
+        driver.begin(config={"how": how, "target": str(target)})
         assert driver.until_state("ended")["error"] is None
-    assert Path("/usr/bin").is_dir()
+    assert (target / "inner").stat().st_mode & 0o777 == 0o500
 
 
 def test_worker_ends_although_a_process_that_left_its_session_prints(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def facts_of(planning: plan_models.Planning) -> PlanningFacts:
                 read.convert(f"{at}/needs/step_seconds", _seconds_ns, needs.step_seconds),
             ),
             planning.speeds,
-            tuple(planning.markets),
+            tuple(dict.fromkeys(planning.markets)),
         ),
         seed=planning.seed,
     )

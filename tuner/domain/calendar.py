@@ -172,6 +172,14 @@ class Window:
         """Return how many nanoseconds the window stays open after `at`, or 0 if it is closed then."""
         return self.closing(at) - at
 
+    def open_ns(self, begin: Instant, end: Instant) -> int:
+        """Return for how many nanoseconds the window is open between two times."""
+        total = 0
+        while (opens := self.opening(begin)) < end:
+            begin = self.closing(opens)
+            total += min(begin, end) - opens
+        return total
+
     def _next(self, at: Instant, *, open: bool) -> Instant:
         """Return the first time, from `at` on, at which the window is open, or closed if `open` is false.
 

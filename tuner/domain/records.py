@@ -15,6 +15,9 @@ NO_PRICE = Price(0)
 # The recorded reason of an attempt that ended only because its driver ended.
 DRIVER_ENDED = "the job's driver ended"
 
+# The attempt number of reports and checkpoints that were copied from an earlier job.
+INHERITED = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:

@@ -14,8 +14,8 @@ from pathlib import Path
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.ids import trial_id
 from tuner.domain.job import JobSpec
-from tuner.domain.records import WarmStartTrial
-from tuner.driver.warm_starts import BEFORE, WarmStarts
+from tuner.domain.records import INHERITED, WarmStartTrial
+from tuner.driver.warm_starts import WarmStarts
 from tuner.tuning.samplers import Sampler
 
 WARM_STARTS_MAX = 10  # how many earlier trials are continued at most, the best ones; the sampler learns from all earlier trials
@@ -46,12 +46,12 @@ class Copier:
                 into = Path(folder) / "checkpoint"
                 files = theirs.fetch(warm_start.trial, CheckpointId(kept.step, kept.attempt), into)
                 # An earlier driver of this job may already have made the copy. If so, fetch the copy, which verifies its files.
-                if CheckpointId(kept.step, BEFORE) in mine.ids(trial):
-                    mine.fetch(trial, CheckpointId(kept.step, BEFORE), Path(folder) / "there")
-                    return replace(warm_start, checkpoint=replace(kept, trial=trial, attempt=BEFORE))
+                if CheckpointId(kept.step, INHERITED) in mine.ids(trial):
+                    mine.fetch(trial, CheckpointId(kept.step, INHERITED), Path(folder) / "there")
+                    return replace(warm_start, checkpoint=replace(kept, trial=trial, attempt=INHERITED))
                 # Copy first: `publish` removes its source, and `files` may be the earlier job's stored directory.
                 copy = shutil.copytree(files, Path(folder) / "copy")
-                published = mine.publish(trial, BEFORE, kept.step, copy)
+                published = mine.publish(trial, INHERITED, kept.step, copy)
         except Exception as error:  # each kind of storage has errors of its own
             log.warning(
                 "%s starts from scratch, because the checkpoint of %s of %s cannot be copied: %s",
@@ -63,7 +63,7 @@ class Copier:
             return None
         size, seconds = published.size_bytes, published.seconds
         copied = replace(
-            kept, trial=trial, attempt=BEFORE, uri=published.uri, size_bytes=size, seconds=seconds
+            kept, trial=trial, attempt=INHERITED, uri=published.uri, size_bytes=size, seconds=seconds
         )
         return replace(warm_start, checkpoint=copied)
 

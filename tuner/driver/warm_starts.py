@@ -5,11 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from tuner.domain.events import Inherited, Suggested
 from tuner.domain.ids import trial_number
-from tuner.domain.records import WarmStartTrial
+from tuner.domain.records import INHERITED, WarmStartTrial
 from tuner.domain.time import Instant
 from tuner.driver.ports import JournalTx
-
-BEFORE = 0  # the attempt number of reports that were copied from an earlier job
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class WarmStarts:
         warm_start = self.by_number[trial_number(suggested.trial)]
         tx.put_trial(suggested.trial, "pending", at=suggested.at, config=warm_start.config)
         for row in warm_start.reports:
-            tx.put_report(replace(row, trial=suggested.trial, attempt=BEFORE))
+            tx.put_report(replace(row, trial=suggested.trial, attempt=INHERITED))
         tx.put_checkpoint(warm_start.checkpoint)
         return warm_start.checkpoint.step
 

@@ -78,11 +78,12 @@ class SpotLife:
     """The availability of spot machines in a simulation. Their lifetimes are exponentially distributed."""
 
     mean_ns: int | None  #: The mean lifetime. None means that they are never preempted.
-    wait_ns: int = 120 * NS  #: The time from a preemption until another machine is available.
+    wait_ns: int = 120 * NS  #: The time from the loss of a machine until another one is available.
     notice_ns: int | None = 30 * NS  #: The time from the notice to the preemption.
     #: How long a trial with fallback waits for a spot machine before it uses an on-demand one.
     spot_wait_ns: int = 60 * NS
-    share: float = 1.0  #: The probability that a machine is available when the job starts.
+    share: float = 1.0  #: The probability that a trial's machines are available when the job starts.
+    nodes: int = 1  #: The machines of a trial. The loss of any of them ends its attempt, so `mean_ns` is the mean until the first loss.
 
     def of_market(self, place: float) -> "SpotLife":
         """Return the availability with the lifetime, wait and share of one of the recorded MARKETS.
@@ -94,7 +95,8 @@ class SpotLife:
             return self
         share, hours = MARKETS[int(place * len(MARKETS))]
         mean_ns = round(hours * 3600) * NS
-        return replace(self, mean_ns=mean_ns, wait_ns=round(mean_ns * (1 - share) / share), share=share)
+        wait_ns = round(mean_ns * (1 - share) / share)
+        return replace(self, mean_ns=mean_ns // self.nodes, wait_ns=wait_ns, share=share**self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

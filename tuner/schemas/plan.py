@@ -77,8 +77,8 @@ class Planning(Request):
     candidates: list[CandidateMachine] = Field(default_factory=list)
     catalogue: CatalogueFilter | None = None
     needs: MachineNeeds = Field(default_factory=MachineNeeds)
-    speeds: dict[str, float] = Field(default_factory=dict)
-    markets: list[MarketName] = Field(default_factory=list)
+    speeds: dict[str, float] = Field(default_factory=dict, max_length=100)
+    markets: list[MarketName] = Field(default_factory=list, max_length=10)
     pilot: Pilot | None = None
     seed: int = 0
 

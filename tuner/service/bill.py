@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tuner.database.database import Connection
 from tuner.domain.cost import CostKind, total
-from tuner.domain.ids import EXPORT_ID
+from tuner.domain.ids import EXPORT_ID, RESTORED
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, ZERO, Cost, Money, Price
 from tuner.ledger import ledger
@@ -28,7 +28,8 @@ class BillView:
     account: Account
     by_trial: Mapping[str, Mapping[CostKind, Cost]]  #: The cost of each trial and each export, by cost kind.
     trials: list[TrialRow]
-    #: Estimated cost if every trial with a report had been trained to the job's last step, at the trial's own cost per step.
+    #: Estimated cost if every trial with a report had been trained to the job's last step, at the trial's own cost per step. A trial's setup
+    #: counts once, and steps that earlier jobs paid for do not count.
     #: None if the job has no last step or no report.
     full_fidelity: Money | None
     #: Cost of the same machine time at on-demand prices. None if the on-demand price is not known.
@@ -69,13 +70,14 @@ def bill(service: Service, job: str) -> BillView:
     """Return the bill of a job. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
+        by_trial = answers.bill_by_trial(db, job)
         return BillView(
             row,
             ledger.account(db, job),
-            answers.bill_by_trial(db, job),
+            by_trial,
             answers.all_trials(db, job, row.spec.objective.mode),
             _full_fidelity(db, row),
-            _on_demand(service, db, row),
+            _on_demand(service, db, row, total(by_trial.get(RESTORED, {})).usd),
         )
 
 
@@ -84,18 +86,24 @@ def _full_fidelity(db: Connection, row: JobRow) -> Money | None:
     reached = list(answers.last_reports(db, row.id))
     if last is None or not reached:
         return None
-    return Money(sum(round(r.usd * last / r.step) for r in reached))
+    setup, inherited = answers.setup_of_trials(db, row.id), answers.inherited_by_trials(db, row.id)
+    full = 0
+    for r in reached:
+        steps_usd = r.usd - setup.get(r.trial, 0)
+        full += r.usd - inherited.get(r.trial, 0) + round(steps_usd * (last - r.step) / r.step)
+    return Money(full)
 
 
-def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
+def _on_demand(service: Service, db: Connection, row: JobRow, restored: Money) -> Money | None:
     """Return the cost of the job's machine time at on-demand prices, or None if the on-demand price is not known.
 
     The spend of attempts on spot is multiplied by the ratio of the on-demand price to the paid price. The cost of the
-    restore self-test is excluded, because only spot machines require this test.
+    restore self-test is excluded, because only spot machines require this test. `restored` is what the job had spent after the backup from which
+    the database was restored. On which machines is not known, so it counts as it was paid.
     """
     spent_by_market = answers.spent_by_market(db, row.id)
     if not any(market == "spot" for market, _, _ in spent_by_market):
-        return Money(sum(spent.micro_usd for _, _, spent in spent_by_market))
+        return Money(sum(spent.micro_usd for _, _, spent in spent_by_market)) + restored
     price = _price_on_demand(service, row)
     if price is None:
         return None
@@ -103,7 +111,7 @@ def _on_demand(service: Service, db: Connection, row: JobRow) -> Money | None:
     for market, paid, spent in spent_by_market:
         at = paid.micro_usd_per_hour
         micro += spent.micro_usd * demand // at if market == "spot" and at else spent.micro_usd
-    return Money(micro)
+    return Money(micro) + restored
 
 
 def _price_on_demand(service: Service, row: JobRow) -> Price | None:

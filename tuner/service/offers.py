@@ -82,7 +82,7 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
 def _offer(
     node: Node, price: Price, source: str, wanted: Resources, *, labels: tuple[tuple[str, str], ...]
 ) -> Offer:
-    kind, region = node.instance_type, wanted.region
+    kind, region = node.instance_type, node.region or wanted.region
     return Offer(kind, price, node.cpus, node.gpus, node.market, region, source, labels)
 
 

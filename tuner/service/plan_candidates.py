@@ -101,10 +101,10 @@ def candidates_of(
         described += _from_catalogue(prices, spec, machines.listed, machines.needs)
     candidates = []
     for i, machine in enumerate(described):
-        full = _completed(prices, machine, i)
-        speed = _speed(prices, full, evidence, machines.speeds)
-        markets = machines.markets or (full.market or spec.resources.market,)
-        candidates += [_candidate(spec, full, market, speed, evidence, machines.needs) for market in markets]
+        for market in machines.markets or (machine.market or spec.resources.market,):
+            full = _completed(prices, machine, i, market)
+            speed = _speed(prices, full, evidence, machines.speeds)
+            candidates.append(_candidate(spec, machine, full, market, speed, evidence, machines.needs))
     return tuple(candidates)
 
 
@@ -145,6 +145,7 @@ def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tupl
 
 def _candidate(
     spec: JobSpec,
+    given: DescribedMachine,
     machine: DescribedMachine,
     market: Market,
     speed: float | None,
@@ -153,14 +154,25 @@ def _candidate(
 ) -> MachineCandidate:
     wanted = spec.resources
     cpus, gpus = machine.cpus or wanted.cpus, machine.gpus if machine.gpus is not None else wanted.gpus
-    source = "as given" if machine.cloud is None else f"the price catalogue, {machine.cloud} {machine.region}"
-    offers = {
-        name: None
+    listed = f"the price catalogue, {machine.cloud} {machine.region}"
+    on_demand, spot = (
+        None
         if price is None
-        else Offer(machine.instance_type, price, cpus, gpus, name, machine.region, source)
-        for name, price in (("on_demand", machine.price), ("spot", machine.spot_price))
-    }
-    markets = _by_market(offers["on_demand"], offers["spot"])
+        else Offer(
+            machine.instance_type,
+            price,
+            cpus,
+            gpus,
+            name,
+            machine.region,
+            "as given" if price == price_given else listed,
+        )
+        for name, price, price_given in (
+            ("on_demand", machine.price, given.price),
+            ("spot", machine.spot_price, given.spot_price),
+        )
+    )
+    markets = _by_market(on_demand, spot)
     why_not = _why_not(wanted, machine, market, markets, needs)
     if why_not is None and needs.step_ns is not None and speed and evidence.step_ns / speed > needs.step_ns:
         step_s, longest_s = evidence.step_ns / speed / NS, needs.step_ns / NS
@@ -239,10 +251,11 @@ def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
     return large and all(needed is None or (there is not None and there >= needed) for there, needed in has)
 
 
-def _completed(prices: Catalogue, machine: DescribedMachine, number: int) -> DescribedMachine:
+def _completed(prices: Catalogue, machine: DescribedMachine, number: int, market: Market) -> DescribedMachine:
     """Return the machine with its unset fields filled in from the catalogue.
 
-    A machine with a price in the request need not be in the catalogue. `number` is its index in the request, for the error.
+    If the request names no region, it is the region in which the machine is cheapest on the market; with fallback, this is the spot market. All prices
+    are those of one region. A machine with a price in the request need not be in the catalogue. `number` is its index in the request, for the error.
 
     Raises:
         Invalid: The machine is not in the catalogue and has no price.
@@ -252,7 +265,13 @@ def _completed(prices: Catalogue, machine: DescribedMachine, number: int) -> Des
         if machine.price is not None or machine.spot_price is not None:
             return machine
         raise Invalid(_unknown(prices, machine, number))
-    row = rows[0]
+    wanted: ListedMarket = "on_demand" if market == "on_demand" else "spot"
+    row = min(
+        (row for row in rows if row.price(wanted) is not None),
+        key=lambda row: row.price(wanted) or Price(0),
+        default=rows[0],
+    )
+    rows = [other for other in rows if (other.cloud, other.region) == (row.cloud, row.region)]
     listed: dict[str, Any] = {
         "spot_price": _least(rows, "spot") if machine.price is None else None,
         "price": _least(rows, "on_demand"),

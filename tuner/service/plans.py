@@ -27,7 +27,7 @@ from tuner.service.plan_candidates import MachineRequirements as MachineRequirem
 from tuner.service.plan_candidates import RequestedMachines as RequestedMachines
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, suitable_types
 from tuner.service.plan_evidence import evidence_for, pilot_of_job
-from tuner.service.submit import check, check_affords, submit
+from tuner.service.submit import check, check_affords, room_of, submit
 from tuner.service.views import JobView
 from tuner.tuning.checkpointing import Hazard
 from tuner.worker.environment import code_of
@@ -40,6 +40,7 @@ CANDIDATE_SIZES = (
     ("gpu_memory_gib", 0.001, 1_000_000),
 )
 MAX_CANDIDATES = 50
+LONGEST_WINDOWED_NS = 366 * 86_400 * NS  # a later deadline of a job with a window counts as this one
 MAX_STEPS_FROM = 20
 # maximum number of parts of one training in a simulation; ten simulations with this many parts take a few seconds
 MAX_PARTS = 2000
@@ -133,7 +134,7 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
     if faults := facts.faults():
         raise Invalid(*faults)
     spec = with_pack(service, spec)
-    deadline_ns = _deadline_ns(facts, service.now())
+    deadline_ns = _deadline_ns(facts, spec, service.now())
     evidence = _evidence(service, spec, facts)
     _refuse_too_large(spec, evidence)
     if facts.pilot and evidence.source != "pilot":
@@ -168,10 +169,11 @@ def plan(service: Service, spec: JobSpec, facts: PlanningFacts) -> JobPlan:
             Hazard.of_spot(spec.resources.nodes).mean_ns,
             SPOT_WAIT_NS,
             spot_wait_ns=round(service.settings.spot_wait_s * NS),
+            nodes=spec.resources.nodes,
         ),
         choose=facts.machines.any,
         deadline_ns=deadline_ns,
-        room=None if facts.machines.any else candidates[0].concurrency,
+        room=None if facts.machines.any else room_of(service, spec),
         seed=facts.seed,
     )
     # Imported late, because it loads the whole simulator, which a starting service does not need.
@@ -197,11 +199,22 @@ def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
         raise Invalid(Fault("/fidelity/max", detail))
 
 
-def _deadline_ns(facts: PlanningFacts, now: Instant) -> int | None:
-    """Return the nanoseconds until the deadline, or None without a deadline. Raise Invalid if it has passed."""
+def _deadline_ns(facts: PlanningFacts, spec: JobSpec, now: Instant) -> int | None:
+    """Return for how long the job can run until the deadline, in nanoseconds, or None without a deadline. Only time in the job's window counts.
+
+    Raise Invalid if the deadline has passed, or if the window does not open before it.
+    """
     left_ns = facts.deadline_ns if facts.deadline_at is None else facts.deadline_at - now
-    if left_ns is None or left_ns > 0:
+    if left_ns is None or (left_ns > 0 and spec.window is None):
         return left_ns
+    if left_ns > 0 and spec.window is not None:
+        open_ns = spec.window.open_ns(now, Instant(now + min(left_ns, LONGEST_WINDOWED_NS)))
+        if open_ns > 0:
+            return open_ns
+        opens = rfc3339(spec.window.opening(now))[:19] + "Z"
+        raise Invalid.at(
+            "/planning/deadline", f"is before the job's window opens at {opens}: give a later time"
+        )
     now_is = rfc3339(now)[:19] + "Z"
     detail = f"has passed, the time is now {now_is}: give a later time, or a duration from now such as 6h"
     raise Invalid.at("/planning/deadline", detail)

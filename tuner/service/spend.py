@@ -151,15 +151,19 @@ def _with_storage(
         period: The beginning, the end and the time zone.
     """
     groups, total = {row.keys: row for row in rows[0]}, rows[1]
-    since, until, where = period[0] or Instant(0), min(period[1] or service.now(), service.now()), period[2]
+    now, where = service.now(), period[2]
+    since, until = period[0] or Instant(0), now if period[1] is None else min(period[1], now)
+    known: dict[str, JobRow] = {}
     sums: dict[tuple[str | None, ...], int] = {}
     whole = 0
     for span in stored_files.spans(db, service.project, since, until):
         begin, end = max(span.since, since), min(span.until or until, until)
+        if end <= begin:  # the period has not begun yet
+            continue
         whole += span.size_bytes * (end - begin)
         if "market" in keys:
             continue
-        row = jobs.get(db, span.job, service.project)
+        row = known.get(span.job) or known.setdefault(span.job, jobs.get(db, span.job, service.project))
         for day, ns in _days(begin, end, where) if "day" in keys else [("", end - begin)]:
             key = tuple(_value(row, name, day) for name in keys)
             sums[key] = sums.get(key, 0) + span.size_bytes * ns

@@ -161,6 +161,14 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
     return offers, allowed.width(room)
 
 
+def room_of(service: Service, spec: JobSpec) -> int:
+    """Return how many trials of the job the cluster and the project's quota have room for at once, whatever the job itself requests.
+
+    Raise the errors of `admit`.
+    """
+    return admit(service, replace(spec, resources=replace(spec.resources, max_concurrent_trials=None)))[1]
+
+
 def concurrency_of(service: Service, spec: JobSpec, limit: int) -> int:
     """Return how many trials of an admitted job may run at once on the machines that the cluster has or may start now.
 

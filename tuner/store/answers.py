@@ -15,6 +15,7 @@ from tuner.database.tables import attempts, checkpoints, reports, trials
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Mode
+from tuner.domain.records import INHERITED
 from tuner.domain.space import Config
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
@@ -110,6 +111,29 @@ def last_reports(db: Connection, job: str) -> list[Row[Any]]:
     last = select(r.trial, func.max(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
     same = (r.trial == last.c.trial) & (r.step == last.c.step)
     return list(db.execute(select(reports).join(last, same).where(r.job == job)))
+
+
+def setup_of_trials(db: Connection, job: str) -> dict[str, int]:
+    """Return the micro-dollars of the setup that the costs in a trial's reports contain, by trial. Trials without such a setup are left out."""
+    r, e = reports.c, entries.c
+    first = select(r.trial, func.min(r.step).label("step")).where(r.job == job).group_by(r.trial).subquery()
+    query = (
+        select(r.trial, r.usd, func.sum(e.usd))
+        .join(first, (r.trial == first.c.trial) & (r.step == first.c.step))
+        .join(
+            entries, (e.job == r.job) & (e.trial == r.trial) & (e.attempt == r.attempt) & (e.kind == "setup")
+        )
+        .where(r.job == job)
+        .group_by(r.trial, r.usd)
+    )
+    return {trial: min(int(usd), int(setup)) for trial, usd, setup in db.execute(query)}
+
+
+def inherited_by_trials(db: Connection, job: str) -> dict[str, int]:
+    """Return what earlier jobs paid for the steps that trials continue from, in micro-dollars by trial."""
+    r = reports.c
+    query = select(r.trial, func.max(r.usd)).where(r.job == job, r.attempt == INHERITED).group_by(r.trial)
+    return {trial: int(usd) for trial, usd in db.execute(query)}
 
 
 def curve(db: Connection, job: str, trial: str) -> list[CostedReport]:

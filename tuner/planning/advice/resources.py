@@ -80,21 +80,23 @@ def gpu_underused(evidence: JobEvidence) -> AdviceFinding | None:
 def _shared_gpu(
     evidence: JobEvidence, attempts: tuple[MeasuredAttempt, ...], busy: Fraction, memory: Fraction | None
 ) -> GpuOption | None:
-    """Return the option to halve the GPUs of a trial, so that two trials share them. Return None if two trials would not fit.
+    """Return the option to let two trials share a GPU. Return None if two trials would not fit, or if a trial uses several GPUs.
+
+    A trial that uses several GPUs has them alone. With fewer of them, each would have to do more, so the training would take longer.
 
     `busy` is the share of the time in which the GPU was busy. `memory` is the largest used share of its memory, or None if not known.
     """
-    if 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
-        return None
     gpus = evidence.spec.resources.gpus
-    then = math.ceil(gpus / 2) if gpus > 1 else gpus / 2
+    if gpus > 1 or 2 * busy > SHARED_WITHIN or memory is None or 2 * memory > SHARED_WITHIN:
+        return None
+    then = gpus / 2
     new, old = evidence.rate(gpus=then).price, evidence.rate().price
     cheaper = 1 - share(new.micro_usd_per_hour, old.micro_usd_per_hour)
     change = AdvisedChange(
         "resources.gpus",
         f"{gpus:g}",
         f"{then:g}",
-        "two trials then share the GPUs that one trial has now; both fit into their memory",
+        "two trials then share the GPU that one trial has now; both fit into its memory",
     )
     note = f"the same training time at {new.usd_per_hour:g} instead of {old.usd_per_hour:g} dollars per hour and trial"
     return change, portion(spent_on(attempts, "train"), cheaper), note
