@@ -95,8 +95,8 @@ def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:
 
 def test_trial_with_several_gpus_is_not_advised_to_share_them() -> None:
     usage = gpu_usage(40, used=15 * GIB, batch_size=64)
-    attempt = measured_attempt(train="8.00", usage=usage)
-    advice = made(gpu_underused(evidence(attempt, job=spec(cpus=4, gpus=8))))
+    attempt, machine = measured_attempt(train="8.00", usage=usage), replace(OFFER, cpus=64, gpus=8)
+    advice = made(gpu_underused(evidence(attempt, job=spec(cpus=4, gpus=8), offer=machine)))
     assert "resources.gpus" not in {change.setting for change in (advice.change, *advice.alternatives)}
 
 
