@@ -1,5 +1,6 @@
 """Test which reports the sampler receives, and what it is asked to suggest for a free worker."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -45,6 +46,25 @@ class Listener(RandomSampler):
         violation: float = 0.0,
     ) -> None:
         self.results.append((number, step, score, trained_ns, at_rung))
+
+
+def test_configuration_that_is_enqueued_after_the_space_is_exhausted_is_adopted() -> None:
+    adopted: list[tuple[int, Config | None]] = []
+
+    class Exhausted(Listener):
+        def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
+            return None
+
+        def adopt(self, number: int, config: Config | None) -> None:
+            adopted.append((number, config))
+
+    spec = JobSpec("a", "m:f", Objective("acc"), SPACE, Budget(usd=Money(1)))
+    state = State.fresh(spec, concurrency=1, rate=Rate(Price(1)))
+    learner, at = Learner(spec, Exhausted()), Instant(0)
+    nothing = learner.next(state, "trial_00000", at)
+    for event in (nothing, ev.Suggested(at, "trial_00000", {"x": 0.5})):
+        learner.learn(state, event)
+    assert adopted == [(0, {"x": 0.5})]
 
 
 def test_report_beyond_a_rung_credits_the_rung_with_proportional_time() -> None:

@@ -501,6 +501,17 @@ def test_trial_without_a_gain_stops(values: tuple[float, ...], stops: bool) -> N
     assert commands == ([do.Stop("trial_00000", reason)] if stops else [])
 
 
+def test_gains_of_a_trial_are_compared_within_a_stage_of_the_proxies() -> None:
+    story = Story(
+        scheduler="none",
+        objective=Objective("loss", mode="min"),
+        fidelity=Fidelity(min=3, max=27, reduction_factor=3, proxies={"resolution": (16, 32)}),
+        trial_limits=TrialLimits(patience=3),
+    )
+    for step, value in enumerate((1.2, 1.1, 1.0, 2.0, 1.8, 1.6, 1.5), 1):
+        assert story.report(0, step, value) == []
+
+
 def test_trial_stops_before_a_step_that_would_exceed_its_limits() -> None:
     for limits, last in (
         (TrialLimits(max_duration_ns=4 * NS), 4),

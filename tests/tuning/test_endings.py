@@ -292,6 +292,53 @@ def test_inherited_trial_gets_the_status_its_curve_implies() -> None:
     assert story.state.trials[-1].reason == "not among the best trials at step 1"
 
 
+def test_best_other_trial_is_finished_if_the_leader_fails() -> None:
+    story = Story(trials=3)
+    for number, value in enumerate((0.9, 0.5, 0.4)):
+        story.report(number, 1, value)
+        story.paused(number, 1)
+    assert story.state.trial(FIRST).status == "running", "it is the best third"
+    story.tell(ev.Failed(AT, FIRST, "diverged"))
+    assert (story.state.leader, story.state.finisher) == (0, 1)
+    assert begins(story.orders)[-1] == (SECOND, 3)
+    story.report(1, 3, 0.6)
+    assert story.state.finisher == 1
+
+
+def test_trial_that_was_paused_at_a_rung_continues_with_asha_stopping() -> None:
+    story = Story(scheduler="asha_stopping", concurrency=2, trials=2)
+    story.tell(ev.ControlRequested(AT, "pause"))
+    for number, value in enumerate((0.5, 0.9)):
+        story.report(number, 1, value)
+        story.paused(number, 1)
+    story.state.ended, story.state.ending = False, None
+    story.tell(ev.Launched(AT), ev.ControlRequested(AT, "resume"))
+    assert begins(story.orders)[-1] == (SECOND, 3)
+    assert story.state.trial(FIRST).status == "stopped"
+
+
+def test_inherited_result_counts_for_the_plateau() -> None:
+    story = Story(plateau=Plateau(100, 0.0), fidelity=Fidelity(min=9, max=9))
+    inherits(story, (1, 0.96))
+    for step, value, spent in ((1, 0.1, 0), (2, 0.2, 50)):
+        story.report(0, step, value, spent=spent)
+        assert story.state.ending is None
+    story.report(0, 3, 0.3, spent=150)
+    assert story.state.ending is not None
+    assert story.state.ending.reason == "plateau"
+
+
+def test_scores_of_a_lower_stage_of_the_proxies_are_no_gain() -> None:
+    fidelity = Fidelity(min=1, max=9, reduction_factor=3, proxies={"resolution": (16, 32)})
+    loss = Objective("loss", mode="min")
+    story = Story(objective=loss, fidelity=fidelity, concurrency=2, plateau=Plateau(100, 0.0))
+    story.report(1, 1, 3.0)
+    story.report(1, 2, 2.0)
+    story.report(0, 1, 1.0, spent=50)
+    assert story.state.plateau_score == -2.0
+    assert story.state.leader_stage == 1
+
+
 def test_an_inherited_trial_that_reached_the_target_ends_the_job() -> None:
     story = Story(objective=Objective("acc", target=0.9))
     inherits(story, (1, 0.95))

@@ -59,7 +59,8 @@ def state_of(
         state.set(record, status)
         state.steps, state.trained_ns = state.steps + steps, state.trained_ns + record.trained_ns
     state.price_ns = state.trained_ns * state.rate.price.micro_usd_per_hour
-    state.begun, state.leader, state.spent = len(trials), leader, Money(round(trained * PER_STEP))
+    state.leader = state.finisher = leader
+    state.begun, state.spent = len(trials), Money(round(trained * PER_STEP))
     return state
 
 

@@ -18,6 +18,7 @@ from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Prior, Space
 from tuner.tuning.samplers import Sampler, prior_faults, sampler_for
+from tuner.tuning.samplers.model import ModelSampler
 from tuner.tuning.samplers.priors import Priors
 from tuner.tuning.samplers.simple import RandomSampler
 
@@ -263,6 +264,33 @@ def test_first_draw_from_the_priors_is_their_center_and_later_ones_are_around_it
     assert abs(sum(config["kind"] == "b" for config in drawn) / 400 - 4 / 6) < 0.1
     assert sampler.likelihood({"lr": 0.01, "kind": "b", "other": 0.1}) > 1
     assert sampler.likelihood({"lr": 0.9, "kind": "b", "other": 0.1}) < 1
+
+
+def test_center_is_recognized_although_a_model_has_rounded_it() -> None:
+    sampler, rng = priors(), Random(0)
+    sampler.adopt(0, {**sampler.sample(rng), "lr": 0.010000000000000004})
+    assert sampler._has_center
+
+
+def test_configuration_without_any_parameter_that_has_a_prior_is_not_the_center() -> None:
+    space = Space(
+        {
+            "kind": Categorical(("a", "b")),
+            "rate": Float(0, 1, when={"kind": ("b",)}, prior=Prior(0.5, "high")),
+        }
+    )
+    sampler = Priors(space, 0)
+    sampler.adopt(0, {"kind": "a"})
+    assert not sampler._has_center
+
+
+def test_configuration_whose_result_is_given_is_not_suggested_again() -> None:
+    space = Space({"kind": Categorical(("a", "b")), "size": Categorical((1, 2))})
+    given = [PastTrial({"kind": "a", "size": 1}, ((4, 0.5, 0),), is_given=True)]
+    sampler = ModelSampler(space, 0, (1, 4), given)
+    seen = [sampler.suggest(number) for number in range(4)]
+    assert seen[3] is None
+    assert {"kind": "a", "size": 1} not in seen
 
 
 def test_priors_are_used_while_the_best_trial_is_likely_by_them_and_rarely_once_it_is_not() -> None:

@@ -85,6 +85,29 @@ def test_leader_finishes_first_then_best_affordable_forecast() -> None:
     assert foretold(state, None) is None
 
 
+def test_stopping_asha_decides_on_trials_that_were_paused_at_a_rung() -> None:
+    state = paused(0.1, 0.4, 0.2, 0.3)
+    for best in (1, 3):
+        assert number_of(StoppingAsha().promote(state)) == best
+        assert state.trials[best].target_step == 8
+        state.set(state.trials[best], "running")
+    assert StoppingAsha().promote(state) is None
+    assert [trial.status for trial in state.trials] == ["stopped", "running", "stopped", "running"]
+
+
+def test_trial_is_promoted_only_at_its_highest_rung() -> None:
+    """A good rank at a low rung does not carry a trial past a high rung, at which its rank is bad."""
+    state = paused(0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+    low, high = state.rungs[:2]
+    for trial, score in zip(state.trials[:3], (0.1, 0.2, 0.3), strict=True):
+        trial.steps, trial.target_step = high.step, high.step
+        high.record(trial.number, score)
+    assert low.promotable(3)[:2] == [0, 1]
+    promoted = PromotionAsha().promote(state)
+    assert number_of(promoted) == 2
+    assert PromotionAsha().promote(state) is None
+
+
 def test_forecast_promotion_waits_until_space_is_exhausted() -> None:
     state = paused(0.1, 0.4)
     assert ForecastPromotion().promote(state) is None
@@ -99,6 +122,6 @@ def test_full_fidelity_and_stopping_asha_continue_or_stop_without_promotion() ->
     state = paused(0.1, 0.4, 0.2, 0.3)
     assert FullFidelity().at_rung(state, state.trials[0]) == "continue"
     assert state.trials[0].target_step == 8
-    assert FullFidelity().promote(state) is StoppingAsha().promote(state) is None
+    assert FullFidelity().promote(state) is None
     assert StoppingAsha().at_rung(state, state.trials[1]) == "continue"
     assert StoppingAsha().at_rung(state, state.trials[2]) == "stop"

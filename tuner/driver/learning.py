@@ -72,9 +72,11 @@ class Learner:
         if reserve is not None and not reserve.may_begin():
             return ev.Predicted(at, None, go=False)
         number = trial_number(trial)
-        self._known = number + 1
         step_s = math.inf if reserve is None else reserve.new_step_s
-        return ev.Suggested(at, trial, self._sampler.suggest(number, step_s))
+        config = self._sampler.suggest(number, step_s)
+        if config is not None:  # otherwise a configuration that a user enqueues later gets this number
+            self._known = number + 1
+        return ev.Suggested(at, trial, config)
 
     def advise(self, state: State, trial: str, at: Instant) -> ev.Predicted:
         """Return the event that says whether a trial that waits at a rung continues."""
@@ -94,7 +96,7 @@ class Learner:
         """
         match event:
             case ev.Suggested(_, trial, config):
-                if trial_number(trial) >= self._known:
+                if config is not None and trial_number(trial) >= self._known:
                     self._known = trial_number(trial) + 1
                     self._sampler.adopt(trial_number(trial), config)
                 if event.inherited is not None:

@@ -29,7 +29,7 @@ class Reserve:
 
     state: State
     left_ns: int  #: Worker time that the rest of the budget pays for.
-    #: The best trial, if it can continue and the budget can train it to its last step.
+    #: The best trial that has not ended early, if it can continue and the budget can train it to its last step.
     leader: TrialRecord | None
 
     @classmethod
@@ -39,14 +39,14 @@ class Reserve:
             return None
         automatic = state.spec.algorithm.scheduler == "auto" and state.budget.on_exhausted == "finish"
         keeps = bool(state.rungs) or state.spec.confirm is not None
-        if not automatic or not keeps or not state.begun or state.leader is None:
+        if not automatic or not keeps or not state.begun or state.finisher is None:
             return None
         affords = Rate(state.mean_price, state.rate.milli_gpus).affords_ns(state.budget.limit)
-        leader = state.trials[state.leader]
+        leader = state.trials[state.finisher]
         left = affords - _spent_ns(state) - _confirming_ns(state, leader)
         waits = leader.status in ("running", "pausing", "paused") and leader.resumable
         # a leader that violates a constraint gets no reserve
-        waits = waits and not state.leader_violation
+        waits = waits and not state.finisher_rank[1]
         affordable = waits and leader.number not in state.skipped and _finishing_ns(state, leader) <= left
         return cls(state, left, leader if affordable else None)
 

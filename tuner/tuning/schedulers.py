@@ -7,7 +7,7 @@ trials. The largest allowed distance, the reach, is counted in standard deviatio
 is `asha`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 from tuner.domain.job import JobSpec
@@ -31,7 +31,8 @@ Verdict = Literal["continue", "pause", "stop", "predict"]
 class Scheduler(Protocol):
     """Decide how far trials run.
 
-    A scheduler is pure except that it changes `TrialRecord.target_step` and the promotions that the rungs record.
+    A scheduler is pure except that it changes `TrialRecord.target_step` and the promotions that the rungs record, and that `asha_stopping`
+    stops trials that wait.
     """
 
     def first_stop(self, state: State) -> int | None:
@@ -82,6 +83,19 @@ class StoppingAsha:
         return "continue"
 
     def promote(self, state: State) -> TrialRecord | None:
+        """Decide on the trials that were paused in the step in which they reached a rung, for example because the window closed.
+
+        Stop those that are not among the best, and return the first of the others.
+        """
+        for number in sorted(state.waiting):
+            trial = state.trials[number]
+            if trial.value is None:
+                continue
+            if keeps_going(state, trial):
+                raise_target(state, trial)
+                return trial
+            trial.reason = f"not among the best trials at step {trial.steps}"
+            state.set(trial, "stopped")
         return None
 
 
@@ -126,12 +140,22 @@ def _promotable(state: State, also: TrialRecord | None = None) -> Iterator[Trial
     Trials that violate a constraint are ranked, and yielded, after all others.
     """
     for is_feasible in _feasible_first(state):
-        for rung in reversed(state.rungs):
+        for rung, higher in _from_the_top(state):
             for number in rung.promotable(state.reduction_factor):
+                if number in higher:
+                    continue
                 trial = state.trials[number]
                 waits = trial is also or (trial.status == "paused" and not trial.ready)
                 if waits and (not trial.violation) == is_feasible:
                     yield trial
+
+
+def _from_the_top(state: State) -> Iterator[tuple[Rung, Collection[int]]]:
+    """Yield the rungs, highest first, each with the trials that have also passed the next higher rung. They wait there, not at the lower rung."""
+    higher: Collection[int] = ()
+    for rung in reversed(state.rungs):
+        yield rung, higher
+        higher = rung.recorded
 
 
 def _feasible_first(state: State) -> tuple[bool, ...]:
@@ -176,9 +200,13 @@ def earned(
     growth = max(1.0, state.steps / (REACH_TRAININGS * (state.max_step or 1)))
     reach = min(REACH_MAX, REACH * growth)
     for is_feasible in _feasible_first(state):
-        for rung in reversed(state.rungs):
+        for rung, higher in _from_the_top(state):
             ranked = _best_first(rung, state.reduction_factor, forecasts, reach)
-            numbers = (number for number in ranked if (not state.trials[number].violation) == is_feasible)
+            numbers = (
+                number
+                for number in ranked
+                if number not in higher and (not state.trials[number].violation) == is_feasible
+            )
             trial = _first_waiting(state, reserve, numbers, also)
             if trial is not None:
                 return trial

@@ -34,6 +34,11 @@ PUBLIC: dict[Status, TrialState] = {
 }
 
 
+# The statuses of trials that are not trained to their last step.
+ENDS_EARLY = ("stopping", "stopped", "failed")
+NO_RANK = (-1, 0.0, float("-inf"))
+
+
 @dataclass(slots=True)
 class TrialRecord:
     """The progress of one trial."""
@@ -123,6 +128,9 @@ class State:
     trials: list[TrialRecord] = field(default_factory=list)
     active: set[int] = field(default_factory=set)  #: Numbers of the trials with a status in `ACTIVE`.
     ready: set[int] = field(default_factory=set)  #: Numbers of the trials that wait to run.
+    waiting: set[int] = field(
+        default_factory=set
+    )  #: Numbers of the paused trials that have reached their target step.
     #: Numbers of the trials that changed since the run loop last recorded the changes.
     changed: set[int] = field(default_factory=set)
     #: Whether attempts may start. False from the start of a driver until the event `ControlRequested`.
@@ -147,6 +155,10 @@ class State:
     leader_score: float = float("-inf")
     leader_stage: int = 0  #: The stage of the proxies in the report of `leader_score`.
     leader_violation: float = 0.0  #: The violation of the constraints in the report of `leader_score`.
+    #: Number of the trial to train to its last step with the rest of the budget: the leader, or the best other trial if the leader has failed or
+    #: was stopped. None if no trial has a score that counts for this.
+    finisher: int | None = None
+    finisher_rank: tuple[int, float, float] = NO_RANK  #: The rank of the finisher, as `rank_of` computes it.
     #: The best score when it last improved by at least the `min_gain` of the plateau rule.
     plateau_score: float = float("-inf")
     plateau_spent: Money = ZERO  #: The job's spend at the report of `plateau_score`.
@@ -183,8 +195,12 @@ class State:
     def trial(self, trial: str) -> TrialRecord:
         return self.trials[int(trial.removeprefix("trial_"))]
 
+    def rank_of(self, record: TrialRecord, value: float) -> tuple[int, float, float]:
+        """Return the stage of a trial, its negative violation, and the score of the value. A trial with a higher rank is better."""
+        return self.spec.fidelity.stage(record.steps), -record.violation, self.spec.objective.score(value)
+
     def set(self, record: TrialRecord, status: Status) -> None:
-        """Set the status of a trial and update the indexes of active and ready trials.
+        """Set the status of a trial and update the indexes of trials. If the finisher ends early, choose another one.
 
         No other code may change a trial's status.
         """
@@ -192,7 +208,23 @@ class State:
         self.changed.add(record.number)
         self.active.discard(record.number)
         self.ready.discard(record.number)
+        self.waiting.discard(record.number)
         if status in ACTIVE:
             self.active.add(record.number)
         elif record.ready:
             self.ready.add(record.number)
+        elif status == "paused":
+            self.waiting.add(record.number)
+        if record.number == self.finisher and status in ENDS_EARLY:
+            self._choose_finisher()
+
+    def _choose_finisher(self) -> None:
+        others = [
+            (self.rank_of(other, other.value), -other.number)
+            for other in self.trials
+            if other.value is not None and other.repeats is None and other.status not in ENDS_EARLY
+        ]
+        self.finisher, self.finisher_rank = None, NO_RANK
+        if others:
+            self.finisher_rank, number = max(others)
+            self.finisher = -number

@@ -63,7 +63,7 @@ def continue_trial(state: State, trial: TrialRecord) -> list[Command]:
 
 
 def pause_at_rung(state: State, trial: TrialRecord) -> list[Command]:
-    if not state.may_suggest and not state.suggesting and state.leader == trial.number:
+    if not state.may_suggest and not state.suggesting and state.finisher == trial.number:
         return continue_trial(state, trial)
     return _pause(state, trial)
 
@@ -171,6 +171,8 @@ def inherit(state: State, trial: TrialRecord, inherited: Inherited) -> Ending | 
         trial.steps, trial.value, trial.violation = step, value, violation
         record_rungs(state, trial)
         stopping.lead(state, trial, value)
+    if state.leader == trial.number and not trial.violation:
+        state.plateau_score = max(state.plateau_score, state.leader_score)
     trial.kept = trial.saved = inherited.step
     trial.trained_ns = inherited.trained_ns
     trial.pace_ns = inherited.trained_ns // inherited.step

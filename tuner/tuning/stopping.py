@@ -34,7 +34,9 @@ def after_report(state: State, event: Reported) -> Ending | None:
     score = lead(state, trial, event.value)
     if state.leader_stage > before:
         state.plateau_score = float("-inf")  # scores of different stages of the proxies cannot be compared
-    gained = float("-inf") if trial.violation else score  # a report that violates a constraint gains nothing
+    # A report that violates a constraint gains nothing, nor does one of a lower stage, whose scores cannot be compared.
+    gains = not trial.violation and state.spec.fidelity.stage(trial.steps) == state.leader_stage
+    gained = score if gains else float("-inf")
     return on_target(state, trial, event.step, event.value) or _plateau(state, gained)
 
 
@@ -45,11 +47,14 @@ def lead(state: State, trial: TrialRecord, value: float) -> float:
     trials in the highest stage that any trial has reached are compared. Of these, a trial with a lower violation of the constraints is
     better, regardless of the scores.
     """
-    score, stage = state.spec.objective.score(value), state.spec.fidelity.stage(trial.steps)
+    rank = state.rank_of(trial, value)
+    stage, _, score = rank
     best = (state.leader_stage, -state.leader_violation, state.leader_score)
-    if state.leader is None or (stage, -trial.violation, score) > best:
+    if state.leader is None or rank > best:
         state.leader_stage, state.leader_violation, state.leader_score = stage, trial.violation, score
         state.leader = trial.number
+    if state.finisher is None or rank > state.finisher_rank:
+        state.finisher, state.finisher_rank = trial.number, rank
     return score
 
 
@@ -84,7 +89,9 @@ def trial_limit(state: State, trial: TrialRecord, event: Reported) -> str | None
     if limits is None:
         return None
     if limits.patience is not None and event.value is not None:
-        score = state.spec.objective.score(event.value)
+        score, stage = state.spec.objective.score(event.value), state.spec.fidelity.stage
+        if stage(event.step) > stage(trial.gain_step):
+            trial.gain_score = float("-inf")  # scores of different stages of the proxies cannot be compared
         if score > trial.gain_score and score >= trial.gain_score + limits.min_gain:
             trial.gain_score, trial.gain_step = score, event.step
         elif event.step - trial.gain_step >= limits.patience:

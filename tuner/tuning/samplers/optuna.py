@@ -2,7 +2,8 @@
 
 Optuna has no paused trials: a trial is either running, so that samplers do not learn from it, or finished. Therefore the study's
 storage presents every trial that waits at a rung as *pruned*, with the values of the rungs that it reached. The samplers rank
-such trials by step and then by value. When the trial continues, it is presented with more values.
+such trials by step and then by value. When the trial continues, it is presented with more values. GP is an exception: it learns only from
+trials that were trained to the last step.
 """
 
 import copy

@@ -44,7 +44,16 @@ class Priors:
         """Record the configuration of a trial, and whether it is likelier under the priors than without them."""
         self._is_likely[number] = self.likelihood(config) > 1
         mine = {name: prior.center for name, prior in self._priors.items() if name in config}
-        self._has_center |= all(same(config[name], center) for name, center in mine.items())
+        self._has_center |= bool(mine) and all(
+            self._is_at(name, config[name], center) for name, center in mine.items()
+        )
+
+    def _is_at(self, name: str, value: Value, center: Value) -> bool:
+        """Return whether a value is the center. A model rounds numbers when it converts them to positions and back."""
+        parameter = self._space.parameters[name]
+        if isinstance(parameter, Categorical) or isinstance(value, str) or isinstance(center, str):
+            return same(value, center)
+        return math.isclose(place_of(parameter, value), place_of(parameter, center), abs_tol=1e-9)
 
     def tell(self, number: int, step: int, score: float, violation: float = 0.0) -> None:
         """Record a score at a rung, and update which trial is the best.

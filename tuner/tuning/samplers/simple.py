@@ -87,6 +87,11 @@ class RandomSampler(Oblivious):
         """Return whether the configuration was not suggested yet. For spaces that are not small and finite it is always true."""
         return self._distinct is None or _key(config) not in self._seen
 
+    def exclude(self, config: Config) -> None:
+        """Do not suggest a configuration whose result is known already. Only small and finite spaces exclude configurations."""
+        if self._distinct is not None:
+            self._seen[_key(config)] += 1
+
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of a trial. It counts as suggested, in place of the one that `suggest` returned for the trial."""
         if config is None:
