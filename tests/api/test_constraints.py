@@ -72,6 +72,8 @@ def test_only_feasible_reports_are_the_best(reporting: Reporting) -> None:
         ("trial_00002", 0.6, 0.6, 0),
         ("trial_00000", None, 0.9, 0.5),
     ]
+    charted = reporting.get("/curves")["trials"]
+    assert [trial["best_metric"] for trial in charted] == [None, 0.7, 0.6]
     report = reporting.get("/report")
     assert report["best"]["metric"] == 0.7
     assert len(report["best_curve"]) == 1

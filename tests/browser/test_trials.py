@@ -299,3 +299,28 @@ def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, 
         return [[...model.metrics], xs, ys];
     }"""
     assert page.evaluate(reported) == [["acc", "loss"], [1, 2, 3, 4, 5], [5, None, 3, None, 2]]
+
+
+def test_best_of_a_trial_in_the_browser_modules(page: Page, finished: Finished) -> None:
+    page.goto(finished.url)
+    ask = """async () => {
+        const { Model } = await import("/static/model.js");
+        const model = new Model({ objective: { metric: "acc", mode: "max" }, rungs: [] });
+        const curve = { state: "running", reason: "", config: {}, attempts: 1, preemptions: 0, preemptions_at: [] };
+        model.fill({ trials: [{ id: "trial_0", ...curve, best_metric: 0.7, total_usd: 0.01, steps: [1, 2], metric: [0.7, 0.9] }] });
+        const trial = model.trialOf("trial_0"), seen = [];
+        const row = (metric) => model.apply("trial", { id: "trial_0", steps: 3, metric, latest_metric: 0.9, cost_usd: 0.01 });
+        const see = () => seen.push(trial.best);
+        see();
+        row(0.8);
+        see();
+        model.apply("report", { trial: "trial_0", step: 4, metric: 0.95, violation: 0.5, cost_usd: 5 });
+        see();
+        model.apply("report", { trial: "trial_0", step: 5, metric: 0.85, violation: 0, cost_usd: 5 });
+        row(0.8); // older than the report
+        see();
+        row(null);
+        see();
+        return seen;
+    }"""
+    assert page.evaluate(ask) == [0.7, 0.8, 0.8, 0.85, 0.85]

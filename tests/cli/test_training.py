@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
+from tests import fakes
 from tests.cli.conftest import Tuner
+from tests.fakes import FakeService
 from tuner.cli.training import command
+from tuner.database.tables import reports
 from tuner.schemas.answers import Environment
 
 CODE = """
@@ -123,6 +127,35 @@ def test_trial_of_a_job_is_trained_to_its_best_step(
         (job["trainable"], trial["config"], at),
         (job["trainable"], trial["config"], 2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("violations", "step"),
+    [({1: 0.0, 2: 0.5}, 1), ({1: 0.5, 2: 0.2}, 2)],
+    ids=["one step is feasible", "one step comes nearest"],
+)
+def test_best_step_of_a_trial_satisfies_the_constraints(
+    tuner: Tuner,
+    service: FakeService,
+    rest: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    violations: dict[int, float],
+    step: int,
+) -> None:
+    job = fakes.submit(rest)
+    fakes.simulate(service, job)
+    rows = rest.get(f"/v1/jobs/{job}/trials").json()["items"]
+    trial = max(rows, key=lambda row: int(row["steps"]))["id"]
+    with service.database.write() as db:
+        here = (reports.c.job == job) & (reports.c.trial == trial)
+        db.execute(update(reports).where(here).values(violation=0.9, value=0.9))
+        for at, violation in violations.items():
+            values = {"violation": violation, "value": at / 10}
+            db.execute(update(reports).where(here, reports.c.step == at).values(values))
+    last: list[int] = []
+    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: last.append(words[2]))
+    assert tuner("train", job, "--trial", trial).exit_code == 0
+    assert last == [step]
 
 
 @pytest.mark.parametrize(

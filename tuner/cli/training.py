@@ -175,13 +175,18 @@ def _teacher_of(client: Client, job: Job) -> Iterator[dict[str, Any] | None]:
 
 
 def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
+    """Return the step with the best metric that satisfies the job's constraints. If no step does, return the step that comes nearest."""
     sign = -1 if maximise else 1
-    known = [(sign * point.metric, point.step) for point in trial.curve if point.metric is not None]
+    known = [
+        (point.violation or 0, sign * point.metric, point.step)
+        for point in trial.curve
+        if point.metric is not None
+    ]
     if not known:
         raise typer.BadParameter(
             f"{trial.id} has not reported a metric yet: give the number of steps", param_hint="--steps"
         )
-    return min(known)[1]
+    return min(known)[2]
 
 
 def _prepared(entry: str, recorded: Environment | None, threads: int | None, seed: int | None) -> list[str]:

@@ -15,7 +15,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
 from tuner.api.response_cache import AnswerCache
-from tuner.domain.objective import Mode
 from tuner.schemas.answers import Curves
 from tuner.service import answers
 from tuner.service.answers import EMPTY, CurvesView, TrialRow, job_curves
@@ -135,20 +134,18 @@ def _json(view: CurvesView) -> bytes:
         "mode": objective.mode,
         "rounded": rounded,
     }
-    trials = (_trial(view, row, objective.mode, value, usd, spent) for row in view.trials)
+    trials = (_trial(view, row, value, usd, spent) for row in view.trials)
     return f'{json.dumps(top)[:-1]}, "trials": [{",".join(trials)}]}}'.encode()
 
 
 def _trial(
     view: CurvesView,
     row: TrialRow,
-    mode: Mode,
     value: Numbers,
     usd: Numbers,
     spent: Numbers,
 ) -> str:
     course = view.series.get(row.trial, EMPTY)
-    values = [value for value in course.values if value is not None]
     answer = {
         "id": row.trial,
         "state": row.state,
@@ -156,7 +153,7 @@ def _trial(
         "config": row.config,
         "attempts": row.attempts,
         "preemptions": row.preemptions,
-        "best_metric": (max if mode == "max" else min)(values, default=None),
+        "best_metric": row.best,
         "total_usd": row.cost.usd.usd,
         "preemptions_at": view.losses.get(row.trial, []),
         "promotions_at": view.promotions(row.trial),

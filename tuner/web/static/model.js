@@ -87,7 +87,8 @@ export class Model {
   trial(data) {
     const trial = this.trialOf(data.id);
     // The row may be older than reports that were already received.
-    Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps), metric: data.latest_metric });
+    const best = this.better(data.metric, trial.best) ? data.metric : trial.best;
+    Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps), metric: data.latest_metric, best });
   }
 
   report({ trial: id, step, metric, cost_usd, metrics = {}, violation = 0, seq = 0 }) {
