@@ -301,7 +301,7 @@ def test_filter_language_and_charted_metrics_in_the_browser_modules(page: Page, 
     assert page.evaluate(reported) == [["acc", "loss"], [1, 2, 3, 4, 5], [5, None, 3, None, 2]]
 
 
-def test_best_of_a_trial_in_the_browser_modules(page: Page, finished: Finished) -> None:
+def test_best_and_paid_of_a_trial_in_the_browser_modules(page: Page, finished: Finished) -> None:
     page.goto(finished.url)
     ask = """async () => {
         const { Model } = await import("/static/model.js");
@@ -310,7 +310,7 @@ def test_best_of_a_trial_in_the_browser_modules(page: Page, finished: Finished) 
         model.fill({ trials: [{ id: "trial_0", ...curve, best_metric: 0.7, total_usd: 0.01, steps: [1, 2], metric: [0.7, 0.9] }] });
         const trial = model.trialOf("trial_0"), seen = [];
         const row = (metric) => model.apply("trial", { id: "trial_0", steps: 3, metric, latest_metric: 0.9, cost_usd: 0.01 });
-        const see = () => seen.push(trial.best);
+        const see = () => seen.push([trial.best, trial.cost_usd]);
         see();
         row(0.8);
         see();
@@ -323,4 +323,4 @@ def test_best_of_a_trial_in_the_browser_modules(page: Page, finished: Finished) 
         see();
         return seen;
     }"""
-    assert page.evaluate(ask) == [0.7, 0.8, 0.8, 0.85, 0.85]
+    assert page.evaluate(ask) == [[0.7, 0.01], [0.8, 0.01], [0.8, 0.01], [0.85, 0.01], [0.85, 0.01]]

@@ -91,12 +91,11 @@ export class Model {
     Object.assign(trial, data, { steps: Math.max(trial.steps, data.steps), metric: data.latest_metric, best });
   }
 
-  report({ trial: id, step, metric, cost_usd, metrics = {}, violation = 0, seq = 0 }) {
+  report({ trial: id, step, metric, metrics = {}, violation = 0, seq = 0 }) {
     const trial = this.trialOf(id);
     this.seq = Math.max(this.seq, seq);
     if (putPoint(trial, step, metric)) this.points += 1;
     if (step >= trial.steps) { trial.steps = step; trial.metric = metric; }
-    trial.cost_usd = Math.max(trial.cost_usd, cost_usd);
     if (violation === 0 && this.better(metric, trial.best)) trial.best = metric; // 0: the step satisfies the job's constraints
     for (const [name, value] of Object.entries(metrics)) if (typeof value === "number") this.metrics.add(name);
     if (this.isObjective) return;
