@@ -81,10 +81,12 @@ def test_background_work_starts_when_the_service_is_ready(
 
 def test_service_that_stops_before_it_is_ready_starts_no_background_work(tmp_path: Path) -> None:
     service, ready = fakes.service_in(tmp_path), threading.Event()
-    storage = StorageWatch(service)
-    postponed = PostponedStart(service, MetricsReader(service), [storage], Mirrors(service), after=ready)
+    storage, mirrors = StorageWatch(service), Mirrors(service)
+    postponed = PostponedStart(service, MetricsReader(service), [storage], mirrors, after=ready)
     postponed.start()
     postponed.cancel()
+    storage.stop(timeout_s=0)
+    mirrors.stop()
     ready.set()
     postponed.join(60)
     assert not postponed.is_alive()

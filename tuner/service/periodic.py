@@ -108,9 +108,13 @@ class PeriodicService(threading.Thread, ABC):
                 self._log.exception("a pass failed; the next one starts from the beginning")
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop the thread, and wait at most `timeout_s` seconds for the end of its current pass."""
+        """Stop the thread, and wait at most `timeout_s` seconds for the end of its current pass.
+
+        A thread that was not started makes no pass, even if it is started later.
+        """
         self._over.set()
-        self.join(timeout_s)
+        if self.is_alive():
+            self.join(timeout_s)
 
     def _count_failure(self) -> None:
         if self._health is not None and self._failures is not None:
