@@ -96,6 +96,16 @@ def test_form_shows_each_error_at_its_field_or_line(page: Page, site: Site) -> N
     expect(page.get_by_label("Budget, in dollars")).not_to_have_attribute("aria-invalid", "true")
 
 
+def test_skip_link_keeps_the_page_and_what_was_typed(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}#/new")
+    source = page.get_by_label("The whole job")
+    source.fill("name: mine")
+    page.get_by_role("link", name="Skip to the content").press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    expect(page).to_have_url(f"{site.url}#/new")
+    expect(source).to_have_value("name: mine")
+
+
 def test_command_is_shown_where_a_trainable_is(page: Page, site: Site, finished: Finished) -> None:
     page.goto(f"{site.url}#/new")
     source, chosen = page.get_by_label("The whole job"), page.get_by_label("Trainable")

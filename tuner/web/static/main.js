@@ -80,6 +80,8 @@ function askKey(refused = false) {
 
 document.addEventListener("key-refused", () => { setKey(""); askKey(true); });
 document.getElementById("forget").addEventListener("click", () => { setKey(""); askKey(); });
+// The browser would change the address, whose hash selects the page.
+document.querySelector("a.skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("hashchange", () => { takeKey(); route(); });
 takeKey();
 route();
