@@ -28,12 +28,12 @@ def until(condition: Callable[[], Any]) -> None:
 class Allocation:
     """An allocation of one node with four CPUs and no GPU."""
 
-    def __init__(self, folder: Path, tuner: Answers = ()) -> None:
+    def __init__(self, folder: Path, tuner: Answers = (), blocks: tuple[str, ...] = ("serve",)) -> None:
         self.scratch = Scratch(folder)
         self.scratch.home.mkdir()
         joined = (("health-check", "ray start --head"), ("list nodes", "ray start --block"))
         self.scratch.stand_in("ray", (NODES,), blocks=("start",), waits=joined)
-        self.scratch.stand_in("tuner", tuner, blocks=("serve",), waits=(("submit", "python -m"),))
+        self.scratch.stand_in("tuner", tuner, blocks=blocks, waits=(("submit", "python -m"),))
         self.scratch.stand_in("python", blocks=("tuner.cluster.notice_watch",))
         # `sleep 60` lasts until the watcher has ended, which takes a moment of that minute.
         self.scratch.stand_in("sleep", waits=(("60", "ended python"),))
@@ -129,3 +129,21 @@ def test_watcher_ends_before_service_and_worker_and_head_ends_last(allocation: A
     assert "sleep 60" in (first, pause)
     assert {second, third} == {"ended tuner serve", "ended ray start --block"}
     assert last == "ended ray start --head"
+
+
+def test_unfinished_job_is_notified_at_the_end_of_the_time_and_fails_the_allocation(
+    tmp_path: Path,
+) -> None:
+    allocation = Allocation(tmp_path, blocks=("serve", "submit"))
+    try:
+        allocation.start(JOB="deploy/digits.yaml")
+        for beginning in ("tuner serve", "python -m", "ray start --block", "tuner submit"):
+            until(lambda start=beginning: any(call.startswith(start) for call in allocation.take_calls()))
+        allocation.process.send_signal(signal.SIGTERM)
+        assert allocation.process.wait(240) == 1
+        calls = allocation.take_calls()
+    finally:
+        allocation.end()
+    notice = calls.index("ended python -m tuner.cluster.notice_watch")
+    assert "sleep 60" in calls
+    assert notice < calls.index("ended tuner serve") < calls.index("ended ray start --head")
