@@ -24,8 +24,17 @@ environment() {
   ulimit -n 65536 || true
 }
 
-# End the process that an earlier call of this script started, if it still runs.
-end() { if test -e "$1"; then kill "$(cat "$1")" 2>/dev/null || true; fi; }
+# End the process that an earlier call of this script started, if it still runs, and wait for its end for at most a minute.
+# While the old service runs, it keeps the lock of its home, and a new service would exit.
+end() {
+  if ! test -e "$1"; then return; fi
+  pid=$(cat "$1")
+  if ! kill "$pid" 2>/dev/null; then return; fi
+  for _ in $(seq 120); do
+    kill -0 "$pid" 2>/dev/null || return 0
+    sleep 0.5
+  done
+}
 
 case ${1:-} in
 install)

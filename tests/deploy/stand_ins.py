@@ -22,6 +22,8 @@ def noted(beginning):
     with open({calls!r}) as file:
         return any(" ".join(json.loads(line)[0]).startswith(beginning) for line in file)
 def end(number, frame):
+    while {ends_after!r} and not noted({ends_after!r}):
+        time.sleep(0.02)
     note(["ended", *called[:3]])
     sys.exit()
 blocks = any(set(words.split()) <= set(called) for words in {blocks!r})
@@ -73,16 +75,22 @@ class Scratch:
         at: Path | None = None,
         blocks: tuple[str, ...] = (),
         waits: tuple[tuple[str, str], ...] = (),
+        ends_after: str = "",
     ) -> None:
         """Write a stand-in for a program, on the PATH or in `at`.
 
         A call with all words of an entry of `blocks` runs until SIGTERM. A call with the words of an entry of `waits` runs until a recorded
-        line starts with that entry's text.
+        line starts with that entry's text. A call that SIGTERM ends first waits for a line that starts with `ends_after`, if that is given.
         """
         path = (at or self.folder / "bin") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = PROGRAM.format(
-            python=sys.executable, calls=str(self.calls), answers=answers, blocks=blocks, waits=waits
+            python=sys.executable,
+            calls=str(self.calls),
+            answers=answers,
+            blocks=blocks,
+            waits=waits,
+            ends_after=ends_after,
         )
         path.write_text(text)
         path.chmod(0o755)

@@ -1,8 +1,13 @@
 """Ray's own validator accepts the autoscaler's cluster files, and their machines are labelled with market and price."""
 
 import copy
+import json
+import os
 import re
 import shlex
+import signal
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -11,6 +16,8 @@ import yaml
 
 from tests.deploy.clouds import CLOUDS, REGIONS, cluster
 from tests.deploy.files import DEPLOY, ROOT, labels_of
+from tests.deploy.stand_ins import Scratch
+from tests.deploy.test_slurm import until
 from tuner.cluster import nodes as its
 from tuner.cluster.node_types import read_node_types
 from tuner.cluster.notice_watch import parser, sources_of
@@ -136,3 +143,30 @@ def test_service_reads_node_types_from_the_autoscaler_file(cloud: str) -> None:
     assert all(node_type.cpus > 0 and node_type.at_most > 0 for node_type in node_types.types)
     assert "TUNER_NODE_TYPES=$HOME/ray_bootstrap_config.yaml" in NODE
     assert '--autoscaling-config="$HOME/ray_bootstrap_config.yaml"' in NODE
+
+
+def test_service_starts_on_the_head_after_the_previous_one_has_ended(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    scratch.copy("deploy/ray-node.sh")
+    scratch.home.mkdir()
+    (scratch.home / "tuner.env").touch()
+    scratch.stand_in("ray")
+    # The first service ends only after the script has begun to wait for its end.
+    scratch.stand_in("tuner", blocks=("serve",), ends_after="sleep 0.5")
+    scratch.stand_in("sleep", waits=(("0.5", "ended tuner"),))
+
+    def calls() -> list[str]:
+        lines = scratch.calls.read_text().splitlines()
+        return [line for line in (" ".join(json.loads(line)[0]) for line in lines) if "tuner serve" in line]
+
+    services = []
+    try:
+        for started in (1, 2):
+            scratch.run("deploy/ray-node.sh", "head")
+            services.append(int((scratch.home / "tuner.pid").read_text()))
+            until(lambda count=started: calls().count("tuner serve") == count)
+        assert calls() == ["tuner serve", "ended tuner serve", "tuner serve"]
+    finally:
+        for service in services:
+            with suppress(ProcessLookupError):
+                os.kill(service, signal.SIGKILL)
