@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests import fakes
+from tuner.cli import demo
 from tuner.cli import server as serving
 from tuner.cli.server import SLOW_MODULES, PostponedStart, listen
+from tuner.client import Client
 from tuner.database.database import newest_revision
 from tuner.service.bootstrap import build
 from tuner.service.maintenance import StorageWatch
@@ -115,3 +117,32 @@ def test_connections_use_tcp_nodelay(tmp_path: Path, host: str) -> None:
         return set_to
 
     assert asyncio.run(nodelay_of_connection())
+
+
+def test_demo_uses_no_setting_of_the_users_own_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {
+        "TUNER_DATABASE_URL": "postgresql://tuner@db/tuner",
+        "TUNER_DATABASE_URL_FILE": "/run/secrets/database_url",
+        "TUNER_STORAGE": "s3://bucket/tuner",
+        "TUNER_RAY_ADDRESS": "http://ray:8265",
+        "TUNER_NODE_TYPES": "/srv/cluster.yaml",
+        "TUNER_MLFLOW_URI": "http://mlflow",
+        "TUNER_OPTUNA_STORAGE": "postgresql://tuner@db/optuna",
+        "TUNER_TENSORBOARD": "/srv/tensorboard",
+        "TUNER_PROJECT": "vision",
+        "TUNER_API_KEY": "key",
+        "TUNER_HOST": "0.0.0.0",
+        "TUNER_PORT": "80",
+    }
+    kept = {"TUNER_LOCAL_CPUS": "2", "TUNER_ALLOWED_MODULES": "mine", "TUNER_USER_SEED": "1", "PATH": "/bin"}
+    environment = demo._environment(tmp_path, {**own, **kept})
+    assert environment == {**kept, "TUNER_HOME": str(tmp_path), "TUNER_PORT": "0"}
+
+    monkeypatch.setenv("TUNER_PROJECT", "vision")
+    monkeypatch.setattr(Client, "is_ready", lambda client: True)
+    (tmp_path / "api_key").write_text("key")
+    line = f"print('tuner serves http://127.0.0.1:9, with the key in {tmp_path}/api_key')"
+    with subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, text=True) as process:
+        assert demo._ready(process, tmp_path)._sync.headers["Tuner-Project"] == "default"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tuner import web
 from tuner.cli import escape, render, tables, watch
+from tuner.domain.access import DEFAULT_PROJECT
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
 
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from tuner.client import Client
 
 START_TIMEOUT_S = 120.0
+#: Beginnings of the names of the settings that apply to the demo too: those of this machine, and those of user code.
+KEPT_SETTINGS = (
+    "TUNER_LOCAL_",
+    "TUNER_CACHE_",
+    "TUNER_MAX_",
+    "TUNER_IMPORT_MEMORY_GIB",
+    "TUNER_ALLOWED_MODULES",
+    "TUNER_PASS_ENV",
+    "TUNER_USER_",
+)
 
 
 def run(usd: float, trainable: str) -> None:
@@ -69,9 +80,7 @@ def service(home: Path) -> Iterator[Client]:
     """Start a service with the home `home` on a free port, and stop it and its Ray cluster at the end of the `with` block."""
     for folder in (home.parent, home):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    environment = {**os.environ, "TUNER_HOME": str(home), "TUNER_PORT": "0"}
-    for name in ("TUNER_URL", "TUNER_API_KEY", "TUNER_DATABASE_URL", "TUNER_STORAGE", "TUNER_RAY_ADDRESS"):
-        environment.pop(name, None)
+    environment = _environment(home, os.environ)
     with (home / "serve.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tuner.cli.main", "serve"],
@@ -97,6 +106,16 @@ def service(home: Path) -> Iterator[Client]:
         )
 
 
+def _environment(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the temporary service: `environ` without the settings of the user's own service, such as its database."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("TUNER_") or name.startswith(KEPT_SETTINGS)
+    }
+    return {**kept, "TUNER_HOME": str(home), "TUNER_PORT": "0"}
+
+
 def _ready(process: subprocess.Popen[str], home: Path) -> Client:
     from tuner.client import Client
 
@@ -105,7 +124,7 @@ def _ready(process: subprocess.Popen[str], home: Path) -> Client:
     if "http://" not in line:
         raise Unavailable(f"the service did not start; see {home / 'serve.log'}")
     url = line.split()[2].rstrip(",")
-    client = Client(url, (home / "api_key").read_text().strip())
+    client = Client(url, (home / "api_key").read_text().strip(), project=DEFAULT_PROJECT)
     deadline = time.monotonic() + START_TIMEOUT_S
     while not client.is_ready():
         if process.poll() is not None or time.monotonic() > deadline:
