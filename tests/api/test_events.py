@@ -152,6 +152,17 @@ def test_stream_ends_when_its_job_ends(
     assert states == ["queued", "cancelled"]
 
 
+def test_stream_of_a_waiting_job_has_its_position_in_the_queue(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "READ_EVERY_S", 0.01)
+    first, job = fakes.submit(client, priority=1), fakes.submit(client)
+    at_look(monkeypatch, 3, lambda: fakes.begin(service, first))
+    at_look(monkeypatch, 5, lambda: control.cancel(service, job))
+    positions = [message.data["queue_position"] for message in stream(client, job) if message.kind == "job"]
+    assert positions == [2, 1, None]
+
+
 def test_reader_of_a_running_job_misses_no_event(client: TestClient, service: FakeService) -> None:
     """The job runs and ends while it is read."""
     job = fakes.submit(client, budget={"usd": 0.001})

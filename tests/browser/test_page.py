@@ -6,6 +6,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Page, Response, Route, expect
 
+from tests import fakes
 from tests.browser.conftest import (
     FIDELITY,
     Finished,
@@ -17,6 +18,7 @@ from tests.browser.conftest import (
     violations,
 )
 from tests.fakes import KEY
+from tuner.service.cluster import DashboardAccess
 from tuner.web import address
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
@@ -186,6 +188,21 @@ def test_address_of_a_job_shows_the_job_live(page: Page, site: Site) -> None:
         str(int(trial["id"][6:])): (trial["state"], str(trial["steps"])) for trial in listed
     }
     expect(section(page, "The bill")).to_contain_text("train $0.00")
+
+
+def test_page_of_a_waiting_job_follows_the_queue_and_the_start(page: Page, empty_site: Site) -> None:
+    service = empty_site.service
+    service.cluster.door = DashboardAccess("http://127.0.0.1:9", "token")
+    first, job = empty_site.submit(priority=1), empty_site.submit()
+    see(page, empty_site, job)
+    meter, link = section(page, "The meter"), page.get_by_role("link", name="Ray dashboard")
+    expect(meter).to_contain_text("position 2 in the queue")
+    expect(link).to_have_attribute("href", "/ray/#/jobs")
+    fakes.begin(service, first)
+    expect(meter).to_contain_text("position 1 in the queue")
+    fakes.begin(service, job)
+    expect(meter).to_contain_text("No money has been spent yet")
+    expect(link).to_have_attribute("href", f"/ray/#/jobs/{job}-1")
 
 
 def test_lost_connection_recovers_without_missing_events(page: Page, site: Site) -> None:

@@ -287,6 +287,7 @@ STATE_FIELDS = {
     "tags",
     "priority",
     "revision",
+    "queue_position",
     "progress",
     "best",
 }

@@ -135,6 +135,7 @@ class JobPage {
     if (before.state !== now.state) {
       announce(`The job is ${state(now.state, now.stop_reason)}.`);
       if (FINAL.includes(now.state)) this.loadAnswers(["pareto", "bill", "report"]);
+      if (now.state === "running") this.reloadJob(); // the link to Ray's dashboard is not in the events
     }
   }
 
