@@ -154,13 +154,21 @@ class Settings:
 
     @property
     def database_url_path(self) -> Path:
-        """The path of the file from which drivers read the database URL if it contains a password.
+        """The path of the file from which drivers read the database URL if `passes_url_in_file` is true.
 
         If TUNER_DATABASE_URL_FILE is set, drivers read the file that the setting names. This file must exist on
         the head node of the cluster too. Otherwise drivers read a file in the home directory, which the service writes for
         drivers on this machine.
         """
         return Path(self.database_url_file) if self.database_url_file else self.home / "database_url"
+
+    @property
+    def passes_url_in_file(self) -> bool:
+        """Whether drivers read the database URL from a file, and not from an environment variable, which other users could read.
+
+        Only the URL of an SQLite database certainly has no password: that of PostgreSQL may also have one among its parameters.
+        """
+        return bool(self.database_url_file) or not self.database_url.startswith(("sqlite:", "sqlite+"))
 
     def api_key(self) -> str:
         """Return the API key: TUNER_API_KEY if set, otherwise the key stored in the home, which is created if it is missing."""

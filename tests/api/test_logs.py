@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import make_url
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -130,6 +131,17 @@ def test_service_key_in_the_log_is_masked_also_between_head_and_tail(
     job, printed = begun(service, client), f"key {fakes.KEY}!".encode()
     write(service, job, 1, printed[:cut], printed[cut:])
     assert get(client, job)["text"] == f"key {'*' * len(fakes.KEY)}!"
+
+
+def test_database_passwords_in_the_log_are_masked(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = begun(service, client)
+    write(service, job, 1, b"host_password, query_password, key_password")
+    url = make_url("postgresql://u:host_password@h/db?password=query_password&sslpassword=key_password")
+    monkeypatch.setattr(service.database, "url", url)
+    text = get(client, job)["text"]
+    assert text == ", ".join("*" * len(name) for name in ("host_password", "query_password", "key_password"))
 
 
 @given(data=st.binary(max_size=80))

@@ -58,10 +58,11 @@ def test_drivers_receive_the_url_file_and_never_the_url(tmp_path: Path) -> None:
     assert not (tmp_path / "home/database_url").exists()
 
 
-def test_url_with_a_password_is_passed_in_a_file_of_the_home() -> None:
-    settings = Settings.from_env(
-        {"TUNER_HOME": "/srv/tuner", "TUNER_DATABASE_URL": "postgresql://u:secret@h/db"}
-    )
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:secret@h/db", "postgresql:///db?host=h&user=u&password=secret"]
+)
+def test_url_with_a_password_is_passed_in_a_file_of_the_home(url: str) -> None:
+    settings = Settings.from_env({"TUNER_HOME": "/srv/tuner", "TUNER_DATABASE_URL": url})
     env = driver_env(settings, {})
     assert env["TUNER_DATABASE_URL_FILE"] == "/srv/tuner/database_url"
     assert "secret" not in str(env)

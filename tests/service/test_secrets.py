@@ -15,7 +15,7 @@ from tests.listening import listening
 from tests.service.ray_head import Head
 from tuner.database.database import Database
 from tuner.domain.errors import TunerError
-from tuner.service.cluster import RayCluster
+from tuner.service.cluster import RayCluster, driver_env
 from tuner.service.controller import Controller
 from tuner.service.doctor import examine
 from tuner.service.mirroring import _configured
@@ -121,6 +121,14 @@ def test_no_secret_appears_in_responses_logs_or_files(
     text = "\n".join(written)
     assert [secret for secret in (*PLANTED, webhook, users[13:56]) if secret in text] == []
     assert any("delivered" in line or "pending" in line for line in written), "a webhook was tried"
+
+
+def test_password_among_the_parameters_of_the_database_url_is_secret(planted: FakeService) -> None:
+    url = f"postgresql:///tuner?host=127.0.0.1&port=9&user=tuner&password={PASSWORD}"
+    settings = replace(planted.settings, database_url=url)
+    text = f"{examine(settings)} {driver_env(settings, {})} {settings!r}"
+    assert "port=9&user=tuner" in text
+    assert PASSWORD not in text
 
 
 def test_database_stores_only_the_webhook_secret_in_plain_text(planted: FakeService) -> None:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,21 @@ class Database:
             ) from error
         (sqlite if self.is_sqlite else postgresql).configure(self.engine)
         self._writing = self.engine.execution_options(write=True)
+
+    @property
+    def passwords(self) -> list[str]:
+        """The passwords in the URL: the one before the host, and those among the parameters."""
+        parameters = self.url.normalized_query
+        given = [
+            self.url.password,
+            *chain.from_iterable(parameters.get(name, ()) for name in SECRET_PARAMETERS),
+        ]
+        return [password for password in given if password]
+
+    @property
+    def address(self) -> str:
+        """The URL without its passwords, for messages."""
+        return self.url.difference_update_query(SECRET_PARAMETERS).render_as_string(hide_password=True)
 
     @contextmanager
     def write(self, name: str = "") -> Iterator[Connection]:
@@ -275,6 +291,7 @@ def _held(lock: Lock, timeout_s: float) -> Iterator[None]:
 
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
+SECRET_PARAMETERS = ("password", "sslpassword")  #: The parameters of a PostgreSQL URL that are secret.
 
 
 def _url(text: str) -> URL:

@@ -88,7 +88,7 @@ def build(settings: Settings) -> Service:
         # A driver or an export of an older version could not open another connection to a file with a write-ahead log.
         if not runs:
             database.use_write_ahead_log()
-    if "@" in settings.database_url and not settings.database_url_file:
+    if settings.passes_url_in_file and not settings.database_url_file:
         keep_url(settings.database_url_path, settings.database_url)
     limits = UserCodeLimits(
         settings.max_processes, settings.max_open_files, settings.import_memory_gib << 30, settings.pass_env

@@ -251,7 +251,7 @@ def driver_env(settings: Settings, environ: Mapping[str, str] = os.environ) -> d
     if settings.failpoint.startswith(("driver.", "gate.", "export.")):
         env["TUNER_FAILPOINT"] = settings.failpoint
     env["PYTHONPATH"] = os.pathsep.join(import_path(environ))
-    if "@" in settings.database_url or settings.database_url_file:
+    if settings.passes_url_in_file:
         env["TUNER_DATABASE_URL_FILE"] = str(settings.database_url_path)
     else:
         env["TUNER_DATABASE_URL"] = settings.database_url

@@ -214,7 +214,7 @@ def of_token(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ite
 def of_database(settings: Settings) -> Iterator[PartCheck]:
     """Check the revision of the database. If it is the newest one, also report the leader, drivers and keys that expire soon."""
     database, newest = Database(settings.database_url), newest_revision()
-    where = database.url.render_as_string(hide_password=True)
+    where = database.address
     try:
         revision = database.revision()
         fix = ""

@@ -197,12 +197,11 @@ def _hidden(printed: Printed, secrets: list[str]) -> Printed:
 
 
 def _secrets(service: Service) -> list[str]:
-    """Return the service's own secrets: its key and the password of its database.
+    """Return the service's own secrets: its key and the passwords of its database.
 
     Workers do not receive them, but user code may have found and printed them.
     """
-    password = service.database.url.password
-    return [service.settings.api_key(), *([str(password)] if password else [])]
+    return [service.settings.api_key(), *service.database.passwords]
 
 
 def _numbers(attempts: dict[int, AttemptRow] | list[int]) -> str:
