@@ -229,6 +229,20 @@ def test_lost_connection_recovers_without_missing_events(page: Page, site: Site)
     assert None not in asked
 
 
+def test_temporary_refusal_of_the_event_stream_is_retried(page: Page, site: Site) -> None:
+    job, statuses = site.submit(), [429, 408]
+    page.route(
+        "**/events",
+        lambda route: route.fulfill(status=statuses.pop(0), json={}) if statuses else route.continue_(),
+    )
+    see(page, site, job)
+    expect(page.get_by_text("● Live")).to_be_visible()
+    assert statuses == []
+    page.route("**/events", lambda route: route.fulfill(status=403, json={}))
+    page.reload()
+    expect(page.get_by_text("The service refuses further requests")).to_be_visible()
+
+
 def test_page_shows_the_same_best_trial_for_an_amount_as_rest(page: Page, finished: Finished) -> None:
     job = finished.job
     see(page, finished, job)

@@ -5,6 +5,7 @@ import { request } from "./api.js";
 
 const SILENCE_MS = 40_000; // The service sends a line at least every 2 s. After this time without one, the connection counts as lost.
 const WAIT_MS = [250, 500, 1000, 2000, 4000];
+const TEMPORARY = [408, 429]; // A proxy's time limit, and too many requests: a later request may succeed.
 
 /** Call `message(kind, data)` for each event after number `after`, and `state("live" | "lost" | "ended")` when the connection changes.
  * Return a function that closes the stream. */
@@ -45,7 +46,7 @@ export function follow(job, { after = 0, message, state }) {
       try {
         await read();
       } catch (error) {
-        if (error.status >= 400 && error.status < 500) { state("refused"); return; }
+        if (error.status >= 400 && error.status < 500 && !TEMPORARY.includes(error.status)) { state("refused"); return; }
       }
       if (stopped) return;
       if (isFinal) { state("ended"); return; }
