@@ -14,7 +14,8 @@ ELSEWHERE = {"stranger": {}, PRETENDER: {"app.kubernetes.io/name": "tuner", "ray
 NEIGHBOUR = "neighbour"
 INTERNET = "internet"
 # Default ports of Ray's head: GCS, dashboard and jobs, client, agent, metrics; and one port of a worker process.
-RAY = (6379, 8265, 10001, 52365, 8080, 20000)
+METRICS = 8080
+RAY = (6379, 8265, 10001, 52365, METRICS, 20000)
 PORTS = (8000, 5432, 9000, *RAY)
 
 Pods = dict[str, dict[str, str]]
@@ -66,6 +67,7 @@ def test_only_ray_nodes_reach_ray_and_only_the_service_its_dashboard(overlay: st
     connections = [
         (source, port) for source, target, port in reached(built(f"overlays/{overlay}")) if target in NODES
     ]
+    connections = [(source, port) for source, port in connections if source in NODES or port != METRICS]
     assert {source for source, _ in connections} == {*NODES, "tuner"}
     assert {port for source, port in connections if source == "tuner"} == {8265}
     assert {port for source, port in connections if source in NODES} == set(PORTS)
@@ -82,11 +84,12 @@ def test_only_the_pods_that_need_them_reach_database_and_storage() -> None:
 
 
 @pytest.mark.parametrize("overlay", ["trial", "aws", "gcp"])
-def test_other_namespaces_reach_only_the_page_and_the_internet_nothing(overlay: str) -> None:
+def test_other_namespaces_reach_only_page_and_metrics_and_the_internet_nothing(overlay: str) -> None:
     connections = set(reached(built(f"overlays/{overlay}")))
     for source in (*ELSEWHERE, NEIGHBOUR):
         assert {connection[1:] for connection in connections if connection[0] == source} == {
-            ("tuner", 8000)
+            ("tuner", 8000),
+            *((node, METRICS) for node in NODES),
         }, source
     assert not [connection for connection in connections if connection[0] == INTERNET]
 
