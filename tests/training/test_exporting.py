@@ -236,12 +236,15 @@ def test_a_module_without_export_is_named() -> None:
         ([1.0, float("nan")], [1.0, float("nan")], True),
         ([1.0, -float("inf")], [1.0, -float("inf")], True),
         ([1.0, -float("inf")], [1.0, 0.0], False),
+        ([1e4, 0.5], [1e4 + 0.01, 0.5], True),
+        ([1e4, 0.5], [1e4 + 2.0, 0.5], False),
+        ([1e4, 0.5], [1e4, 0.501], False),
     ],
 )
-def test_nan_in_any_output_of_one_side_is_a_difference(
+def test_outputs_are_close_if_each_differs_little_for_its_size(
     expected: list[float], got: list[float], close: bool
 ) -> None:
-    """`max` of Python skips NaN unless it comes first."""
+    """NaN on one side is a difference, although `max` of Python skips NaN unless it comes first."""
 
     class File:
         def predict(self) -> tuple[torch.Tensor, ...]:
@@ -249,8 +252,30 @@ def test_nan_in_any_output_of_one_side_is_a_difference(
 
     made = Exporter.__new__(Exporter)
     made._example, made._outputs = (), list(map(torch.tensor, expected))
-    difference = made._difference(File())  # type: ignore[arg-type]
-    assert (difference <= exporting.TOLERANCE) is close
+    absolute, relative = made._differences(File())  # type: ignore[arg-type]
+    assert (relative <= exporting.TOLERANCE) is close
+    assert not absolute < relative
+
+
+@pytest.mark.usefixtures("quick")
+def test_large_outputs_may_differ_by_rounding_errors(tmp_path: Path) -> None:
+    class Rounded:
+        """The ONNX file of a module whose outputs are near 30,000, on a machine that adds in another order."""
+
+        def __init__(self, path: Path, threads: int) -> None: ...
+
+        def predict(self, x: torch.Tensor) -> torch.Tensor:
+            return exported.module(x) + 0.01
+
+        def caller(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+            return lambda: self.predict(*inputs)
+
+    exported = linear(lambda x: x + 30_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporting, "_OnnxFile", Rounded)
+        patch.setattr(exporting, "_write_onnx", lambda program, path: path.touch())
+        variant = exporter(exported, tmp_path).variant("onnx")
+    assert (variant.code, variant.difference) == (None, pytest.approx(0.01, rel=0.3))
 
 
 def test_outputs_that_change_from_call_to_call_are_refused(tmp_path: Path) -> None:
