@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.training.counting import Count, count_to
 from tests.training.fit import Record, fit
 from tuner.training import Batches, SpotSafe, checkpoint
+from tuner.training.sharded import unwrapped
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = [("sgd", "fp32"), ("adamw", "bf16"), ("adamw", "fp16")]
@@ -217,3 +219,52 @@ def test_checkpoint_restores_the_order_of_batches(tmp_path: Path) -> None:
     resumed = Batches(10, 3, seed=1)
     with SpotSafe(batches=resumed, steps=2, checkpoint_dir=tmp_path):
         assert [batch.tolist() for batch in resumed] == left
+
+
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "plain"])
+def test_checkpoint_of_a_compiled_model_has_the_names_of_the_model(tmp_path: Path, is_compiled: bool) -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    saved = network()
+    with SpotSafe(model=torch.compile(saved, backend="eager"), steps=1, checkpoint_dir=tmp_path) as run:
+        next(run.steps())
+        run.report(loss=1.0)
+    assert checkpoint.saved_state(tmp_path / "step_00000001")["model"].keys() == saved.state_dict().keys()
+    restored = network()
+    with SpotSafe(
+        model=torch.compile(restored, backend="eager") if is_compiled else restored,
+        steps=2,
+        checkpoint_dir=tmp_path,
+    ):
+        torch.testing.assert_close(restored.state_dict(), saved.state_dict(), rtol=0, atol=0)
+
+
+def test_wrappers_of_a_model_are_removed_in_any_order() -> None:
+    model = nn.Linear(2, 2)
+
+    def distributed(module: nn.Module) -> nn.Module:
+        wrapper = DistributedDataParallel.__new__(DistributedDataParallel)  # the constructor needs ranks
+        nn.Module.__init__(wrapper)
+        wrapper.module = module
+        return wrapper
+
+    compiled = torch.compile(model, backend="eager")
+    for part in (model, compiled, distributed(compiled), torch.compile(distributed(model), backend="eager")):
+        assert unwrapped("model", part) is model
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "_orig_mod.module."])
+def test_checkpoint_of_a_compiled_model_by_an_earlier_release_is_restored(
+    tmp_path: Path, prefix: str
+) -> None:
+    saved, restored = nn.Linear(2, 2), nn.Linear(2, 2)
+    with SpotSafe(model=saved, steps=1, checkpoint_dir=tmp_path) as run:
+        next(run.steps())
+        run.report(loss=1.0)
+    path = tmp_path / "step_00000001" / checkpoint.STATE_FILE
+    state = torch.load(path, weights_only=True)
+    state["parts"]["model"] = {prefix + name: value for name, value in state["parts"]["model"].items()}
+    torch.save(state, path)
+    with SpotSafe(model=torch.compile(restored, backend="eager"), steps=2, checkpoint_dir=tmp_path):
+        assert torch.equal(restored.weight, saved.weight)

@@ -163,8 +163,9 @@ def restore(
             )
         for name, part in parts.items():
             if sharded.is_same_on_all_ranks(part):
-                pieces = [other["parts"][name] for other in others]
-                saved = sharded.assembled(state["parts"][name], pieces, sharded.layout_of(part))
+                whole, *pieces = [each["parts"][name] for each in (state, *others)]
+                sharded.remove_compiled_prefix(part, [whole, *pieces])
+                saved = sharded.assembled(whole, pieces, sharded.layout_of(part))
             else:
                 saved = own["parts"][name]
             _load(name, part, saved)

@@ -11,26 +11,48 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from tuner.training.plain import PIECE, is_spread
 
 
 def unwrapped(name: str, part: Any) -> Any:
-    """Return the model inside a DistributedDataParallel, so that a training on one process can load its checkpoints.
+    """Return the model inside a DistributedDataParallel or a compiled model, so that checkpoints do not depend on these wrappers.
 
     Any other part is returned unchanged.
 
     Raises:
         TypeError: The part is of the first version of FSDP.
     """
-    kind = type(part)
-    if kind.__name__ == "FullyShardedDataParallel" and kind.__module__.startswith("torch."):
-        raise TypeError(
-            f"{name} is a FullyShardedDataParallel, which cannot be saved; use torch.distributed.fsdp.fully_shard(model)"
-        )
-    if isinstance(part, torch.nn.parallel.DistributedDataParallel):
-        return part.module
-    return part
+    while True:
+        kind = type(part)
+        if kind.__name__ == "FullyShardedDataParallel" and kind.__module__.startswith("torch."):
+            raise TypeError(
+                f"{name} is a FullyShardedDataParallel, which cannot be saved; use torch.distributed.fsdp.fully_shard(model)"
+            )
+        if isinstance(part, torch.nn.parallel.DistributedDataParallel):
+            part = part.module
+        elif kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch."):
+            # The class is not imported, because importing it takes seconds.
+            part = part._orig_mod
+        else:
+            return part
+
+
+def remove_compiled_prefix(part: Any, states: Sequence[Any]) -> None:
+    """Remove the prefix with which earlier releases saved the names of a compiled model. The states are changed in place.
+
+    Args:
+        part: The part that the states are loaded into.
+        states: What each rank saved of the part. Rank 0 saved all names.
+    """
+    if not isinstance(part, torch.nn.Module):
+        return
+    names = part.state_dict().keys()
+    for prefix in ("_orig_mod.", "_orig_mod.module."):  # the second is of a compiled DistributedDataParallel
+        if names and states[0].keys() == {prefix + name for name in names}:
+            for state in states:
+                consume_prefix_in_state_dict_if_present(state, prefix)
 
 
 def is_same_on_all_ranks(part: Any) -> bool:
