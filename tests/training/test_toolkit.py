@@ -3,6 +3,7 @@ loaders that continue, and distillation.
 """
 
 import copy
+import itertools
 import random
 from collections import namedtuple
 from collections.abc import Callable
@@ -308,19 +309,39 @@ def test_state_of_the_loader_fits_another_number_of_ranks(monkeypatch: pytest.Mo
     assert rows_of(continued) == whole[state["next"] :]
 
 
-@pytest.mark.parametrize("make", [efficient_loader, lambda data, size: Batches(len(data), size)])
+LOADERS = [efficient_loader, lambda data, size: Batches(len(data), size)]
+
+
+@pytest.mark.parametrize("make", LOADERS)
 def test_loop_left_at_the_last_batch_does_not_make_the_next_one_empty(make: Any) -> None:
-    loader = make(torch.arange(8), 4)
+    loader, restored, held = make(torch.arange(8), 4), make(torch.arange(8), 4), []
     for seen, _ in enumerate(loader, start=1):
         if seen == 2:
+            state = loader.state_dict()
             break
-    state = loader.state_dict()
     assert len(rows_of(loader)) == 2
-    restored = make(torch.arange(8), 4)
     restored.load_state_dict(state)
     assert [len(rows_of(restored)) for _ in range(2)] == [0, 2], (
         "the code after the interrupted loop runs first"
     )
+    for _ in range(2):
+        held.append(iter(loader))  # an iterator that is not closed when the next loop begins
+        assert [next(held[-1]) is not None for _ in range(2)] == [True, True]
+    assert len(rows_of(loader)) == 2
+
+
+@pytest.mark.parametrize("make", LOADERS)
+def test_steps_of_a_part_of_an_epoch_resume_with_all_their_batches(make: Any) -> None:
+    def steps(loader: Any, count: int) -> list[list[list[int]]]:
+        return [[rows.tolist() for rows in itertools.islice(loader, 5)] for _ in range(count)]
+
+    expected = steps(make(torch.arange(20), 2), 4)
+    assert [len(step) for step in expected] == [5, 5, 5, 5]
+    for saved in range(5):
+        first, resumed = make(torch.arange(20), 2), make(torch.arange(20), 2)
+        before = steps(first, saved)
+        resumed.load_state_dict(first.state_dict())
+        assert before + steps(resumed, 4 - saved) == expected
 
 
 def test_arguments_of_the_loader_are_kept_or_refused() -> None:

@@ -54,21 +54,31 @@ class Batches:
     def __iter__(self) -> Iterator[torch.Tensor]:
         """Yield the remaining batches of this epoch, then move to the next epoch."""
         note(batch_size=self._batch)
-        self.begin_loop()
-        for batch in self.rest():
-            self.advance()
-            yield batch
-        self.end_epoch()
+        with self.loop():
+            for batch in self.rest():
+                self.advance()
+                yield batch
 
-    def begin_loop(self) -> None:
-        """Move to the next epoch if no batch of this epoch remains, as after a loop that ended with `break` at its last batch.
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """Move to the next epoch after a loop over batches if no batch of this epoch remains.
 
-        The first loop after a restore stays in the restored epoch, even if no batch remains, because the code that follows the loop has
-        not run for this epoch yet.
+        This includes a loop that was left at its last batch, as with `break` or `itertools.islice`. A checkpoint after such a loop then
+        has the position of the next epoch. If the iterator of an earlier loop still exists, begin with the next epoch.
+
+        The first loop after a restore stays in the restored epoch, even if no batch remains. The checkpoint was then saved inside the
+        loop, and the code that follows the loop has not run for this epoch yet.
         """
         if not self.left and not self._is_restored:
             self.end_epoch()
         self._is_restored = False
+        epoch = self._epoch
+        try:
+            yield
+        finally:
+            # The iterator of a loop that was left early may be closed only during a later loop.
+            if self._epoch == epoch and not self.left:
+                self.end_epoch()
 
     def rest(self) -> Sequence[torch.Tensor]:
         """Return the remaining batches of this rank and epoch."""
@@ -126,10 +136,9 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the remaining batches of this epoch, then move to the next epoch."""
-        self._order.begin_loop()
-        while self._order.left:
-            yield from self._timed_batches()
-        self._order.end_epoch()
+        with self._order.loop():
+            while self._order.left:
+                yield from self._timed_batches()
 
     def _timed_batches(self) -> Iterator[Any]:
         """Yield batches until the loader is replaced by one with other arguments, or the epoch ends."""
