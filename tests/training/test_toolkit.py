@@ -120,6 +120,28 @@ def test_recomputed_blocks_have_equal_gradients_and_keep_fewer_tensors(every: in
     assert [*other.state_dict()] == [*plain.state_dict()]
 
 
+@pytest.mark.parametrize("momentum", [0.1, None], ids=["moving", "mean"])
+def test_recomputed_batch_normalization_counts_each_batch_once(momentum: float | None) -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=momentum), nn.Tanh())
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(block(), block())
+    other = recompute(copy.deepcopy(plain))
+    for network in (plain, other):
+        buffers = {name: id(buffer) for name, buffer in network.named_buffers()}
+        for seed in range(2):
+            # Two forward passes before the backward pass, as with two losses.
+            batches = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(seed))
+            sum(network(batch).square().mean() for batch in batches).backward()
+        assert {name: id(buffer) for name, buffer in network.named_buffers()} == buffers
+    assert other[0][1].num_batches_tracked == 4
+    torch.testing.assert_close(other.state_dict(), plain.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(
+        [p.grad for p in other.parameters()], [p.grad for p in plain.parameters()], rtol=0, atol=0
+    )
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA"), RuntimeError("can't allocate memory")], ids=str
 )

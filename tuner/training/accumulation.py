@@ -5,7 +5,8 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any, NamedTuple, TypeVar
@@ -128,7 +129,8 @@ def recompute(model: M, every: int = 1) -> M:
     """Keep fewer activations of a model in memory, and compute the others again in the backward pass. Return the same model.
 
     Every n-th block of the model's longest `nn.Sequential` or `nn.ModuleList` keeps nothing but its input. A list whose blocks all have the
-    same class is preferred. Losses and gradients stay the same, also with dropout. A step takes up to a third longer.
+    same class is preferred. Losses and gradients stay the same, also with dropout, and the running statistics of batch
+    normalization. A step takes up to a third longer.
 
     Args:
         model: A model whose blocks are in an `nn.Sequential` or an `nn.ModuleList`.
@@ -150,18 +152,68 @@ def recompute(model: M, every: int = 1) -> M:
             "the model has no nn.Sequential or nn.ModuleList of blocks; pass the part of the model that has one"
         )
     for block in [*blocks][::every]:
-        # Use a bound method instead of a partial, because a deep copy of the model binds the method to the copied block. So the copy calls
-        # its own blocks.
-        block.forward = MethodType(_recomputed, block)
+        # Use a bound method, because a deep copy of the model binds the method to the copied block. So the copy calls its own blocks.
+        block.forward = MethodType(partial(_recomputed, _forward_of(block)), block)
     note(recompute_every=every)
     return model
 
 
-def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    forward = type(block).forward
+def _forward_of(block: nn.Module) -> Callable[..., Any]:
+    """Return the function that computes a block. If its `forward` was replaced, as by `quantize_aware`, return the replacement."""
+    own = vars(block).get("forward")
+    if own is None:
+        return type(block).forward
+    if not isinstance(own, MethodType) or own.__self__ is not block:
+        return lambda _, *args, **kwargs: own(*args, **kwargs)
+    function: Any = own.__func__
+    if isinstance(function, partial) and function.func is _recomputed:
+        return function.args[0]  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
+
+
+def _recomputed(forward: Callable[..., Any], block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(block, *args, **kwargs)
-    return checkpoint(forward, block, *args, use_reentrant=False, **kwargs)
+    if torch.compiler.is_compiling() or not _with_statistics(block):
+        # The compiler computes changes of buffers only once, and accepts no `context_fn` of ours.
+        return checkpoint(forward, block, *args, use_reentrant=False, **kwargs)
+    return checkpoint(
+        forward,
+        block,
+        *args,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), _unchanged_statistics(block)),
+        **kwargs,
+    )
+
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of batch normalization
+
+
+def _with_statistics(block: nn.Module) -> list[tuple[nn.Module, dict[str, torch.Tensor]]]:
+    """Return the layers of a block that have running statistics, with these."""
+    layers = [
+        (layer, {name: layer._buffers[name] for name in STATISTICS if layer._buffers.get(name) is not None})
+        for layer in block.modules()
+    ]
+    return [(layer, statistics) for layer, statistics in layers if statistics]  # type: ignore[misc]
+
+
+@contextmanager
+def _unchanged_statistics(block: nn.Module) -> Iterator[None]:
+    """Leave running statistics as they are, because the first computation of the block has already counted its batch.
+
+    The layers use copies in this context. Restoring the values in place would look to autograd like a change of tensors that other
+    computations have saved.
+    """
+    layers = _with_statistics(block)
+    for layer, statistics in layers:
+        layer._buffers.update({name: value.clone() for name, value in statistics.items()})
+    try:
+        yield
+    finally:
+        for layer, statistics in layers:
+            layer._buffers.update(statistics)
 
 
 def fit_batch_size(step: Callable[[int, int], object], largest: int, *, smallest: int = 1) -> tuple[int, int]:
