@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests import strategies
-from tuner.training import Batches, SpotSafe, accumulate, autocast, grad_scaler, measured, quantize_aware
+from tuner.training import (
+    Batches,
+    SpotSafe,
+    accumulate,
+    autocast,
+    grad_scaler,
+    measured,
+    precision,
+    quantize_aware,
+    recompute,
+)
 
 
 class Counted(torch.optim.SGD):
@@ -272,3 +282,30 @@ def test_quantization_aware_layers_round_to_8_bits_and_keep_their_state() -> Non
     assert model(torch.full_like(x, math.nan)).isnan().all()
     with pytest.raises(ValueError, match="no Linear or convolution layer"):
         quantize_aware(nn.Sequential(nn.LayerNorm(2)))
+
+
+@pytest.mark.parametrize("is_padded", [False, True], ids=["whole", "padded"])
+def test_quantization_aware_transformer_rounds_also_in_evaluations(
+    monkeypatch: pytest.MonkeyPatch, is_padded: bool
+) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = copy.deepcopy(quantize_aware(nn.TransformerEncoder(layer, 2))).eval()
+    mask = torch.tensor([[False] * 4, [False, False, True, True]]) if is_padded else None
+    rounded: list[torch.Size] = []
+    monkeypatch.setattr(precision, "_rounded", lambda values: rounded.append(values.shape) or values)
+    with torch.no_grad():
+        encoder(torch.randn(2, 4, 8), src_key_padding_mask=mask)
+    assert rounded == [(2, 4, 8), (2, 4, 16)] * 2
+
+
+def test_recomputed_layers_keep_their_rounding() -> None:
+    torch.manual_seed(0)
+    aware = quantize_aware(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    recomputed, x = recompute(recompute(copy.deepcopy(aware))), torch.randn(8, 4)
+    copied = copy.deepcopy(recomputed)
+    assert torch.equal(recomputed(x), aware(x))
+    nn.init.zeros_(copied[1].weight)
+    assert torch.equal(copied(x)[0], copied[1].bias)
+    replaced = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    replaced[0].forward = lambda inputs: inputs * 2  # type: ignore[method-assign]
+    assert torch.equal(recompute(replaced)(x), replaced[1](x * 2))

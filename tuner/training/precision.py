@@ -96,6 +96,12 @@ def quantize_aware(model: M) -> M:
         )
     for layer in layers:
         layer.forward = MethodType(_rounded_forward, layer)
+    for part in model.modules():
+        # In evaluations without gradients, these classes read the weights of their layers instead of calling the layers.
+        if isinstance(part, nn.TransformerEncoderLayer):
+            part.activation_relu_or_gelu = 0  # only layers with one of these activations do so
+        elif isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = False
     return model
 
 
