@@ -349,7 +349,8 @@ def test_latency_is_measured_with_one_row_in_evaluation_mode() -> None:
             return super().forward(x)
 
     seen: list[tuple[int, bool, bool]] = []
-    module = Slow(4, 2).train()
+    module = nn.Sequential(nn.BatchNorm1d(4), Slow(4, 2)).train()
+    module[0].eval()  # a frozen layer
     assert 2 <= latency_ms(module, torch.zeros(8, 4), seconds=0) < 100
     assert set(seen) == {(1, False, True)}
-    assert module.training
+    assert [layer.training for layer in module.modules()] == [True, False, True]

@@ -536,8 +536,8 @@ def exported_latency_ms(module: ModuleType, config: Mapping[str, Any], state: An
 def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASURED_S) -> float:
     """Return the median time in milliseconds that the module takes for one prediction: a call with one row of the inputs.
 
-    The module is called in evaluation mode and without gradients, with the threads and on the device that it trains with. Its mode is
-    restored. Measure once, before the loop: the time does not depend on the weights.
+    The module is called in evaluation mode and without gradients, with the threads and on the device that it trains with. The mode of
+    each of its layers is restored. Measure once, before the loop: the time does not depend on the weights.
 
     Args:
         module: The module to measure.
@@ -552,13 +552,17 @@ def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASUR
         for device in devices:
             torch.cuda.synchronize(device)  # calls on a GPU return before they are computed
 
-    was_training = module.training
+    modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     try:
         with torch.inference_mode():
             return _latency(call, 1, seconds, most=1_000_000).p50_ms
     finally:
-        module.train(was_training)
+        for (
+            layer,
+            is_training,
+        ) in modes:  # layers that do not train, such as frozen ones, may differ from the module
+            layer.training = is_training
 
 
 def _shape_of(value: object) -> str:
