@@ -290,6 +290,9 @@ NETWORKS = {
         nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 1)
     ),
     "flattened": lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 4, 3)),
+    "flattened and normalised": lambda: nn.Sequential(
+        nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.BatchNorm1d(8 * 4), nn.Linear(8 * 4, 3)
+    ),
 }
 
 
@@ -300,6 +303,9 @@ def test_removing_channels_that_are_zero_changes_no_output(name: str) -> None:
     with torch.no_grad():
         network[0].weight[[1, 5]] = 0
         network[0].bias[[1, 5]] = 0
+        for layer in network:
+            if isinstance(layer, nn.BatchNorm1d):
+                layer.running_var.uniform_(1, 2)
     x = torch.rand(2, 4) if name == "linear" else torch.rand(2, 4, 4, 4)
     before, weights = network(x), sum(parameter.numel() for parameter in network.parameters())
     assert remove_channels(network, 0.25) == 2

@@ -682,13 +682,16 @@ def _shrink(first: Any, between: Sequence[nn.Module], second: Any, share: float)
     kept = norms.argsort()[fewer:].sort().values
     _keep(first, "weight", kept)
     _keep(first, "bias", kept)
-    for layer in between:
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-            for name in ("weight", "bias", "running_mean", "running_var"):
-                _keep(layer, name, kept)
-            layer.num_features = len(kept)
     wide = second.weight.shape[1] // channels  # columns of the second layer for each channel
     columns = (kept[:, None] * wide + torch.arange(wide)).flatten()
+    features = kept
+    for layer in between:
+        if isinstance(layer, nn.Flatten):
+            features = columns
+        elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                _keep(layer, name, features)
+            layer.num_features = len(features)
     second.weight = nn.Parameter(second.weight.detach()[:, columns].clone())
     if type(first) is nn.Linear:
         first.out_features = len(kept)
