@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
+from tests.training.simulated_gpu import simulated_gpu
 from tuner.training import (
     Batches,
     SpotSafe,
@@ -375,6 +376,26 @@ def test_arguments_of_the_loader_are_kept_or_refused() -> None:
     with pytest.raises(TypeError, match="workers and num_workers are both given"):
         efficient_loader(Augmented(), 4, workers=1, num_workers=1)
     assert len(rows_of(efficient_loader(torch.arange(8), 4, seed=2**60))) == 2
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TensorDataset,
+        lambda rows: rows,
+        list,
+        lambda rows: tuple({"x": row, "name": "row"} for row in rows),
+        lambda rows: Subset(TensorDataset(rows), range(8)),
+    ],
+    ids=["dataset", "tensor", "list", "dictionaries", "subset"],
+)
+def test_examples_on_the_gpu_are_not_pinned(kind: Any) -> None:
+    with simulated_gpu():
+        rows = torch.arange(8.0)
+        assert efficient_loader(kind(rows), 4).arguments["pin_memory"]
+        loader = efficient_loader(kind(rows.cuda()), 4)
+        assert not loader.arguments["pin_memory"]
+        assert len(list(loader)) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from statistics import mean, median
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler, TensorDataset, default_collate
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Sampler, Subset, TensorDataset, default_collate
 
 from tuner.training.measured import note
 
@@ -228,7 +229,7 @@ def fastest_arguments(
         workers: The number of workers that the user chose. Nothing is then timed. None if the search must find the number.
         given: Further arguments of `DataLoader`, which are not changed.
         in_memory: Whether the examples are in memory, so that workers are not useful.
-        gpu: Whether the trial has a GPU, so that pinned memory may be useful.
+        gpu: Whether the trial has a GPU and the examples are not on it, so that pinned memory may be useful.
     """
     arguments = {"num_workers": workers or 0, "pin_memory": gpu, **given}
     pins = gpu and "pin_memory" not in given
@@ -310,6 +311,18 @@ def _rank() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def _has_gpu_tensors(dataset: Any) -> bool:
+    """Return whether a dataset in memory consists of tensors on a GPU, which PyTorch refuses to pin."""
+    if isinstance(dataset, Subset):  # `random_split` returns these
+        return _has_gpu_tensors(dataset.dataset)
+    if isinstance(dataset, TensorDataset):
+        return any(tensor.is_cuda for tensor in dataset.tensors)
+    if isinstance(dataset, torch.Tensor):
+        return dataset.is_cuda
+    examples = isinstance(dataset, list | tuple) and dataset[:1]
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in tree_leaves(examples))
+
+
 def _as_it_is(batch: Any) -> Any:
     return batch
 
@@ -359,8 +372,8 @@ def efficient_loader(
             CPUs, and none if loading takes less than 5 % of the time. A `TensorDataset`, tensor, list or tuple without `collate_fn`
             is in memory and gets no workers. If a number is given, nothing is measured.
         collate_fn: Makes a batch of a list of examples. None stacks tensors, as PyTorch's `DataLoader` does.
-        more: Further arguments of `DataLoader`, which are then not measured. If they are not given, `pin_memory` is False without a GPU,
-            and measured with a GPU. `prefetch_factor` is 2. It is doubled, up to 8, while training waits for batches and doubling it saves
+        more: Further arguments of `DataLoader`, which are then not measured. If they are not given, `pin_memory` is False without a GPU
+            and for tensors that are on the GPU, and otherwise measured. `prefetch_factor` is 2. It is doubled, up to 8, while training waits for batches and doubling it saves
             at least 5 % of the time. `num_workers` is another name of `workers`.
 
     Raises:
@@ -374,7 +387,7 @@ def efficient_loader(
         if workers is not None:
             raise TypeError("workers and num_workers are both given; give only one of them")
         workers = more.pop("num_workers")
-    gpu = torch.cuda.is_available()
+    gpu = torch.cuda.is_available() and not _has_gpu_tensors(dataset)
     note(batch_size=batch_size)
     # These types neither take time to load an example nor draw random numbers. A subclass or `collate_fn` may.
     in_memory = collate_fn is None and type(dataset) in (TensorDataset, torch.Tensor, list, tuple)
