@@ -163,6 +163,34 @@ def test_folder_keeps_its_names(memory: Any, tmp_path: Path, log: Path) -> None:
         dataset("memory://nothing")
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"blob_id": "{}", "lfs": None, "xet_hash": None, "last_commit": None},  # hf://
+        {"blob_id": "one", "lfs": None, "xet_hash": "{}"},
+        {"sha": "{}", "mode": "100644"},  # github://
+    ],
+)
+def test_hash_of_the_content_names_its_version(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, log: Path, facts: dict[str, Any]
+) -> None:
+    version = "1"
+
+    def info(self: Any, path: str, **_: Any) -> dict[str, Any]:
+        hashes = {name: value and value.format(version) for name, value in facts.items()}
+        return {"name": path, "size": 7, "type": "file", **hashes}
+
+    memory.pipe("/a", b"content")
+    monkeypatch.setattr(type(memory), "info", info)
+    for _ in range(2):
+        assert dataset("memory://a").read_bytes() == b"content"
+        release()
+    assert bytes_of(log) == (7, 0)
+    memory.pipe("/a", b"changed")
+    version = "2"
+    assert dataset("memory://a").read_bytes() == b"changed"
+
+
 def test_file_system_without_event_loop_gets_only_the_options_of_the_call(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,9 +42,10 @@ READ_LOG = "TUNER_READ_LOG"  # the file of the supervisor that counts the bytes
 VARIABLES = (CACHE_DIR, CACHE_GIB, READ_LOG)
 DEFAULT_GIB = 20
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
-# What file systems call the facts about a file that change with its content, in lower case and without dashes.
+# What file systems call the facts about a file that change with its content, in lower case and without dashes and underscores. The last
+# four are of the Hugging Face Hub and of Git.
 STAMPS = frozenset(
-    "etag contentmd5 md5hash crc32c digest generation lastmodified updated mtime modified created".split()  # noqa: SIM905
+    "etag contentmd5 md5hash crc32c digest generation lastmodified updated mtime modified created blobid xethash sha oid".split()  # noqa: SIM905
 )
 AT_ONCE = 16  # how many files of a folder are downloaded at once
 LOG_EVERY_S = 0.5  # seconds between two lines in the log; if a process is killed, the bytes after its last line are not counted
