@@ -29,7 +29,13 @@ class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
-def train(config: dict[str, Any], every: int | None = None, *further: TrainerCallback, **more: Any) -> None:
+def train(
+    config: dict[str, Any],
+    every: int | None = None,
+    *further: TrainerCallback,
+    valid: Any = None,
+    **more: Any,
+) -> None:
     shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 8}
     model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
     arguments = TrainingArguments(
@@ -47,7 +53,7 @@ def train(config: dict[str, Any], every: int | None = None, *further: TrainerCal
         model,
         arguments,
         train_dataset=Texts(48, 1),
-        eval_dataset=Texts(16, 2),
+        eval_dataset=valid or Texts(16, 2),
         callbacks=[*further[:1], TunerCallback(every), *further[1:]],
     )
     trainer.train(resume_from_checkpoint=tuner_checkpoint())
@@ -56,6 +62,11 @@ def train(config: dict[str, Any], every: int | None = None, *further: TrainerCal
 def train_by_steps(config: dict[str, Any]) -> None:
     """A step of the job is four optimizer steps, so steps end within epochs of six."""
     train(config, every=4)
+
+
+def train_with_two_sets(config: dict[str, Any]) -> None:
+    """Evaluate on two sets, with an argument that would leave the optimizer out of checkpoints."""
+    train(config, valid={"one": Texts(16, 2), "other": Texts(16, 3)}, save_only_model=True)
 
 
 def train_until_stopped(config: dict[str, Any]) -> None:

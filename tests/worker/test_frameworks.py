@@ -16,6 +16,7 @@ pytestmark = pytest.mark.needs("libgomp")  # for LightGBM
 METRICS = {
     ("with_transformers", "train"): "eval_loss",
     ("with_transformers", "train_by_steps"): "eval_loss",
+    ("with_transformers", "train_with_two_sets"): "eval_other_loss",
     ("with_lightning", "train"): "val_loss",
     ("with_lightning", "train_until_plateau"): "val_loss",
     ("with_xgboost", "train"): "valid-logloss",

@@ -9,6 +9,8 @@ the states of the random generators, so an interrupted training has the same res
 
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ class TunerCallback(TrainerCallback):
     """Evaluate and report after each step of the job, and save and stop when the service requests it.
 
     The callback also saves in the middle of a step if the machine is about to be taken away. It decides alone when to evaluate and save:
-    `eval_strategy` and `save_strategy` of the arguments have no effect. Set `num_train_epochs` to the largest number of epochs that a trial
+    `eval_strategy`, `save_strategy` and `save_only_model` of the arguments have no effect. Set `num_train_epochs` to the largest number of epochs that a trial
     may have, because the learning-rate schedule is made for it.
 
     Args:
@@ -44,9 +46,9 @@ class TunerCallback(TrainerCallback):
             )
         self._every = every
         self._run = FrameworkRun(artifacts_dir)
-        self._due = self._saving = False
-        # Whether the trainer's control is a `_SaveIfEnded`, with which the trainer saves if the training ends by itself.
-        self._may_end = False
+        # Whether a report is due, whether the next save is of a report, and whether it is of a training that ended by itself.
+        self._due = self._saving = self._ending = False
+        self._metrics: dict[str, Any] = {}  # of the sets that were evaluated for the report that is due
         # Whether the training had ended by itself when the restored checkpoint was saved.
         self._has_ended = False
 
@@ -67,6 +69,8 @@ class TunerCallback(TrainerCallback):
         if args.save_strategy == SaveStrategy.BEST:
             # With this strategy the trainer saves after each best evaluation, even if a callback forbids it.
             args.save_strategy = SaveStrategy.NO
+        # A checkpoint with only the model would continue with a new optimizer, learning-rate schedule and random numbers.
+        args.save_only_model = False
         if self._run.restored is not None and _has_ended(self._run.restored):
             # The trainer trains one more optimizer step before it considers this flag. That step is neither evaluated nor saved.
             control.should_training_stop = self._has_ended = True
@@ -75,10 +79,7 @@ class TunerCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        if self._may_end:
-            self._may_end = False
-            control = TrainerControl(**control.state()["args"])
-        return control
+        return TrainerControl(**control.state()["args"]) if isinstance(control, _LateDecision) else control
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -101,7 +102,7 @@ class TunerCallback(TrainerCallback):
         self._due = self._every is None and not self._has_ended
         control = self._only_what_is_due(control)
         # If no report is due, the training may end here in the middle of a step of the job. It must then be saved.
-        return control if self._due else self._save_if_ended(control)
+        return control if self._due else _deciding(control, self._must_save_end)
 
     def _only_what_is_due(self, control: TrainerControl) -> TrainerControl:
         control.should_evaluate, control.should_save = self._due, False
@@ -110,24 +111,24 @@ class TunerCallback(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if self._due:  # if no report is due, user code called `evaluate`
-            self._due = False
-            losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-            reported = {**kwargs["metrics"], "loss": losses[-1] if losses else None}
-            last = control.should_training_stop or state.global_step >= state.max_steps
-            control.should_save = self._saving = self._run.report(reported, last=last)
-            if not self._saving:
-                return self._save_if_ended(control)
-        return control
-
-    def _save_if_ended(self, control: TrainerControl) -> TrainerControl:
-        """Return a control with which the trainer saves now if the training ends, even if a later callback ends it."""
-        self._may_end = self._run.ends_unsaved()
-        if not self._may_end:
+        if not self._due:  # user code called `evaluate`
             return control
-        saving = _SaveIfEnded(**control.state()["args"])
-        saving.should_save = saving.should_training_stop
-        return saving
+        # With several evaluation sets, the trainer calls this after each set. It does not say which one is the last.
+        self._metrics |= kwargs["metrics"]
+        last = control.should_training_stop or state.global_step >= state.max_steps
+        return _deciding(control, partial(self._report, state, last))
+
+    def _report(self, state: TrainerState, last: bool, control: TrainerControl) -> bool:
+        """Report the metrics of all evaluation sets. Return whether the trainer must save."""
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        metrics, self._metrics, self._due = self._metrics, {}, False
+        self._saving = self._run.report({**metrics, "loss": losses[-1] if losses else None}, last=last)
+        return self._saving or self._must_save_end(control)
+
+    def _must_save_end(self, control: TrainerControl) -> bool:
+        """Return whether the training ends here by itself and must be saved."""
+        self._ending = control.should_training_stop and self._run.ends_unsaved()
+        return self._ending
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -137,25 +138,42 @@ class TunerCallback(TrainerCallback):
         if self._saving:
             self._saving = False
             self._run.save(lambda place: _move(written, place), by_first=True)
-        elif self._may_end and control.should_training_stop:
+        elif self._ending:
+            self._ending = False
             self._run.end(lambda place: _move(written, place), by_first=True)
 
 
-class _SaveIfEnded(TrainerControl):
-    """A control that has the trainer save if a callback ends the training.
+class _LateDecision(TrainerControl):
+    """A control that decides whether to save when the trainer reads `should_save`.
 
-    The trainer can save only right after an evaluation or at the end of an epoch. Callbacks after `TunerCallback` may end the training
-    there, when `TunerCallback` itself can no longer request the save.
+    The trainer reads it right after it has evaluated all sets, and at the end of an epoch. Callbacks after `TunerCallback` may have ended
+    the training before, when `TunerCallback` itself can no longer request the save.
     """
 
-    def __setattr__(self, name: str, value: bool) -> None:
-        super().__setattr__(name, value)
-        if name == "should_training_stop" and value:
-            self.should_save = True
+    #: Returns whether to save. It is called once, with this control. None if `should_save` has a value.
+    decide: Callable[[TrainerControl], bool] | None = None
+
+    @property
+    def should_save(self) -> bool:
+        if self.decide is not None:
+            decide, self.decide = self.decide, None
+            self._should_save = decide(self)
+        return self._should_save
+
+    @should_save.setter
+    def should_save(self, value: bool) -> None:
+        self._should_save = value
 
 
 # Use the name of the base class, because the trainer saves the state of its control under the name of the control's class.
-_SaveIfEnded.__name__ = TrainerControl.__name__
+_LateDecision.__name__ = TrainerControl.__name__
+
+
+def _deciding(control: TrainerControl, decide: Callable[[TrainerControl], bool]) -> TrainerControl:
+    """Return a control with the same values, except that `decide` returns whether to save."""
+    late = control if isinstance(control, _LateDecision) else _LateDecision(**control.state()["args"])
+    late.decide = decide
+    return late
 
 
 def _has_ended(checkpoint: Path) -> bool:
