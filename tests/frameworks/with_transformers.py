@@ -34,12 +34,13 @@ def train(
     every: int | None = None,
     *further: TrainerCallback,
     valid: Any = None,
+    output_dir: str = "out",
     **more: Any,
 ) -> None:
     shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 8}
     model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
     arguments = TrainingArguments(
-        output_dir="out",
+        output_dir=output_dir,
         num_train_epochs=9,
         learning_rate=0.01,
         per_device_train_batch_size=8,

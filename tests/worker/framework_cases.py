@@ -44,6 +44,21 @@ def transformers(config: dict[str, Any]) -> None:
     with_transformers.train(config, None, Happens())
 
 
+def transformers_with_output_dir(config: dict[str, Any]) -> None:
+    """Train ten optimizer steps, and write the name of the directory for output at the end."""
+    from transformers import TrainerCallback
+
+    from tests.frameworks import with_transformers
+
+    class Ends(TrainerCallback):
+        def on_train_end(self, args: Any, *_: Any, **__: Any) -> None:
+            Path(config["ended"]).write_text(args.output_dir)
+
+    with_transformers.train(
+        config, 4, TrainerCallback(), Ends(), output_dir=config["output_dir"], max_steps=10
+    )
+
+
 def lightning(config: dict[str, Any]) -> None:
     from lightning.pytorch.callbacks import Callback
 

@@ -166,6 +166,20 @@ def test_training_that_ends_by_itself_saves_its_last_step(drive: Any, module: st
     assert driver.until_state("ended")["saved_step"] == 2
 
 
+@pytest.mark.extended
+def test_trials_do_not_mix_checkpoints_in_an_absolute_output_dir(drive: Any, tmp_path: Path) -> None:
+    others = tmp_path / "out" / "checkpoint-4" / "of_another_trial"
+    others.parent.mkdir(parents=True)
+    others.touch()
+    config = {"output_dir": str(tmp_path / "out"), "ended": str(tmp_path / "ended")}
+    driver = drive("transformers_with_output_dir", "tests.worker.framework_cases")
+    driver.save_at(1, config=config)
+    assert others.exists()
+    driver.begin(target_step=9, restore=1, config=config)
+    assert driver.until_state("ended")["saved_step"] == 2
+    assert Path(config["ended"]).read_text() == config["output_dir"]
+
+
 @pytest.mark.parametrize("case", ["train_briefly", "train_until_plateau"])
 @pytest.mark.parametrize("module", ["with_xgboost", "with_lightgbm"])
 def test_training_that_ends_by_itself_ends_at_the_same_step_after_pauses(

@@ -49,12 +49,13 @@ class FrameworkRun:
     Attributes:
         step: The last finished step, counted from 1. It is 0 before the first one.
         restored: The directory with the files that training continues from, or None.
+        is_supervised: Whether training runs under the service.
     """
 
     def __init__(self, artifacts_dir: str | Path | None = None) -> None:
         self._artifacts = None if artifacts_dir is None else ArtifactFolder(artifacts_dir)
         self._home: Home = find_home(None, None)
-        self._is_supervised = isinstance(self._home, Supervised)
+        self.is_supervised = isinstance(self._home, Supervised)
         self._ranks: Ranks | None = None  # None if one process trains
         self.restored = restored_directory()
         self.step = self._home.first_step
@@ -152,7 +153,7 @@ class FrameworkRun:
         If training ended in the middle of the next step, the checkpoint may include this training too. The arguments are those of `save`.
         """
         is_unsaved = self.ends_unsaved()
-        if self._is_supervised and self._kept is not None and self._kept[0] != self.step:
+        if self.is_supervised and self._kept is not None and self._kept[0] != self.step:
             self._announce_kept()
         if not is_unsaved:
             return
@@ -169,7 +170,7 @@ class FrameworkRun:
         step.
         """
         is_early = self._home.first_step < self.step != self._home.max_step
-        return self._is_supervised and is_early and self._last_saved != self.step
+        return self.is_supervised and is_early and self._last_saved != self.step
 
     def _announce_kept(self) -> None:
         if self._kept is not None:

@@ -8,6 +8,7 @@ the states of the random generators, so an interrupted training has the same res
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -49,6 +50,7 @@ class TunerCallback(TrainerCallback):
         # Whether a report is due, whether the next save is of a report, and whether it is of a training that ended by itself.
         self._due = self._saving = self._ending = False
         self._metrics: dict[str, Any] = {}  # of the sets that were evaluated for the report that is due
+        self._output_dir: str | None = None  # the argument `output_dir`, if the trainer writes elsewhere
         # Whether the training had ended by itself when the restored checkpoint was saved.
         self._has_ended = False
 
@@ -71,10 +73,28 @@ class TunerCallback(TrainerCallback):
             args.save_strategy = SaveStrategy.NO
         # A checkpoint with only the model would continue with a new optimizer, learning-rate schedule and random numbers.
         args.save_only_model = False
+        self._write_to_own_directory(args)
         if self._run.restored is not None and _has_ended(self._run.restored):
             # The trainer trains one more optimizer step before it considers this flag. That step is neither evaluated nor saved.
             control.should_training_stop = self._has_ended = True
         self._run.begin()
+
+    def _write_to_own_directory(self, args: TrainingArguments) -> None:
+        """Let the trainer write its checkpoints into the working directory of the attempt, from where they are moved.
+
+        Otherwise trials with the same absolute `output_dir` would mix their checkpoints, which have the same names. Ranks on several
+        nodes have no common working directory, so they keep `output_dir`.
+        """
+        own = Path.cwd()
+        is_own = Path(str(args.output_dir)).resolve().is_relative_to(own)
+        if self._run.is_supervised and not is_own and os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+            self._output_dir, args.output_dir = args.output_dir, str(own / "trainer")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        if self._output_dir is not None:  # user code may save the model there
+            args.output_dir, self._output_dir = self._output_dir, None
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
