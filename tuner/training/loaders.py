@@ -373,8 +373,8 @@ def efficient_loader(
             is in memory and gets no workers. If a number is given, nothing is measured.
         collate_fn: Makes a batch of a list of examples. None stacks tensors, as PyTorch's `DataLoader` does.
         more: Further arguments of `DataLoader`, which are then not measured. If they are not given, `pin_memory` is False without a GPU
-            and for tensors that are on the GPU, and otherwise measured. `prefetch_factor` is 2. It is doubled, up to 8, while training waits for batches and doubling it saves
-            at least 5 % of the time. `num_workers` is another name of `workers`.
+            and for tensors that are on the GPU, and otherwise measured. `prefetch_factor` is 2. It is doubled, up to 8, while training
+            waits for batches and doubling it saves at least 5 % of the time. `num_workers` is another name of `workers`.
 
     Raises:
         TypeError: An argument of `DataLoader` that chooses the examples of a batch, such as `drop_last` or `sampler`.

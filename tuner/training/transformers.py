@@ -166,8 +166,8 @@ class TunerCallback(TrainerCallback):
 class _LateDecision(TrainerControl):
     """A control that decides whether to save when the trainer reads `should_save`.
 
-    The trainer reads it right after it has evaluated all sets, and at the end of an epoch. Callbacks after `TunerCallback` may have ended
-    the training before, when `TunerCallback` itself can no longer request the save.
+    The trainer reads it right after it has evaluated all sets, and at the end of an epoch. Callbacks after `TunerCallback` may end the
+    training until then.
     """
 
     #: Returns whether to save. It is called once, with this control. None if `should_save` has a value.
