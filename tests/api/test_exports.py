@@ -177,6 +177,12 @@ def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
             "out_of_time",
             {"export"},
         ),
+        (
+            ExportResult(None, (Variant("onnx", code="c" * 50, detail="a\0 name: \udcff"),)),
+            "failed",
+            "c" * 40,
+            {"export"},
+        ),
         (SelfTestActorLost, "failed", "export_lost", {"export"}),
     ],
 )

@@ -20,7 +20,7 @@ from tuner.domain.time import NS, Instant
 from tuner.driver.main import LaunchContext
 from tuner.driver.spot_eligibility import LEAST_NS, LOST_MAX, SHARE, STARTS_WITHIN_S, SpotEligibility
 from tuner.ledger import ledger
-from tuner.store import jobs, launches
+from tuner.store import jobs, launches, self_tests
 from tuner.store.journal import SqlJournal
 from tuner.worker.self_test import SelfTestActorLost, Verdict
 
@@ -165,6 +165,27 @@ def test_self_test_is_not_run_if_budget_cannot_pay_for_it(database: Database) ->
     assert not actors.orders
     with database.read() as db:
         assert {line.trial for line in ledger.lines(db, JOB)} == {"trial_00000"}
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_reason_with_characters_that_databases_reject_is_stored(
+    database: Database, monkeypatch: pytest.MonkeyPatch, lasting: bool
+) -> None:
+    monkeypatch.setattr("tuner.driver.spot_eligibility.code_of", lambda *_: "digest")
+    failed = Verdict(False, "the first step failed: \0no file \udcff", lasting=lasting)
+    checked = gate(database, FakeActors([DEMAND], [failed]))
+    why = refusal(checked)
+    with database.read() as db:
+        known = self_tests.get(db, PROJECT, checked.row.spec.trainable, "digest")
+        detail = jobs.get(db, JOB).detail
+    if not lasting:
+        assert "the first step failed: no file ?" in detail
+        return
+    assert known is not None
+    assert known.reason == "the first step failed: no file ?"
+    checked.refuse(str(why), died_at=None)
+    with database.read() as db:
+        assert "the first step failed: no file ?" in jobs.get(db, JOB).detail
 
 
 def test_error_in_the_first_step_of_the_self_test_is_to_be_corrected(database: Database) -> None:

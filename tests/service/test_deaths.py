@@ -111,11 +111,12 @@ def violations(service: FakeService) -> list[str]:
 def test_five_deaths_without_a_report_fail_the_job_and_free_its_room(
     service: FakeService, client: TestClient
 ) -> None:
+    service.cluster.log = "the driver's \0last words: \udcff"
     job = submit(service, client)
     kill_all(service, job)
     row = row_of(service, job)
     assert (row.state, row.stop_reason) == ("failed", "error")
-    assert "the driver's last words" in row.detail
+    assert "the driver's last words: ?" in row.detail
     assert service.cluster.submitted == [f"{job}-{epoch}" for epoch in range(1, QUICK_DEATHS_MAX + 1)]
     assert launch_of(service, job).state == "ended"
     following = submit(service, client)

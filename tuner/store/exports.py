@@ -18,11 +18,13 @@ from tuner.domain.errors import NotFound
 from tuner.domain.ids import export_id, hold_id
 from tuner.domain.money import Cost, Money, Rate
 from tuner.domain.offer import Offer
+from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 
 ExportState = Literal["queued", "running", "succeeded", "failed"]
 MOST_NS = 3600 * NS  # the longest lease of an export
 LIVE: tuple[ExportState, ...] = ("queued", "running")
+CODE_CHARACTERS = 40  # the size of the column `code`
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,16 @@ def end(
     detail: str = "",
     result: Mapping[str, Any] | None = None,
 ) -> bool:
-    """End an export. If it has already ended, change nothing and return False."""
-    text = None if result is None else json.dumps(result)
-    return _change(db, row, LIVE, state=state, ended_at=at, code=code, detail=detail, result=text)
+    """End an export. If it has already ended, change nothing and return False.
+
+    `code`, `detail` and `result` may contain text of user code, so characters that databases reject are replaced.
+    """
+    values = {
+        "code": None if code is None else storable(code, CODE_CHARACTERS),
+        "detail": storable(detail),
+        "result": None if result is None else storable(json.dumps(result, ensure_ascii=False)),
+    }
+    return _change(db, row, LIVE, state=state, ended_at=at, **values)
 
 
 def forget_files(db: Connection, job: str, export: str) -> None:

@@ -35,6 +35,7 @@ from tuner.domain.errors import IdempotencyConflict, NotFound
 from tuner.domain.events import TrialRequest
 from tuner.domain.job import JobSpec, JobState, StopReason, check_move
 from tuner.domain.offer import Offer
+from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.store import launches, stored_files, warm_starts
@@ -413,6 +414,9 @@ def move(
 
     If a user has cancelled the job while it was pausing, it becomes cancelled instead of paused.
 
+    Args:
+        detail: Why the state changes. It may contain text of user code, so characters that databases reject are replaced.
+
     Raises:
         Conflict: A job in its current state cannot move to `state`.
     """
@@ -433,7 +437,7 @@ def move(
         .values(
             state=state,
             stop_reason=reason,
-            detail=detail,
+            detail=storable(detail),
             running_since=(was or at) if runs else None,
             ran_ns=row.ran_ns + max(0, at - was) if was is not None and not runs else row.ran_ns,
             started_at=row.started_at or (at if runs else None),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, insert, select, update
 
 from tuner.database.tables import self_tests
+from tuner.domain.text import storable
 from tuner.domain.time import Instant
 
 
@@ -44,7 +45,8 @@ def put(db: Connection, project: str, result: SelfTestRow) -> None:
     """Record the result of a self-test. Replace an earlier result for the same code."""
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == result.trainable) & (t.code == result.code)
-    values = {"passed": int(result.passed), "reason": result.reason, "job": result.job, "at": result.at}
+    reason = storable(result.reason)  # it may contain the message of an error in user code
+    values = {"passed": int(result.passed), "reason": reason, "job": result.job, "at": result.at}
     if db.execute(update(self_tests).where(mine).values(values)).rowcount == 0:
         key = {"project": project, "trainable": result.trainable, "code": result.code}
         db.execute(insert(self_tests).values(**key, **values))
