@@ -195,6 +195,50 @@ def test_concurrent_jobs_fill_a_shared_budget_exactly(database: Database) -> Non
     check(database)
 
 
+def instructions_of_recount(database: Database) -> int:
+    """Return how many instructions SQLite needs to recount the shared budgets, in hundreds."""
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    with database.write() as db:
+        connection: Any = db.connection.driver_connection
+        connection.set_progress_handler(count, 100)
+        try:
+            shared_budget_changes.recount(db, PROJECT, NOW)
+        finally:
+            connection.set_progress_handler(None, 0)
+    return counted
+
+
+def test_recount_takes_time_proportional_to_the_holds(database: Database) -> None:
+    make(database)
+    put(database, SharedBudget("all", usd=Money(10**6)))
+    counted = []
+    for numbers in (range(1, 151), range(151, 301)):
+        for number in numbers:
+            assert place(database, JOBS[0], number, 1)
+            settle(database, JOBS[0], number, 1)
+        counted.append(instructions_of_recount(database))
+    assert counted[1] < 3 * counted[0]
+    check(database)
+
+
+def test_recount_reads_the_entries_of_a_period_once(database: Database) -> None:
+    make(database)
+    put(database, SharedBudget("all", usd=Money(10**6)))
+    for number in range(1, 101):
+        assert place(database, JOBS[0], number, 1)
+        settle(database, JOBS[0], number, 1)
+    before = instructions_of_recount(database)
+    put(database, *(SharedBudget(f"also-{number}", usd=Money(10**6)) for number in range(5)))
+    assert instructions_of_recount(database) < 2 * before
+    check(database)
+
+
 class Machine(RuleBasedStateMachine):
     """Hold, settle, tag and budget in any order: no limit is exceeded, and a recount finds the same amounts."""
 

@@ -1,8 +1,9 @@
 """Create, change and remove shared budgets, and recalculate their accounts from holds and ledger entries."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, String, cast, delete, func, insert, select, update
 
 from tuner.database.codec import decode, encode
 from tuner.database.ledger_tables import budget_accounts, budget_holds, budgets, entries, holds
@@ -67,6 +68,14 @@ def _forget(db: Connection, project: str, name: str) -> None:
         db.execute(delete(table).where(table.c.project == project, table.c.name == name))
 
 
+@dataclass(frozen=True, slots=True)
+class PeriodCosts:
+    """What all jobs of a project have spent and held in one period."""
+
+    posted: Mapping[str, Cost]  #: By job.
+    open_holds: Sequence[tuple[str, str, Cost]]  #: The id, the job and the cost of each hold.
+
+
 def recount(db: Connection, project: str, at: Instant) -> None:
     """Recalculate the current account of each shared budget from what its jobs have spent and held in the period.
 
@@ -76,8 +85,13 @@ def recount(db: Connection, project: str, at: Instant) -> None:
         Conflict: The spend and the holds under one of the budgets exceed its limit.
     """
     counted = covered(db, project)
+    read: dict[tuple[Instant, Instant | None], PeriodCosts] = {}  # by the start and the end of the period
     for shared_budget in shared_budgets.kept(db, project):
-        _recount(db, project, shared_budget.budget, counted[shared_budget.budget.name], at)
+        budget = shared_budget.budget
+        span = budget.span(at)
+        if span not in read:
+            read[span] = PeriodCosts(_posted(db, project, *span), _open_holds(db, project, *span))
+        _recount(db, project, budget, counted[budget.name], read[span], span)
 
 
 def covered(db: Connection, project: str) -> dict[str, set[str]]:
@@ -97,10 +111,17 @@ def covered(db: Connection, project: str) -> dict[str, set[str]]:
     return counted
 
 
-def _recount(db: Connection, project: str, budget: SharedBudget, mine: set[str], at: Instant) -> None:
-    began_at, ends_at = budget.span(at)
-    posted = _sum(_posted(db, project, began_at, ends_at), mine)
-    open_ones = [row for row in _open_holds(db, project, began_at, ends_at) if row[1] in mine]
+def _recount(
+    db: Connection,
+    project: str,
+    budget: SharedBudget,
+    mine: set[str],
+    costs: PeriodCosts,
+    span: tuple[Instant, Instant | None],
+) -> None:
+    began_at, ends_at = span
+    posted = _sum(costs.posted, mine)
+    open_ones = [row for row in costs.open_holds if row[1] in mine]
     held = FREE
     for _, _, cost in open_ones:
         held += cost
@@ -134,13 +155,16 @@ def _posted(db: Connection, project: str, began_at: int, ends_at: int | None) ->
     """Return, by job, the cost that was posted for holds that were placed in the period.
 
     `ends_at` is None if the period has no end.
+
+    The hold of an entry is found by its id, in the form of `tuner.domain.ids.hold_id`. A join on the columns of the entry would compare
+    each hold of an attempt with each entry of the attempt on SQLite, because no index contains all these columns.
     """
     e, h = entries.c, holds.c
-    same = (e.job == h.job) & (e.trial == h.trial) & (e.attempt == h.attempt) & (e.slice == h.slice)
+    hold = e.job + "/" + e.trial + "/a" + cast(e.attempt, String) + "/s" + cast(e.slice, String)
     query = (
         select(h.job, func.sum(e.usd), func.sum(e.gpu_ms))
-        .select_from(holds.join(entries, same))
-        .where(h.project == project, e.entry == "post", h.placed_at >= began_at)
+        .select_from(entries.join(holds, h.id == hold))
+        .where(e.project == project, e.entry == "post", h.placed_at >= began_at)
         .group_by(h.job)
     )
     if ends_at is not None:
