@@ -124,7 +124,7 @@ def test_spend_after_the_backup_is_posted_from_the_replaced_database(
     client.post(f"/v1/jobs/{over}/resume").raise_for_status()
     fakes.simulate(service, over, at=service.now())
     gone = fakes.submit(client)
-    before = client.get(f"/v1/jobs/{job}").json()["spend"]
+    before, of_over = (client.get(f"/v1/jobs/{name}").json()["spend"] for name in (job, over))
     restore_report = put_back(service, tmp_path / "b")
     (restored_job,) = restore_report.paused
     now = client.get(f"/v1/jobs/{job}").json()
@@ -138,8 +138,29 @@ def test_spend_after_the_backup_is_posted_from_the_replaced_database(
     assert bill["restored_usd"] == restored_job.since_usd
     assert bill["savings"]["against_on_demand_usd"] == 0, "nothing was bought on spot"
     assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == now["spend"]["usd"]
-    assert client.get(f"/v1/jobs/{over}").json()["spend"]["usd"] == 0.0002, "all that its budget has room for"
+    resumed = client.get(f"/v1/jobs/{over}").json()
+    assert resumed["spend"] == of_over
+    assert 0.0002 < resumed["spend"]["usd"] == resumed["budget"]["usd"] <= 0.0004
     assert restore_report.gone == (gone,)
+    check_books(service)
+
+
+def test_spend_of_a_budget_that_was_raised_after_the_backup_counts_in_shared_budgets(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    client.put("/v1/budgets/vision", json={"usd": 0.01, "match": {"team": "vision"}}).raise_for_status()
+    job = fakes.submit(client, **LONG)
+    fakes.simulate(service, job, messages=30)
+    back_up(service, tmp_path / "b")
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.006}}).raise_for_status()
+    fakes.simulate(service, job, at=service.now(), messages=200)
+    before = client.get(f"/v1/jobs/{job}").json()["spend"]
+    spent = before["usd"] + before["held_usd"]
+    assert spent > 2 * LIMIT_USD
+    put_back(service, tmp_path / "b")
+    now = client.get(f"/v1/jobs/{job}").json()
+    assert now["spend"]["usd"] == now["budget"]["usd"] == pytest.approx(spent, abs=1e-9)
+    assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == now["spend"]["usd"]
     check_books(service)
 
 

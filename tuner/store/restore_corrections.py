@@ -180,15 +180,18 @@ def _pause(db: Connection, row: JobRow, taken_at: Instant, at: Instant, known: A
 def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None:
     """Post as `lost` what the jobs spent since the backup, according to the accounts of the replaced database.
 
-    This includes jobs that had ended when the backup was made and were resumed later. In shared budgets, the amount counts in the
-    current period, because nothing can be posted to an earlier period any more.
+    This includes jobs that had ended when the backup was made and were resumed later. If the budget of a job was raised after the
+    backup, it is raised again as far as that spend needs it, because otherwise a part of the spend would be missing from the shared
+    budgets. In shared budgets, the amount counts in the current period, because nothing can be posted to an earlier period any more.
     """
     a, epoch = accounts.c, closing_epoch(at)
     query = select(a.job, a.project, a.posted_usd, a.posted_gpu_ms)
     for job, project, usd, gpu_ms in db.execute(query).all():
         account = known.get(job, Account(FREE))
-        short = _within(account.posted + account.held - Cost(Money(usd), gpu_ms))
+        posted = Cost(Money(usd), gpu_ms)
+        short = _within(account.posted + account.held - posted)
         if not short.nothing:
+            _raise(db, jobs.get(db, job), (posted + short).at_most(account.limit))
             where = OpenHold(hold_id(job, RESTORED, epoch, 1), RESTORED, epoch, 1, short, at, at)
             ledger.note_spent(db, project, job, where)
 
@@ -208,6 +211,18 @@ def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
     )
     if less != row.budget:
         jobs.set_budget(db, row.id, less)
+
+
+def _raise(db: Connection, row: JobRow, limit: Cost) -> None:
+    """Raise the job's budget to `limit`. A budget that is already higher is not changed."""
+    budget = row.budget
+    more = replace(
+        budget,
+        usd=None if budget.usd is None else max(budget.usd, limit.usd),
+        gpu_ms=None if budget.gpu_ms is None else max(budget.gpu_ms, limit.gpu_ms),
+    )
+    if more != budget:
+        jobs.set_budget(db, row.id, more)
 
 
 def _at_most(row: JobRow, elapsed_ns: int, left: Cost) -> Cost:
