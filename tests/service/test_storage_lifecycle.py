@@ -275,6 +275,41 @@ def test_interrupted_removal_is_completed_and_loses_nothing_else(
     assert len(deletions(service)) == 1
 
 
+@pytest.mark.parametrize("action", ["names", "used_bytes"])
+def test_files_that_cannot_be_removed_or_measured_do_not_block_others(
+    service: FakeService,
+    client: TestClient,
+    clocks: Clocks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    done = [finished(service, client, tmp_path) for _ in range(REFUSALS + 1)]
+    refused, last = done[:REFUSALS], done[-1]
+    real = getattr(Storage, action)
+
+    def refuse(self: Storage, *parts: str) -> Any:
+        if any(job in parts for job in refused):
+            raise OSError("access denied")
+        return real(self, *parts)
+
+    for job in done:
+        assert client.delete(f"/v1/jobs/{job}/artifacts").status_code == 202
+    monkeypatch.setattr(Storage, action, refuse)
+    trials = sum(len(files(service, job)) for job in refused)
+    for _ in range(trials // REFUSALS + 2):
+        clocks.one_pass()
+    assert files(service, last) == set()
+    with service.database.read() as db:
+        measured = {span.job for span in stored_files.spans(db, "default", Instant(0), Instant(2**62))}
+    assert last in measured
+    assert measured.isdisjoint(refused) or action == "names"
+    monkeypatch.undo()
+    for _ in range(2):
+        clocks.one_pass()
+    assert all(files(service, job) == set() for job in done)
+
+
 def test_clock_that_jumps_makes_no_files_due(
     service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path
 ) -> None:

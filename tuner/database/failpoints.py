@@ -47,7 +47,7 @@ FAILPOINTS: Mapping[str, str] = {
     "reconciler.alerts": "queue webhook messages",
     "reconciler.meter": "record the time that machines were up",
     "lifecycle.order": "order the removal of files that a job no longer keeps",
-    "lifecycle.removed": "delete the order to remove files that are gone from the storage",
+    "lifecycle.removed": "delete the order to remove files that are gone from the storage, or try it later if the storage refused",
     "lifecycle.measured": "record the sizes of the files of jobs",
     "webhook.claim": "claim a queued webhook message before it is sent",
     "webhook.sent": "record whether a webhook message was accepted",

@@ -28,7 +28,7 @@ from tuner.service.spend import storage_cost
 from tuner.store import jobs, stored_files
 from tuner.store.jobs import JobRow
 from tuner.store.spend import gb_months
-from tuner.store.stored_files import EndedJob
+from tuner.store.stored_files import EndedJob, Removal
 
 log = logging.getLogger("tuner.lifecycle")
 
@@ -76,6 +76,8 @@ class StorageLifecycle(PeriodicService):
         # When more files of an ended job become due (None if never), by the job's id and the time of its end. The time can be cached, because
         # the retention policy of a job never changes.
         self._next: dict[tuple[str, Instant], Instant | None] = {}
+        # The jobs whose files could not be measured, each with the number of its last failure. Later failures have higher numbers.
+        self._unmeasured: dict[str, int] = {}
 
     def one_pass(self) -> None:
         """Order the removals that are due, remove files, and measure files. Do nothing if this service does not lead.
@@ -123,10 +125,15 @@ class StorageLifecycle(PeriodicService):
         return policy.next_change(ended.ended_at, now)
 
     def _remove_ordered(self, term: Term, storage: Storage) -> None:
+        """Remove files that were ordered to be removed, the oldest orders first.
+
+        An order that fails becomes the newest one, so that orders that fail each time do not block the others.
+        """
         with self._service.database.read() as db:
             ordered = stored_files.removals_to_do(db, AT_ONCE)
         refusals = 0
         for removal in ordered:
+            note: Callable[[Connection, Removal], None] = stored_files.removed
             try:
                 remove_trial_files(
                     storage, removal.up_to_attempt, removal.project, removal.job, removal.trial
@@ -136,24 +143,31 @@ class StorageLifecycle(PeriodicService):
                 log.warning(
                     "files of %s of %s are not removed yet: %s", removal.trial, removal.job, explained(error)
                 )
-                if refusals >= REFUSALS:
-                    return
-                continue
+                note = stored_files.postpone_removal
             with self._service.leading.write(term, "lifecycle.removed") as db:
-                stored_files.removed(db, removal)
+                note(db, removal)
+            if refusals >= REFUSALS:
+                return
 
     def _measure(self, term: Term, storage: Storage) -> None:
+        """Measure the files of jobs that are due, the jobs whose measurement failed last."""
         # The time before the measurements is recorded, so that a job that ends meanwhile is measured again.
         now = self._service.now()
+        limit = AT_ONCE + len(self._unmeasured)
         with self._service.database.read() as db:
-            due = stored_files.to_measure(db, now, every_ns=MEASURE_NS, limit=AT_ONCE)
+            due = stored_files.to_measure(db, now, every_ns=MEASURE_NS, limit=limit)
+        self._unmeasured = {
+            due_job.job: self._unmeasured[due_job.job] for due_job in due if due_job.job in self._unmeasured
+        }
+        due.sort(key=lambda due_job: self._unmeasured.get(due_job.job, 0))
         sizes = dict[stored_files.DueMeasurement, int]()
         refusals = 0
-        for due_job in due:
+        for due_job in due[:AT_ONCE]:
             try:
                 sizes[due_job] = storage.used_bytes(due_job.project, due_job.job)
             except Exception as error:  # every storage backend raises its own error types
                 log.warning("the files of %s could not be measured: %s", due_job.job, explained(error))
+                self._unmeasured[due_job.job] = max(self._unmeasured.values(), default=0) + 1
                 refusals += 1
                 if refusals >= REFUSALS:
                     break

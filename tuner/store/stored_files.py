@@ -221,6 +221,7 @@ def order_removal(db: Connection, job: str, project: str, names: dict[str, int],
 
 
 def removals_to_do(db: Connection, limit: int) -> list[Removal]:
+    """Return the `limit` oldest orders to remove files."""
     r = removals.c
     query = select(r.job, r.trial, r.project, r.up_to_attempt).order_by(r.ordered_at, r.job, r.trial)
     return [Removal(*row) for row in db.execute(query.limit(limit))]
@@ -241,6 +242,14 @@ def removed(db: Connection, done: Removal) -> None:
     mine = (r.job == done.job, r.trial == done.trial, r.up_to_attempt == done.up_to_attempt)
     db.execute(delete(removals).where(*mine))
     db.execute(update(storage_spans).where(s.job == done.job, s.until.is_(None)).values(seen_at=0))
+
+
+def postpone_removal(db: Connection, failed: Removal) -> None:
+    """Make a removal that failed the newest order, so that all other removals are tried before it."""
+    r = removals.c
+    newest = db.execute(select(func.max(r.ordered_at))).scalar() or 0
+    mine = (r.job == failed.job, r.trial == failed.trial)
+    db.execute(update(removals).where(*mine).values(ordered_at=newest + 1))
 
 
 # Sizes over time
