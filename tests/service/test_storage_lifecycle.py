@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import delete, event, select, update
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -19,15 +19,16 @@ from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import Storage
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
-from tuner.database.tables import audit_log, checkpoints, storage_spans
+from tuner.database.tables import attempt_usage, audit_log, checkpoints, storage_spans
 from tuner.database.tables import jobs as jobs_table
+from tuner.domain.money import Money
 from tuner.domain.retention import GRACE_NS, KEEP_ALL, RetentionPolicy, parse_retention
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.domain.usage import Usage
 from tuner.driver.actuator import teacher_of
 from tuner.service.spend import spend_of
 from tuner.service.storage_lifecycle import REFUSALS, STEADY_NS, StorageLifecycle
-from tuner.store import attempt_rows, best, jobs, stored_files
+from tuner.store import attempt_rows, best, exports, jobs, stored_files
 
 DAY_S = 24 * 3600
 DAY_NS, HOUR_NS = DAY_S * NS, 3600 * NS
@@ -308,6 +309,38 @@ def test_files_that_cannot_be_removed_or_measured_do_not_block_others(
     for _ in range(2):
         clocks.one_pass()
     assert all(files(service, job) == set() for job in done)
+
+
+@pytest.mark.parametrize("by", ["retention", "request"])
+def test_files_without_a_record_are_removed_too(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path, by: str
+) -> None:
+    """A process died after it had stored files of a trial and of an export, and before they were recorded."""
+    job = finished(service, client, tmp_path, artifacts={"retain": "none"})
+    trials = sorted(files(service, job))
+    with service.database.write() as db:
+        kept = 0 if by == "request" else 1
+        for trial in trials[kept:]:
+            db.execute(delete(checkpoints).where(checkpoints.c.job == job, checkpoints.c.trial == trial))
+            db.execute(update(attempt_usage).where(attempt_usage.c.trial == trial).values(artifact_bytes=0))
+        spec = exports.ExportSpec(("onnx",), Money(1), None)
+        export = exports.add(
+            db, "default", job, trial=trials[0], step=1, attempt=1, spec=spec, at=service.now()
+        )
+        exports.end(db, export, "failed", service.now(), code="export_lost")
+    work = tmp_path / "exported"
+    work.mkdir()
+    (work / "model.onnx").write_bytes(b"model")
+    CheckpointStore(service.settings.storage, "default", job).publish(export.id, 1, 1, work)
+    assert files(service, job) == {*trials, export.id}
+    if by == "request":
+        assert client.delete(f"/v1/jobs/{job}/artifacts").json()["trials"] == 0
+    else:
+        clocks.one_pass()
+        clocks.pass_s(DAY_S)
+    clocks.one_pass()
+    assert files(service, job) == set()
+    assert (folder_of(service, job, trials[0]) / LOG).exists()
 
 
 def test_clock_that_jumps_makes_no_files_due(

@@ -25,7 +25,7 @@ from tuner.service.catalogue import storage_price
 from tuner.service.leading import Term
 from tuner.service.periodic import PeriodicService
 from tuner.service.spend import storage_cost
-from tuner.store import jobs, stored_files
+from tuner.store import exports, jobs, stored_files
 from tuner.store.jobs import JobRow
 from tuner.store.spend import gb_months
 from tuner.store.stored_files import EndedJob, Removal
@@ -217,6 +217,10 @@ def _order_removal(
 ) -> OrderedRemoval:
     """Order the removal of the files and the exports of all trials that are not retained. The caller must have locked the job.
 
+    The storage may also have files without a record, because a process died after it had stored them. If files with a record are
+    removed, or a user requests the removal, the removal is therefore ordered for each trial that has had an attempt, and for each
+    export. It does nothing if they have no files.
+
     Args:
         why: The reason that the audit log shows: `retention` or `request`.
     """
@@ -226,10 +230,14 @@ def _order_removal(
     stored = stored_files.trials_with_files(db, row.id)
     gone = {trial: attempt for trial, attempt in stored.items() if trial not in kept}
     exported = stored_files.exports_with_files(db, row.id)
-    gone_exports = {export: 1 for export, trial in exported.items() if trial not in kept}
+    gone_exports = [export for export, trial in exported.items() if trial not in kept]
     size = stored_files.checkpoint_bytes(db, row.id, gone)
+    if gone or gone_exports or why == "request":
+        attempted = stored_files.attempted_trials(db, row.id) | gone
+        names = {trial: attempt for trial, attempt in attempted.items() if trial not in kept}
+        names |= {export.id: 1 for export in exports.of_job(db, row.id) if export.trial not in kept}
+        stored_files.order_removal(db, row.id, row.project, names, service.now())
     if gone or gone_exports:
-        stored_files.order_removal(db, row.id, row.project, gone | gone_exports, service.now())
         facts = {"why": why, "retain": retain, "trials": len(gone), "checkpoint_bytes": size}
         audit_log.note(db, service, "artifacts.delete", row.id, after=facts)
     return OrderedRemoval(row.id, retain, len(gone), size)

@@ -184,6 +184,13 @@ def trials_with_files(db: Connection, job: str) -> dict[str, int]:
     return {row.trial: row.attempt for row in rows}
 
 
+def attempted_trials(db: Connection, job: str) -> dict[str, int]:
+    """Return the number of each trial's newest attempt, for the trials that have had an attempt."""
+    a = attempts.c
+    query = select(a.trial, func.max(a.attempt)).where(a.job == job).group_by(a.trial)
+    return {trial: attempt for trial, attempt in db.execute(query)}
+
+
 def exports_with_files(db: Connection, job: str) -> dict[str, str]:
     """Return the exports of the job that have files, each with its trial, by export id."""
     rows = exports.of_job(db, job)
