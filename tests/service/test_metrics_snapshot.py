@@ -251,6 +251,15 @@ class TestAudit:
         Audit(service).some()
         assert service.health.violations == {}
 
+    def test_next_round_begins_after_the_clock_was_set_back(self, service: FakeService) -> None:
+        simulated(service, 1, messages=5)
+        audit = Audit(service)
+        audit.some()
+        before = service.health.counted("ledger_checks")
+        service.now.pass_s(-3600)
+        audit.some()
+        assert service.health.counted("ledger_checks") == 2 * before > 0
+
     def test_violation_is_cleared_once_fixed(self, service: FakeService, job: str) -> None:
         spoilt = update(accounts).where(accounts.c.job == job)
         with service.database.write() as db:

@@ -61,6 +61,18 @@ def test_job_outside_its_window_stays_queued_until_it_opens(service: FakeService
     assert waits(client, job) == ("queued", None, None)
 
 
+def test_job_starts_in_its_window_after_the_clock_was_set_back(
+    service: FakeService, client: TestClient
+) -> None:
+    """The launch was put off until a time that is wrong by then."""
+    job = fakes.submit(client, window=LATER)
+    assert look(service) == []
+    assert launch_of(service, job).not_before == parse_rfc3339(OPENS_LATER)
+    assert look(service, "2023-11-12T22:00:00Z") == []
+    assert waits(client, job) == ("queued", None, "2023-11-12T23:00:00.000000Z")
+    assert look(service, "2023-11-12T23:30:00Z") == [f"{job}-1"]
+
+
 def test_job_waiting_for_its_window_does_not_block_other_jobs(
     service: FakeService, client: TestClient
 ) -> None:

@@ -31,12 +31,12 @@ class Audit:
     def some(self) -> None:
         """Check the next `AT_ONCE` accounts. Do nothing if the last round is complete and the next one is not due yet.
 
-        Rounds begin at least `ROUND_NS` apart. The accounts are read in many short transactions, because with SQLite a
+        Rounds begin at least `ROUND_NS` apart, unless the clock is set back. The accounts are read in many short transactions, because with SQLite a
         read blocks every commit.
         """
         service, now = self._service, self._service.now()
         if not self._after:
-            if service.health.checked_at is not None and now - self._began_at < ROUND_NS:
+            if service.health.checked_at is not None and 0 <= now - self._began_at < ROUND_NS:
                 return
             self._began_at = now
             self._check_budgets()

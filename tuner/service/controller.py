@@ -142,15 +142,18 @@ class Controller(PeriodicService):
             with self._service.database.read() as db:
                 have = queue.windows(db, unread)
             self._windows |= {name: have.get(name) for name in unread}
+        closed = set[str]()
         for name, launch in due.items():
             opens_at = opening(launch, self._windows[name], now)
             if opens_at is not None:
+                closed.add(name)
                 with self._service.leading.write(term, "controller.put_off") as db:
                     launches.put_off(db, launch, opens_at)
         if not due:
             return []
         with self._service.database.read() as db:
-            return [waiting_job for waiting_job in in_fair_order(db, now) if waiting_job.job in due]
+            waiting = in_fair_order(db, now)
+        return [waiting_job for waiting_job in waiting if waiting_job.job in due.keys() - closed]
 
     def _needs(self, job: str) -> JobRow:
         """Return the row of a job, which says what room its trials need on the cluster.

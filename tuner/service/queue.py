@@ -159,5 +159,6 @@ def opening(launch: Launch, window: Window | None, now: Instant) -> Instant | No
 def _from(opens_at: Instant | None, launch: Launch, now: Instant) -> Instant | None:
     if opens_at is None:
         return None
-    starts_at = max(opens_at, launch.not_before)
+    # If the clock was set back after the launch was ordered, `not_before` is wrong (`Launch.is_due`).
+    starts_at = opens_at if launch.wanted_at > now else max(opens_at, launch.not_before)
     return starts_at if starts_at > now else None

@@ -68,8 +68,10 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
     """Return the jobs that wait for a driver and whose launch is due.
 
     A job whose driver died while the job was running is left out, because it gets its next driver without waiting in the queue.
+    A launch is due under the same condition as in `Launch.is_due`.
     """
-    due = (launches.c.state == "wanted") & (launches.c.not_before <= now) & ~BEGUN
+    is_due = (launches.c.not_before <= now) | (launches.c.wanted_at > now)
+    due = (launches.c.state == "wanted") & is_due & ~BEGUN
     query = (
         select(jobs.c.id, jobs.c.priority, launches.c.wanted_at, *_OWNER)
         .join(launches, launches.c.job == jobs.c.id)
