@@ -112,7 +112,7 @@ class FakeCluster:
 
     def submit_export(self, submission_id: str, *, job: str, export: str) -> None:
         self._reach()
-        assert submission_id == f"{job}-{export}"
+        assert submission_id.startswith(f"{job}-{export}-")
         self.submitted.append(submission_id)
         self.statuses.setdefault(submission_id, "pending")
 

@@ -69,6 +69,11 @@ def run(service: FakeService, job: str, export: str, actors: FakeExportActors, w
     ExportRun(service.database, row, export_row, service.settings.storage, actors, waits_s).run()
 
 
+def submission_id(service: FakeService, job: str, export: str) -> str:
+    with service.database.read() as db:
+        return exports.get(db, job, export).submission_id
+
+
 def posted(database: Database, job: str, export: str) -> dict[str, int]:
     with database.read() as db:
         assert ledger.violations(db) == []
@@ -87,7 +92,7 @@ def test_export_is_submitted_paid_and_answered_with_figures(
     controller = Controller(service)
     for _ in range(2):
         controller.one_pass()
-    assert service.cluster.submitted.count(f"{job}-export_00001") == 1
+    assert service.cluster.submitted.count(submission_id(service, job, made["id"])) == 1
 
     actors = FakeExportActors(DONE)
     run(service, job, made["id"], actors)
@@ -246,7 +251,7 @@ def test_dead_process_is_settled_as_lost_and_its_export_fails(
         assert ledger.place(db, service.project, job, hold)
         assert ledger.open_holds(db, job) == [], "a driver does not settle the hold of an export"
     assert client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()["held_usd"] > 0
-    service.cluster.statuses[f"{job}-{made['id']}"] = "failed"
+    service.cluster.statuses[submission_id(service, job, made["id"])] = "failed"
     service.now.pass_s(noticed_after_s)
     controller.one_pass()
     shown = client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()
@@ -269,7 +274,7 @@ def test_silent_process_is_stopped_after_a_while(
     assert service.cluster.stopped == []  # it may be the clock that jumped
     service.now.pass_s(11)
     controller.one_pass()
-    assert service.cluster.stopped == [f"{job}-{made['id']}"]
+    assert service.cluster.stopped == [submission_id(service, job, made["id"])]
 
 
 def test_process_with_a_heartbeat_during_the_pass_is_not_stopped(

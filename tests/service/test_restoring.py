@@ -19,7 +19,7 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
 from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
-from tuner.store import copies, jobs, launches
+from tuner.store import copies, exports, jobs, launches
 from tuner.store import restore_corrections as restored
 from tuner.store.journal import SqlJournal
 
@@ -162,6 +162,25 @@ def test_spend_of_a_budget_that_was_raised_after_the_backup_counts_in_shared_bud
     assert now["spend"]["usd"] == now["budget"]["usd"] == pytest.approx(spent, abs=1e-9)
     assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == now["spend"]["usd"]
     check_books(service)
+
+
+def test_export_after_a_restore_is_submitted_under_another_id(
+    service: FakeService, client: TestClient, tmp_path: Path
+) -> None:
+    """Ray knows the export that the backup lacks, and would not run a second process with its id."""
+    job = fakes.submit(client, **LONG)
+    fakes.simulate(service, job)
+    client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).raise_for_status()
+    back_up(service, tmp_path / "b")
+    submission_ids = []
+    for _ in range(2):
+        export = client.post(f"/v1/jobs/{job}/exports", json={}).json()["id"]
+        assert export == "export_00001"
+        with service.database.read() as db:
+            submission_ids.append(exports.get(db, job, export).submission_id)
+        service.now.pass_s(10)
+        put_back(service, tmp_path / "b")
+    assert len(set(submission_ids)) == 2
 
 
 def test_restored_job_with_unknown_later_spend_stays_within_its_budget(

@@ -70,7 +70,11 @@ class ExportRow:
 
     @property
     def submission_id(self) -> str:
-        return f"{self.job}-{self.id}"
+        """The id of the Ray Job that runs the export.
+
+        The export's own id is not enough. It is used again after a restore if the backup lacks the export, and Ray submits each id once.
+        """
+        return f"{self.job}-{self.id}-{self.created_at // NS}"
 
     @property
     def hold(self) -> str:
