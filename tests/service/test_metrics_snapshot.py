@@ -101,7 +101,8 @@ def test_incremental_totals_equal_totals_of_the_whole_database(service: FakeServ
     assert by_kind(snapshot.posted)["lost", "on_demand"].usd > Money(0)
 
 
-def test_job_resumed_after_its_end_is_not_counted_twice(service: FakeService) -> None:
+@pytest.mark.parametrize("ends_again", [False, True])
+def test_job_resumed_after_its_end_is_not_counted_twice(service: FakeService, ends_again: bool) -> None:
     job = simulated(service, 1)
     tally = TrialCounter()
     tally.read(service, service.now())
@@ -109,12 +110,17 @@ def test_job_resumed_after_its_end_is_not_counted_twice(service: FakeService) ->
     client = fakes.client_of(service)
     assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.02}}).status_code == 200
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
-    fakes.begin(service, job)
+    if ends_again:
+        fakes.simulate(service, job, at=service.now())
+        assert client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
+    else:
+        fakes.begin(service, job)
     service.now.pass_s(6)
     counts = tally.read(service, service.now())
     with service.database.read() as db:
         assert {key: n for key, n in counts.items() if n and key != ("promotions",)} == totals.of_all(db)
-    assert counts["promotions",] == promoted(service, job) - before
+    if not ends_again:
+        assert counts["promotions",] == promoted(service, job) - before
 
 
 @given(st.dictionaries(st.integers(1, 81), st.integers(1, 9)), st.sampled_from([(), (1,), (1, 3, 9, 27)]))

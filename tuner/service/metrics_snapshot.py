@@ -69,7 +69,8 @@ class TrialCounter:
 
     The first call of `read` counts all jobs. Each later call counts only the jobs that may have changed: those that are running or
     paused, and those that have ended since the last call. For the jobs that had ended at the first call, only a sum is kept. If one of
-    them is resumed, all jobs are counted again, as in the first call.
+    them is resumed, or has another end time because it was resumed and has ended again, all jobs are counted again, as in the first
+    call. The promotions since the call before are then missing.
     """
 
     def __init__(self) -> None:
@@ -86,11 +87,11 @@ class TrialCounter:
             opened = set(totals.begun(db))
             since = now if self._read_at is None else min(now, self._read_at)
             ended = totals.ended_since(db, Instant(since - CLOCKS_NS))
-            if self._read_at is None or opened & self._ended_before:
+            fresh = {job for job, at in ended.items() if self._ended.get(job) != at}
+            if self._read_at is None or (opened | fresh) & self._ended_before:
                 self._count_all(db, opened, self._sum["promotions",])
             else:
-                fresh = {job for job, at in ended.items() if self._ended.get(job) != at}
-                self._count(db, opened | self._open | (fresh - self._ended_before))
+                self._count(db, opened | self._open | fresh)
         self._open, self._ended, self._read_at = opened, ended, now
         return Counter(self._sum)
 
