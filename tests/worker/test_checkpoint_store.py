@@ -180,8 +180,10 @@ def test_newest_part_of_a_step_is_kept_until_a_later_step_is_saved(in_folder: Ch
         store.publish(TRIAL, 1, step, in_folder.stage(step), part=part, part_ns=100 * step + part)
         store.prune(TRIAL, 1, newest=step, keep=1)
 
-    def newest(first: int, last: int) -> tuple[int, int] | None:
-        newest_part = store.newest_part(TRIAL, in_folder.work / "here", first=first, last=last)
+    def newest(first: int, last: int, attempt: int = 2) -> tuple[int, int] | None:
+        newest_part = store.newest_part(
+            TRIAL, in_folder.work / "here", attempt=attempt, first=first, last=last
+        )
         return None if newest_part is None else (newest_part.step, newest_part.trained_ns)
 
     in_folder.publish(2)
@@ -189,6 +191,7 @@ def test_newest_part_of_a_step_is_kept_until_a_later_step_is_saved(in_folder: Ch
         save(2, part)
     assert in_folder.names() == ["step_00000002-a1", "step_00000002-a1-part2"]
     assert [newest(0, 2), newest(2, 3), newest(0, 1), newest(3, 9)] == [(2, 202), (2, 202), None, None]
+    assert newest(0, 2, attempt=1) is None, "a restored backup lacks the attempt that saved it"
     assert in_folder.newest(2) == 2, "only a whole step has metrics"
     in_folder.publish(3)
     store.prune(TRIAL, 1, newest=3, keep=1, protect=frozenset({2}))

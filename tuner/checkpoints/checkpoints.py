@@ -336,7 +336,9 @@ class CheckpointStore:
                 log.warning("a damaged checkpoint of %s is skipped: %s: %s", trial, checkpoint.name, error)
         return None
 
-    def newest_part(self, trial: str, into: Path, *, first: int, last: int) -> PartOfStep | None:
+    def newest_part(
+        self, trial: str, into: Path, *, attempt: int, first: int, last: int
+    ) -> PartOfStep | None:
         """Return the newest intact checkpoint from the middle of a step, or None if there is none.
 
         Only checkpoints whose last finished step is between `first` and `last`, inclusive, are considered. Damaged ones are skipped.
@@ -345,13 +347,15 @@ class CheckpointStore:
         Args:
             trial: The trial.
             into: Where the files of a remote storage are copied.
+            attempt: The attempt that continues from the checkpoint. Checkpoints of this and later attempts belong to another trial with
+                the same id, or to later attempts of this one, which were lost when the database was restored from a backup.
             first: The step of the newest recorded checkpoint. An older checkpoint from the middle of a step is useless, because the
                 recorded one contains more training.
             last: The newest step whose report is recorded. If an attempt continued from a checkpoint with a later step, it would not
                 train that step again, and the report of that step would stay missing.
         """
         for checkpoint in self._all_ids(trial):
-            if checkpoint.part and first <= checkpoint.step <= last:
+            if checkpoint.part and checkpoint.attempt < attempt and first <= checkpoint.step <= last:
                 try:
                     trained_ns = int(self._manifest(trial, checkpoint)["part_ns"])
                     directory = self.fetch(trial, checkpoint, into / checkpoint.name)

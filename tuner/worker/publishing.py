@@ -262,9 +262,10 @@ def restored_part(store: CheckpointStore, attempt: RunningAttempt, into: Path) -
     with contextlib.suppress(Exception):  # each kind of storage has errors of its own
         first = attempt.order["restore_step"] or 0
         last = max(first, attempt.order["reported_step"])
-        return with_retries(
-            attempt, store, partial(store.newest_part, attempt.trial, into, first=first, last=last)
+        newest = partial(
+            store.newest_part, attempt.trial, into, attempt=attempt.number, first=first, last=last
         )
+        return with_retries(attempt, store, newest)
     return None
 
 
