@@ -13,10 +13,12 @@ from tests import fakes
 from tests.fakes import FakeService
 from tests.service import restoring
 from tests.service.restoring import answers, back_up, check_books, put_back
+from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import OpenHold
+from tuner.domain.time import Instant
 from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
 from tuner.store import copies, exports, jobs, launches
@@ -181,6 +183,35 @@ def test_export_after_a_restore_is_submitted_under_another_id(
         service.now.pass_s(10)
         put_back(service, tmp_path / "b")
     assert len(set(submission_ids)) == 2
+
+
+def test_spend_of_a_driver_that_runs_during_the_restore_is_counted(
+    service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver spends more after the restore has looked at the database, and cannot write when the database is replaced."""
+    job = fakes.submit(client, **LONG)
+    fakes.simulate(service, job, messages=15)
+    back_up(service, tmp_path / "b")
+    contents, put, spent = copies.contents, copies.put, list[float]()
+
+    def contents_before_more_spend(database: Database, now: Instant) -> copies.ReplacedContents:
+        known = contents(database, now)
+        fakes.simulate(service, job, at=service.now(), messages=30)
+        spend = client.get(f"/v1/jobs/{job}").json()["spend"]
+        spent.append(spend["usd"] + spend["held_usd"])
+        return known
+
+    def put_while_fenced(database: Database, copy: Path, *, at: Instant) -> Path | None:
+        with pytest.raises(Fenced), SqlJournal(service.database, job, "default", 1, at).transaction():
+            pass
+        service.database.dispose()
+        return put(database, copy, at=at)
+
+    monkeypatch.setattr(copies, "contents", contents_before_more_spend)
+    monkeypatch.setattr(copies, "put", put_while_fenced)
+    put_back(service, tmp_path / "b")
+    assert client.get(f"/v1/jobs/{job}").json()["spend"]["usd"] == pytest.approx(spent[0], abs=1e-9)
+    check_books(service)
 
 
 def test_restored_job_with_unknown_later_spend_stays_within_its_budget(

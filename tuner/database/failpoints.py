@@ -67,6 +67,7 @@ FAILPOINTS: Mapping[str, str] = {
     "export.beat": "record a heartbeat of an export's process",
     "export.hold": "hold money for an export, and record its machine",
     "export.end": "post the cost of an export, and record its result",
+    "restore.fence": "fence the drivers that use the database that a restore replaces",
     "restore.accounts": "correct the accounts of a restored backup",
     "restore.checkpoints": "delete the records of checkpoints that the storage does not have",
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.checkpoints.storage import explained
 from tuner.database.database import Database, knows_revision, newest_revision
-from tuner.domain.errors import BadFile, Conflict
+from tuner.domain.errors import BadFile, Conflict, Unavailable
 from tuner.domain.ledger import Account
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.service.bootstrap import system_now
@@ -240,22 +240,40 @@ def _put(
     after the backup is loaded. No old driver can write in between, because loading also fences old drivers.
 
     Args:
-        replaced: The accounts of the replaced database, by job.
+        replaced: The accounts of the replaced database, by job. They are read again after old drivers are fenced there.
 
     Returns:
         The contents of the restored database, and the path of a copy of the replaced database. The path is None if the
         replaced database was not damaged.
     """
     if about.kind == "postgresql":
+        replaced = _fenced(database, replaced)
         copies.put(database, copy, at=now)
         return _correct(database, about, replaced, now), None
     _refuse_altered(copy)
+    replaced = _fenced(database, replaced)
     staged = Database(f"sqlite:///{copy}", failpoint=failpoint)
     try:
         rows = _correct(staged, about, replaced, now)
     finally:
         staged.dispose()
     return rows, copies.put(database, copy, at=now)
+
+
+def _fenced(database: Database, replaced: Mapping[str, Account]) -> Mapping[str, Account]:
+    """Fence the drivers that use the database that is to be replaced, and return its accounts from then on.
+
+    A driver that still ran could otherwise spend more after the accounts were read. If the accounts could not be read, return `replaced`
+    unchanged, and also if a damaged SQLite database can be read but not written.
+    """
+    if not replaced:
+        return replaced
+    try:
+        return copies.fence(database)
+    except Unavailable:
+        if not database.is_sqlite:
+            raise
+        return replaced
 
 
 def _correct(database: Database, about: About, replaced: Mapping[str, Account], now: Instant) -> RestoredRows:

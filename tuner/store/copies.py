@@ -388,8 +388,27 @@ def _contents(db: Connection, now: Instant) -> ReplacedContents:
         comment = db.execute(text("SELECT obj_description('launches'::regclass, 'pg_class')")).scalar()
         if comment == RESTORING:
             return ReplacedContents(empty=empty, led_by=led_by)
+    return ReplacedContents(_accounts(db), empty=empty, led_by=led_by)
+
+
+def _accounts(db: Connection) -> dict[str, Account]:
     every = db.execute(select(accounts.c.job)).scalars().all()
-    return ReplacedContents({job: ledger.account(db, job) for job in every}, empty=empty, led_by=led_by)
+    return {job: ledger.account(db, job) for job in every}
+
+
+def fence(database: Database) -> dict[str, Account]:
+    """Fence all drivers that use the database, and return the accounts of its jobs, which no driver can change from then on.
+
+    The next launches of the jobs are ordered at the same time. If the database is not replaced after all, the service launches new drivers.
+
+    Raises:
+        Unavailable: The database cannot be written.
+    """
+    with database.write("restore.fence") as db:
+        # The schema may be older than this code, so only columns that every schema has are named.
+        live = "state IN ('submitted', 'running')"
+        db.execute(text(f"UPDATE launches SET epoch = epoch + 1, state = 'wanted' WHERE {live}"))
+        return _accounts(db)
 
 
 def _led_by(db: Connection, now: Instant) -> str | None:
