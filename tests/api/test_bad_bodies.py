@@ -196,6 +196,20 @@ def test_choice_that_is_not_plain_is_refused_with_one_error(client: TestClient, 
     assert given == ["/search_space/o/choices/0", "/search_space/o/choices/2"]
 
 
+def test_too_long_list_of_a_search_space_is_refused_with_one_error(
+    client: TestClient, untouched: None
+) -> None:
+    choice: dict[str, Any] = {"type": "categorical", "choices": ["a"]}
+    long: list[Any] = [[]] * 1001
+    space = {"o": {**choice, "choices": long}, "p": choice, "lr": {**FLOAT, "when": {"p": ["a"] * 1001}}}
+    answer = client.post("/v1/jobs", json=body(search_space=space))
+    assert pointers(answer) == ["/search_space/o/choices", "/search_space/lr/when/p"]
+    details = {error["detail"] for error in answer.json()["errors"]}
+    assert details == {"has too many entries; give at most 1000"}
+    short = {"p": choice, "lr": {**FLOAT, "when": {"p": [[]] * 1000}}}
+    assert pointers(client.post("/v1/jobs", json=body(search_space=short))) == ["/search_space/lr/when/p/0"]
+
+
 def test_too_few_gpu_hours_for_one_step_are_refused_with_a_pointer(tmp_path: Path) -> None:
     own = fakes.service_in(tmp_path)
     own.cluster.fake_nodes = [Node("n1", cpus=8, gpus=1, memory_bytes=1)]

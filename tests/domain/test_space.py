@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import spaces, stepped
+from tuner.domain import space as space_module
 from tuner.domain.budget import Budget
+from tuner.domain.errors import Fault
 from tuner.domain.job import JobSpec, TrainableKind, config_values
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
@@ -65,6 +67,26 @@ WRONG: list[tuple[dict[str, Parameter], str]] = [
 @pytest.mark.parametrize(("parameters", "pointer"), WRONG)
 def test_invalid_space_is_reported_with_its_field(parameters: dict[str, Parameter], pointer: str) -> None:
     assert pointer in [fault.pointer for fault in Space(parameters).faults()]
+
+
+def test_condition_with_many_values_is_not_compared_with_every_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = tuple(range(300))
+    conditional = Float(0, 1, when={"o": (*values, -1)})
+    calls: list[object] = []
+
+    def counting(a: object, b: object) -> bool:
+        calls.append(a)
+        return a == b
+
+    monkeypatch.setattr(space_module, "same", counting)
+    (fault,) = Space({"o": Categorical(values), "x": conditional}).faults()
+    assert fault == Fault("/search_space/x/when/o", "the parameter 'o' cannot have the value -1")
+    too_many = Categorical(tuple(range(1001)))
+    (fault,) = Space({"o": too_many, "x": conditional}).faults()
+    assert fault == Fault("/search_space/o/choices", "give at most 1000 choices")
+    assert len(calls) < 1000
 
 
 def test_choice_true_differs_from_choice_1() -> None:

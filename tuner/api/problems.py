@@ -210,6 +210,8 @@ def _fix(fault: dict[str, Any]) -> str:
             return "is required"
         case "union_tag_not_found" | "union_tag_invalid":
             return "the type is missing or unknown: give float, int or categorical"
+        case "too_long":
+            return f"has too many entries; give at most {fault['ctx']['max_length']}"
         case "value_error":
             return str(fault["ctx"]["error"])
         case _:

@@ -358,14 +358,16 @@ class JobSpec:
         """Return every error of the request that can be found without the database, the cluster or other jobs."""
         faults = [*_name_faults(self.name), *self._code_faults(), *_package_faults(self.package)]
         faults += self._objective_faults()
-        for part in (self.space, self.fidelity, self.budget, self.resources):
+        space_faults = self.space.faults()
+        faults += space_faults
+        for part in (self.fidelity, self.budget, self.resources):
             faults += part.faults()
         faults += constraint_faults(self.constraints)
         faults += self.window.faults() if self.window is not None else []
         faults += self.retention.faults() if self.retention is not None else []
         faults += self.trial_limits.faults() if self.trial_limits is not None else []
         faults += self._value_faults()
-        faults += self._start_faults() if not self.space.faults() else []
+        faults += self._start_faults() if not space_faults else []
         if self.resources.gpus == 0 and self.budget.bound_by_gpus_alone:
             faults.append(Fault("/budget/usd", "give usd: trials without GPUs never use up gpu_hours"))
         if not -(2**63) <= self.algorithm.seed < 2**63:

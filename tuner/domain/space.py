@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
@@ -213,7 +213,7 @@ class Categorical:
         faults = []
         if not self.choices:
             faults.append(Fault(f"{at}/choices", "give at least one choice"))
-        if len({(isinstance(choice, bool), choice) for choice in self.choices}) < len(self.choices):
+        if len(set(map(_distinct, self.choices))) < len(self.choices):
             faults.append(Fault(f"{at}/choices", "each choice may be given only once"))
         if len(self.choices) > MAX_CHOICES:
             faults.append(Fault(f"{at}/choices", f"give at most {MAX_CHOICES} choices"))
@@ -276,6 +276,11 @@ def _prior_faults(parameter: Parameter, at: str) -> list[Fault]:
 def same(a: Value, b: Value) -> bool:
     """Return whether the values are equal. True is not equal to 1 here, because they differ in JSON."""
     return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+def _distinct(value: Value) -> tuple[bool, Value]:
+    """Return a key that two values share if they are the same."""
+    return isinstance(value, bool), value
 
 
 @dataclass(frozen=True)
@@ -393,8 +398,15 @@ class Space:
             return [Fault("/search_space", f"give at most {MAX_PARAMETERS} parameters")]
         faults = []
         for name, parameter in self.parameters.items():
-            at = f"/search_space/{pointer_token(name)}"
-            faults += parameter.faults(at) + self._when_faults(at, parameter.when)
+            faults += parameter.faults(f"/search_space/{pointer_token(name)}")
+        # Conditions are compared with the values of other parameters, which may be too many if those have faults.
+        return faults or self._condition_faults()
+
+    def _condition_faults(self) -> list[Fault]:
+        faults = []
+        accepts = {name: _membership_test(parameter) for name, parameter in self.parameters.items()}
+        for name, parameter in self.parameters.items():
+            faults += _when_faults(f"/search_space/{pointer_token(name)}", parameter.when, accepts)
         cyclic = set(self.parameters) - set(self.order)
         unknown = {o for p in self.parameters.values() for o in p.when if o not in self.parameters}
         if cyclic and not unknown:
@@ -407,17 +419,26 @@ class Space:
             ]
         return faults
 
-    def _when_faults(self, at: str, when: When) -> list[Fault]:
-        faults = []
-        for other, values in when.items():
-            place = f"{at}/when/{pointer_token(other)}"
-            if other not in self.parameters:
-                faults.append(Fault(place, f"{other!r} is not a parameter of the search space"))
-            elif not values:
-                faults.append(Fault(place, "give at least one value"))
-            elif wrong := [v for v in values if not self.parameters[other].contains(v)]:
-                faults.append(Fault(place, f"the parameter {other!r} cannot have the value {wrong[0]!r}"))
-        return faults
+
+def _membership_test(parameter: Parameter) -> Callable[[Value], bool]:
+    """Return a function that decides quickly whether a value is a value of the parameter, also if there are many choices."""
+    if not isinstance(parameter, Categorical):
+        return parameter.contains
+    choices = frozenset(map(_distinct, parameter.choices))
+    return lambda value: _distinct(value) in choices
+
+
+def _when_faults(at: str, when: When, accepts: Mapping[str, Callable[[Value], bool]]) -> list[Fault]:
+    faults = []
+    for other, values in when.items():
+        place = f"{at}/when/{pointer_token(other)}"
+        if other not in accepts:
+            faults.append(Fault(place, f"{other!r} is not a parameter of the search space"))
+        elif not values:
+            faults.append(Fault(place, "give at least one value"))
+        elif wrong := [value for value in values if not accepts[other](value)]:
+            faults.append(Fault(place, f"the parameter {other!r} cannot have the value {wrong[0]!r}"))
+    return faults
 
 
 def pointer_token(name: str) -> str:

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from tuner.domain.space import MAX_CHOICES
 from tuner.schemas.base import Answer, Body, GpuHours, Request, Usd
 
 Value = bool | int | float | str | None
-When = dict[str, list[Value]]
 Duration = int | float | str
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
 MAX_CONSTRAINTS = 20
@@ -27,6 +27,8 @@ def _plain(choice: object) -> object:
 
 
 Choice = Annotated[Value, BeforeValidator(_plain)]
+# Only the first invalid value of a condition is reported, because a body has room for many conditions.
+When = dict[str, Annotated[list[Choice], Field(max_length=MAX_CHOICES, fail_fast=True)]]
 
 
 class Prior(Request):
@@ -74,7 +76,7 @@ class CategoricalParameter(Request):
     """
 
     type: Literal["categorical"]
-    choices: list[Choice]
+    choices: Annotated[list[Choice], Field(max_length=MAX_CHOICES)]
     prior: Prior | None = None
     when: When = Field(default_factory=dict)
 
