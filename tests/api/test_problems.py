@@ -74,6 +74,17 @@ def test_pointers_of_all_errors_are_returned(service: FakeService, monkeypatch: 
     assert problem["errors"] == [{"pointer": "/a", "detail": "one"}, {"pointer": "/b/0", "detail": "two"}]
 
 
+def test_at_most_a_hundred_faults_are_listed(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise Invalid(*(Fault(f"/{n}", "wrong") for n in range(300)))
+
+    monkeypatch.setattr(control, "pause", refuse)
+    problem = check_problem(fakes.client_of(service).post("/v1/jobs/job_1/pause"), 422)
+    assert [error["pointer"] for error in problem["errors"]] == [*(f"/{n}" for n in range(100)), ""]
+    assert problem["errors"][-1]["detail"] == "has 200 more faults, which are not listed"
+    assert problem["detail"].endswith("/99: wrong; body: has 200 more faults, which are not listed")
+
+
 def test_unexpected_exception_reveals_no_internals(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

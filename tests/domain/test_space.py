@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.strategies import spaces, stepped
 from tuner.domain import space as space_module
 from tuner.domain.budget import Budget
-from tuner.domain.errors import Fault
-from tuner.domain.job import JobSpec, TrainableKind, config_values
+from tuner.domain.errors import MAX_FAULTS, Fault
+from tuner.domain.job import JobSpec, StartPoint, TrainableKind, config_values
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.space import Categorical, Float, Int, Parameter, Space, steps_of
@@ -164,6 +164,22 @@ def test_names_that_cannot_be_nested_are_refused(other: str) -> None:
         spec("ray_tune"), space=Space({"a.b": Float(0, 1)}), constants={"a.b.c": 1, "d.": 2}
     )
     assert [fault.pointer for fault in of_a_constant.faults()] == ["/constants"]
+
+
+def test_start_with_many_faults_is_not_checked_to_its_end() -> None:
+    choices = Categorical(("a" * 10_000, "b"))
+    space = Space({f"p{n}": choices for n in range(50)})
+
+    def spec(start: tuple[StartPoint, ...]) -> JobSpec:
+        return JobSpec("j", "m:f", Objective("x"), space, Budget(usd=Money(9)), start=start)
+
+    few = spec((StartPoint({}),)).faults()
+    assert [fault.pointer for fault in few] == [f"/start/0/p{n}" for n in range(50)]
+    many = spec(tuple(StartPoint({"x": n}) for n in range(300))).faults()
+    assert MAX_FAULTS < len(many) < MAX_FAULTS + 60
+    assert sum(len(fault.detail) for fault in many) < 100_000
+    one = spec((StartPoint({f"x{n}": n for n in range(5000)}),)).faults()
+    assert len(one) == MAX_FAULTS + 1
 
 
 def test_parameter_without_a_step_has_no_number_of_values() -> None:

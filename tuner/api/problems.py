@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from tuner.domain import errors
-from tuner.schemas.base import MAX_FAULTS, FieldProblem, Problem
+from tuner.domain.errors import MAX_FAULTS
+from tuner.schemas.base import FieldProblem, Problem
 
 STATUS: dict[type[errors.TunerError], int] = {
     errors.Invalid: 422,
@@ -66,9 +67,13 @@ def install(app: FastAPI) -> None:
 def _on_ours(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, errors.TunerError)
     faults = error.faults if isinstance(error, errors.Invalid) else ()
-    fields = [FieldProblem(pointer=fault.pointer, detail=fault.detail) for fault in faults]
+    detail = error.detail
+    fields = [FieldProblem(pointer=fault.pointer, detail=fault.detail) for fault in faults[:MAX_FAULTS]]
+    if len(faults) > MAX_FAULTS:
+        fields.append(_unlisted(len(faults) - MAX_FAULTS))
+        detail = _joined(fields)
     kind = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
-    return answer(status_of(error), error.title(), error.detail, kind=kind, fields=fields)
+    return answer(status_of(error), error.title(), detail, kind=kind, fields=fields)
 
 
 def _on_shape(request: Request, error: Exception) -> JSONResponse:
@@ -78,13 +83,16 @@ def _on_shape(request: Request, error: Exception) -> JSONResponse:
     known = _pointers(body_field.field_info.annotation) if body_field is not None else ()
     fields = [_field(fault, error.body, known) for fault in faults[:MAX_FAULTS]]
     if len(faults) > MAX_FAULTS:
-        fields.append(
-            FieldProblem(
-                pointer="", detail=f"has {len(faults) - MAX_FAULTS} more faults, which are not listed"
-            )
-        )
-    detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
-    return answer(422, errors.Invalid.title(), detail, kind="invalid", fields=fields)
+        fields.append(_unlisted(len(faults) - MAX_FAULTS))
+    return answer(422, errors.Invalid.title(), _joined(fields), kind="invalid", fields=fields)
+
+
+def _unlisted(count: int) -> FieldProblem:
+    return FieldProblem(pointer="", detail=f"has {count} more faults, which are not listed")
+
+
+def _joined(fields: Iterable[FieldProblem]) -> str:
+    return "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
 
 
 def _on_http(_request: Request, error: Exception) -> JSONResponse:

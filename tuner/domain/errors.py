@@ -17,6 +17,8 @@ The docstring of a class is the title in the API's problem documents. An instanc
 
 from dataclasses import dataclass
 
+MAX_FAULTS = 100  # one answer lists at most this many faults
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
 from tuner.domain.command import PROGRAM_ENTRY, command_faults, name_of, pattern_faults
-from tuner.domain.errors import Conflict, Fault
+from tuner.domain.errors import MAX_FAULTS, Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
 from tuner.domain.objective import (
     SERVING_METRICS,
@@ -474,9 +474,12 @@ class JobSpec:
     def _start_faults(self) -> list[Fault]:
         if len(self.start) > MAX_START:
             return [Fault("/start", f"give at most {MAX_START} configurations")]
-        faults, seen = [], dict[str, int]()
+        faults: list[Fault] = []
+        seen = dict[str, int]()
         for i, point in enumerate(self.start):
             at = f"/start/{i}" if point.metric is None else f"/start/{i}/config"
+            if len(faults) > MAX_FAULTS:  # the answer lists no more, and checking all could take a long time
+                return faults
             faults += self.space.config_faults(point.config, at)
             if point.metric is not None and not math.isfinite(point.metric):
                 faults.append(Fault(f"/start/{i}/metric", "must be a finite number"))

@@ -9,7 +9,7 @@ from functools import cached_property
 from random import Random
 from typing import Literal
 
-from tuner.domain.errors import Fault, TunerError
+from tuner.domain.errors import MAX_FAULTS, Fault, TunerError
 
 Value = float | int | str | bool | None
 Config = dict[str, Value]
@@ -198,7 +198,7 @@ class Categorical:
     def in_words(self) -> str:
         """Return which values are allowed, for an error message."""
         more = ", …" if len(self.choices) > NAMES_SHOWN else ""
-        return f"one of {', '.join(map(repr, self.choices[:NAMES_SHOWN]))}{more}"
+        return f"one of {', '.join(_cut(repr(choice)) for choice in self.choices[:NAMES_SHOWN])}{more}"
 
     def sample(self, rng: Random) -> Value:
         return rng.choice(self.choices)
@@ -276,6 +276,11 @@ def _prior_faults(parameter: Parameter, at: str) -> list[Fault]:
 def same(a: Value, b: Value) -> bool:
     """Return whether the values are equal. True is not equal to 1 here, because they differ in JSON."""
     return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+def _cut(text: str) -> str:
+    """Return at most 100 characters of a name or a choice, because an error may repeat it many times."""
+    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 def _distinct(value: Value) -> tuple[bool, Value]:
@@ -356,28 +361,28 @@ class Space:
         return float(str(value)) if is_whole and isinstance(self.parameters.get(name), Float) else value
 
     def config_faults(self, config: Mapping[str, Value], at: str) -> list[Fault]:
-        """Return the faults of a configuration that a user gives. `at` is the JSON pointer to it."""
-        active = [name for name in self.order if self.active(name, config)]
-        faults = []
+        """Return the faults of a configuration that a user gives, but at most `MAX_FAULTS + 1`. `at` is the JSON pointer to it."""
+        return list(itertools.islice(self._config_faults(config, at), MAX_FAULTS + 1))
+
+    def _config_faults(self, config: Mapping[str, Value], at: str) -> Iterator[Fault]:
+        active = dict.fromkeys(name for name in self.order if self.active(name, config))
         for name, value in config.items():
             place = f"{at}/{pointer_token(name)}"
             if name not in self.parameters:
-                known = ", ".join(list(self.parameters)[:NAMES_SHOWN])
-                faults.append(Fault(place, f"is not a parameter of the search space, which has {known}"))
+                known = ", ".join(_cut(known) for known in list(self.parameters)[:NAMES_SHOWN])
+                yield Fault(place, f"is not a parameter of the search space, which has {known}")
             elif name not in active:
-                faults.append(
-                    Fault(
-                        place,
-                        "the other values do not meet the condition (when) of this parameter; leave it out",
-                    )
+                yield Fault(
+                    place,
+                    "the other values do not meet the condition (when) of this parameter; leave it out",
                 )
             elif not self.parameters[name].contains(value):
-                faults.append(Fault(place, f"must be {self.parameters[name].in_words}, not {value!r}"))
-        missing = [name for name in active if name not in config]
-        return faults + [
-            Fault(f"{at}/{pointer_token(name)}", f"is missing; give {self.parameters[name].in_words}")
-            for name in missing
-        ]
+                yield Fault(place, f"must be {self.parameters[name].in_words}, not {value!r}")
+        for name in active:
+            if name not in config:
+                yield Fault(
+                    f"{at}/{pointer_token(name)}", f"is missing; give {self.parameters[name].in_words}"
+                )
 
     def without_priors(self) -> "Space":
         return Space({name: replace(parameter, prior=None) for name, parameter in self.parameters.items()})

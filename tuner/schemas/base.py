@@ -7,13 +7,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from tuner.domain.cost import KINDS
-from tuner.domain.errors import Fault, Invalid
+from tuner.domain.errors import MAX_FAULTS, Fault, Invalid
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.space import pointer_token
 from tuner.domain.time import rfc3339
 
 MAX_DEPTH = 32
-MAX_FAULTS = 100  # one answer lists at most this many faults
 NUL = "must not contain a NUL character, which databases cannot store"
 
 
