@@ -190,6 +190,34 @@ def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, u
     assert answer.json()["errors"] == [{"pointer": "", "detail": detail}]
 
 
+@pytest.mark.parametrize("entry", ["1", "[]", "{}"])
+def test_entries_of_lists_are_counted(client: TestClient, untouched: None, entry: str) -> None:
+    lists = [f"[{', '.join([entry] * 1000)}]"] * 101
+    sent = json.dumps(body(constants={"a": "@"})).replace('"@"', f"[{', '.join(lists)}]")
+    answer = client.post("/v1/jobs", content=sent, headers=HEADERS)
+    detail = "has more than 100000 list entries in total; send fewer"
+    assert answer.json()["errors"] == [{"pointer": "", "detail": detail}]
+
+
+@pytest.mark.parametrize(
+    ("call", "at", "most"),
+    [
+        ("jobs", "/start", 1000),
+        ("jobs", "/warm_start/jobs", 50),
+        ("plans", "/planning/steps_from", 20),
+        ("plans", "/planning/candidates", 50),
+        ("budgets", "/alerts", 20),
+    ],
+)
+def test_list_with_too_many_entries_is_refused_with_one_error(
+    client: TestClient, untouched: None, call: str, at: str, most: int
+) -> None:
+    method, path, right, _ = CALLS[call]
+    answer = client.request(method, path, json=with_value(right, at, [{}] * (most + 1)))
+    assert pointers(answer) == [at]
+    assert answer.json()["errors"][0]["detail"] == f"has too many entries; give at most {most}"
+
+
 def test_choice_that_is_not_plain_is_refused_with_one_error(client: TestClient, untouched: None) -> None:
     space = {"o": {"type": "categorical", "choices": [[1], "a", {"a": 1}]}}
     given = pointers(client.post("/v1/jobs", json=body(search_space=space)))

@@ -19,6 +19,7 @@ from tests import fakes
 from tests.client.both import Application, both
 from tests.fakes import FakeService
 from tests.packages.making import archive, folder, plain
+from tuner.api import strict_json
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.client.packing import packed
@@ -108,6 +109,13 @@ def test_invalid_package_is_refused_and_not_stored(on: TestClient, service: Fake
     refused(on.post("/v1/packages", content=plain(FILES), headers={**ZIP, "Authorization": "Bearer x"}), 401)
     assert on.get("/v1/packages").json()["items"] == []
     assert not (service.settings.home / "storage").exists()
+
+
+def test_uploaded_package_is_not_read_as_json(on: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strict_json, "repeated", lambda text: pytest.fail("the body was read as JSON"))
+    assert push(on)["id"].startswith("pkg_")
+    names = json.dumps({f"name_{n}": 1 for n in range(20_000)}).encode()
+    refused(on.post("/v1/packages", content=names, headers=ZIP), 422, "package", "zip")
 
 
 def test_trainable_of_a_job_must_be_in_its_package(on: TestClient, service: FakeService) -> None:

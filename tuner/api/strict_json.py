@@ -32,6 +32,9 @@ TWICE = "occurs twice: two parsers could read two different values; send it once
 # The largest accepted job has a few hundred names. The service makes a fault for each unknown name on
 # the event loop, so a body with very many names would block other requests.
 MAX_NAMES = 10_000
+# The entries of all lists of a body. A list of empty lists has a fault for each entry, too. Fifty parameters with the most choices and
+# conditions fit.
+MAX_ENTRIES = 100_000
 _known: dict[str, frozenset[str]] = {}  # query parameters by route id
 
 
@@ -42,16 +45,16 @@ class _Object(dict[str, Any]):
 
 
 async def unambiguous(request: Request) -> None:
-    """Refuse a query with an unknown parameter, and a body with too many names or with the same name twice in an object.
+    """Refuse a query with an unknown parameter, and a body with too many names or list entries or with the same name twice in an object.
 
-    A proxy or an audit log may read the first value of a repeated name and the service the last one. Text that is not JSON passes this
+    The body is not read if the route does not read JSON, as for an uploaded package. A proxy or an audit log may read the first value of a repeated name and the service the last one. Text that is not JSON passes this
     check; the routes refuse it.
 
     Raises:
         Invalid: The request is refused. Faults name the parameters, or the repeated names.
     """
     refuse_unknown_query(request)
-    if request.method in ("GET", "HEAD", "DELETE"):
+    if request.scope["route"].body_field is None:
         return
     faults = [Fault(pointer, TWICE) for pointer in repeated(await request.body())]
     if faults:
@@ -90,7 +93,7 @@ def _unknown(name: str, known: Collection[str]) -> str:
 def repeated(text: bytes) -> list[str]:
     """Return JSON pointers to the names that occur more than once in an object, or [] if the text is not JSON.
 
-    Raise Invalid if the text has more than MAX_NAMES names in total.
+    Raise Invalid if the text has more than MAX_NAMES names or MAX_ENTRIES list entries in total.
     """
     count, is_repeated = 0, False
 
@@ -110,7 +113,20 @@ def repeated(text: bytes) -> list[str]:
         whole = json.loads(text, object_pairs_hook=read)
     except (ValueError, RecursionError):
         return []
+    _check_entries(whole)
     return sorted(_pointers(whole)) if is_repeated else []
+
+
+def _check_entries(whole: Any) -> None:
+    count, left = 0, [whole] if isinstance(whole, list | dict) else []
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            count += len(value)
+            if count > MAX_ENTRIES:
+                raise Invalid(Fault("", f"has more than {MAX_ENTRIES} list entries in total; send fewer"))
+        inner = value.values() if isinstance(value, dict) else value
+        left += [child for child in inner if isinstance(child, list | dict)]
 
 
 def _pointers(whole: Any) -> Iterator[str]:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tuner.domain.shared_budget import MAX_ALERTS
 from tuner.schemas.base import Answer, Body, GpuHours, Request, Usd
 
 AtOnce = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -157,7 +158,7 @@ class SharedBudgetRequest(Body):
     period: Literal["day", "week", "month"] | None = None
     timezone: str = "UTC"
     parent: str | None = None
-    alerts: list[AlertRequest] = Field(default_factory=list)
+    alerts: list[AlertRequest] = Field(default_factory=list, max_length=MAX_ALERTS)
     new_secret: bool = False
 
 

@@ -100,7 +100,7 @@ class Run(Request):
     regions: Words = Field(default_factory=list)
     accelerators: Words = Field(default_factory=list)
     instance_types: Words = Field(default_factory=list)
-    markets: list[Market] = Field(default_factory=_markets)
+    markets: list[Market] = Field(default_factory=_markets, max_length=100)
     spot: SpotTerms = Field(default_factory=SpotTerms)
     limit: Annotated[int, Field(ge=1, le=5000)] = 20
 
@@ -139,7 +139,7 @@ class Serving(Request):
     regions: Words = Field(default_factory=list)
     accelerators: Words = Field(default_factory=list)
     instance_types: Words = Field(default_factory=list)
-    markets: list[Market] = Field(default_factory=_markets)
+    markets: list[Market] = Field(default_factory=_markets, max_length=100)
     limit: Annotated[int, Field(ge=1, le=5000)] = 20
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from tuner.domain.job import MAX_START
 from tuner.domain.space import MAX_CHOICES
 from tuner.schemas.base import Answer, Body, GpuHours, Request, Usd
 
@@ -115,7 +116,7 @@ class Fidelity(Request):
     min: int = 1
     max: int | None = None
     reduction_factor: int = 3
-    proxies: dict[str, list[int | float]] | None = None
+    proxies: dict[str, Annotated[list[int | float], Field(fail_fast=True)]] | None = None
 
 
 class Budget(Request):
@@ -246,7 +247,7 @@ class Artifacts(Request):
 class WarmStart(Request):
     """Earlier jobs to learn from. If `checkpoints` is true, the best trials of those jobs are also continued from their checkpoints."""
 
-    jobs: list[str] = Field(default_factory=list)
+    jobs: list[str] = Field(default_factory=list, max_length=50)  # as in tuner.service.submit
     checkpoints: bool = False
 
 
@@ -343,7 +344,7 @@ class JobRequest(Body):
     algorithm: Algorithm = Field(default_factory=Algorithm)
     stop: Stop = Field(default_factory=Stop)
     confirm: Confirm | None = None
-    start: list[Start] = Field(default_factory=list)
+    start: list[Start] = Field(default_factory=list, max_length=MAX_START)
     constraints: list[Constraint] = Field(default_factory=list, max_length=MAX_CONSTRAINTS)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     artifacts: Artifacts | None = None

@@ -72,9 +72,9 @@ class Planning(Request):
     restore_seconds: float | None = None
     checkpoint_seconds: float | None = None
     steps: int | None = None
-    steps_from: list[str] = Field(default_factory=list)
+    steps_from: list[str] = Field(default_factory=list, max_length=20)  # as in tuner.service.plans
     deadline: Duration | None = None
-    candidates: list[CandidateMachine] = Field(default_factory=list)
+    candidates: list[CandidateMachine] = Field(default_factory=list, max_length=50)
     catalogue: CatalogueFilter | None = None
     needs: MachineNeeds = Field(default_factory=MachineNeeds)
     speeds: dict[str, float] = Field(default_factory=dict, max_length=100)
