@@ -18,6 +18,7 @@ from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
 from tuner.cli.escape import plural, usd
 from tuner.cli.main import app
+from tuner.client import Client, Job
 from tuner.database.tables import trials
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
@@ -296,6 +297,21 @@ def test_submit_with_wait_exits_with_the_status_of_the_job(
     result = tuner("submit", str(job_file), "--wait", "--json")
     assert result.exit_code == status
     assert json.loads(result.stdout)["state"] == state
+
+
+@pytest.mark.parametrize("command", ["submit", "pilot"])
+def test_detail_of_an_ended_job_does_not_control_the_terminal(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    def wait(client: Client, job: str, **_: object) -> Job:
+        return client.job(job).model_copy(update={"detail": "lost\x1b]0;title\x07", "state": "failed"})
+
+    monkeypatch.setattr(Client, "wait", wait)
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(fakes.body(planning={"pilot": {"usd": 0.0005}})))
+    result = tuner(command, str(file), "--wait", "--json")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "lost]0;title"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import typer
 
 from tuner.cli import render
 from tuner.cli.arguments import JobId, Json
+from tuner.cli.escape import harmless
 from tuner.cli.output import Output, connect
 from tuner.cli.tables import Format, Style
 from tuner.cli.training import command
@@ -129,4 +130,4 @@ def _show(
         environment = client.trial(name, answer.trial).environment
         values = config_values(answer.config, job.constants, job.kind)
         line = command(job.trainable, values, answer.step, environment)
-    typer.echo(f"\nto train it:\n  {line}")
+    typer.echo(harmless(f"\nto train it:\n  {line}"))

@@ -17,6 +17,7 @@ from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.command_group import CommandGroup
+from tuner.cli.escape import harmless
 from tuner.cli.estimate import estimate
 from tuner.cli.exporting import export
 from tuner.cli.finops import report
@@ -207,7 +208,8 @@ def submit(
         job = client.wait(job.id, progress=False)
     Output(as_json).show(job, render.job)
     if job.state != "succeeded":
-        typer.echo(f"The job is {job.state}\n{job.detail or job.stop_reason or ''}".rstrip(), err=True)
+        why = job.detail or job.stop_reason or ""
+        typer.echo(harmless(f"The job is {job.state}\n{why}").rstrip(), err=True)
         raise typer.Exit(1)
 
 

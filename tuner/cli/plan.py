@@ -97,7 +97,7 @@ def run_pilot(client: Client, job: dict[str, Any], usd: float | None, *, quiet: 
             pilot_job.detail
             or f"the pilot ended before its first step ({pilot_job.stop_reason}); give it more than {escape.usd(pilot_job.spend.usd)}"
         )
-        typer.echo(f"The pilot {pilot_job.id} did not measure a step\n{why}", err=True)
+        typer.echo(escape.harmless(f"The pilot {pilot_job.id} did not measure a step\n{why}"), err=True)
         raise typer.Exit(1)
     return pilot_job
 

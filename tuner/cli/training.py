@@ -114,7 +114,7 @@ def train(
     threads = known.threads if threads is None else threads
     seed = known.seed if seed is None else seed
     for difference in _prepared(entry, recorded, threads, seed):
-        typer.echo(difference, err=True)
+        typer.echo(harmless(difference), err=True)
     with teaching as teacher:
         _train(
             entry, values, steps, save, seed=seed, kind=kind, metric=metric, teacher=teacher, as_json=as_json
