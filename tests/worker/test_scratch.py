@@ -1,6 +1,7 @@
 """Test removing the directories of processes that were killed."""
 
 import fcntl
+import os
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from tuner.worker.scratch import Scratch
+from tuner.worker.scratch import LOCK, Scratch
 
 
 def test_processes_that_start_at_once_keep_their_directories(
@@ -30,6 +31,34 @@ def test_processes_that_start_at_once_keep_their_directories(
     for folder in folders:
         folder.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_entries_of_other_users_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user can create directories in `/tmp`. Only an own directory without a live process is removed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, link, elsewhere = tmp_path / "tuner-worker-a", tmp_path / "tuner-worker-b", tmp_path / "c"
+    for folder in (left, elsewhere):
+        folder.mkdir()
+        (folder / LOCK).touch()
+    link.symlink_to(elsewhere)
+    own = os.getuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: own + 1)
+        Scratch("worker").close()
+        assert left.exists()
+    Scratch("worker").close()
+    assert not left.exists()
+    assert link.is_symlink()
+
+
+def test_lock_file_that_is_a_fifo_does_not_block(tmp_path: Path) -> None:
+    (tmp_path / "tuner-worker-a").mkdir()
+    os.mkfifo(tmp_path / "tuner-worker-a" / LOCK)
+    code = (
+        "import tempfile; from tuner.worker.scratch import Scratch\n"
+        f"tempfile.tempdir = {str(tmp_path)!r}; Scratch('worker').close()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_next_process_removes_scratch_of_a_killed_process(

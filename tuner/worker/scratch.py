@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import IO
@@ -65,9 +66,18 @@ def new_directory(folder: Path, *inner: str) -> Path:
 def _abandoned(folder: Path) -> bool:
     """Return whether the process that created the directory is gone.
 
-    Return False for a directory without a lock file, because its process may not have created the lock file yet.
+    Return False for a directory without a lock file, because its process may not have created the lock file yet. Return False for a file
+    and for a directory of another user, because any user can create one with this name in `/tmp`.
     """
-    with contextlib.suppress(OSError), (folder / LOCK).open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
+    with contextlib.suppress(OSError):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return False
+        # A plain open would wait for a writer if the lock file were a FIFO.
+        lock = os.open(folder / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        finally:
+            os.close(lock)
     return False
