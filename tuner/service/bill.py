@@ -99,7 +99,7 @@ def _on_demand(service: Service, db: Connection, row: JobRow, restored: Money) -
 
     The spend of attempts on spot is multiplied by the ratio of the on-demand price to the paid price. The cost of the
     restore self-test is excluded, because only spot machines require this test. `restored` is what the job had spent after the backup from which
-    the database was restored. On which machines is not known, so it counts as it was paid.
+    the database was restored. Its machines are not known, so it counts as it was paid.
     """
     spent_by_market = answers.spent_by_market(db, row.id)
     if not any(market == "spot" for market, _, _ in spent_by_market):

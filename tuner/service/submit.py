@@ -162,7 +162,7 @@ def admit(service: Service, spec: JobSpec) -> tuple[list[Offer], int]:
 
 
 def room_of(service: Service, spec: JobSpec) -> int:
-    """Return how many trials of the job the cluster and the project's quota have room for at once, whatever the job itself requests.
+    """Return how many trials of the job the cluster and the project's quota have room for at once. The job's own limit does not count.
 
     Raise the errors of `admit`.
     """

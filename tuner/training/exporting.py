@@ -558,10 +558,8 @@ def latency_ms(module: nn.Module, *inputs: torch.Tensor, seconds: float = MEASUR
         with torch.inference_mode():
             return _latency(call, 1, seconds, most=1_000_000).p50_ms
     finally:
-        for (
-            layer,
-            is_training,
-        ) in modes:  # layers that do not train, such as frozen ones, may differ from the module
+        # Layers that do not train, such as frozen ones, may differ from the module.
+        for layer, is_training in modes:
             layer.training = is_training
 
 
