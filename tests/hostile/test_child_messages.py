@@ -87,6 +87,19 @@ def test_a_report_and_a_phase_are_read() -> None:
     assert parse(encoded(type="phase", kind="train"), now_ns=NOW) == PhaseMessage("train", 5)
 
 
+def test_report_of_too_many_or_too_large_metrics_is_refused() -> None:
+    """User code can write to its channel without the functions that refuse such metrics in the child."""
+    most: list[dict[str, Any]] = [{f"m{n}": n for n in range(1000)}, {"text": "x" * (64 * 1024 - 12)}]
+    for metrics in most:
+        message = parse(encoded(type="report", step=1, metrics=metrics, t=5), now_ns=NOW)
+        assert isinstance(message, ReportMessage)
+        assert message.metrics == metrics
+    with pytest.raises(InvalidMessage, match="1001 metrics is too large; report at most 1000 metrics"):
+        parse(encoded(type="report", step=1, metrics={**most[0], "m": 1}), now_ns=NOW)
+    with pytest.raises(InvalidMessage, match="have 65537 bytes as JSON, which is too large"):
+        parse(encoded(type="report", step=1, metrics={"text": most[1]["text"] + "x"}), now_ns=NOW)
+
+
 def test_timestamp_in_the_future_becomes_now() -> None:
     assert parse(encoded(type="phase", kind="train", t=NOW + 1), now_ns=NOW) == PhaseMessage("train", NOW)
 

@@ -118,7 +118,7 @@ def test_metrics_are_sent_as_plain_values_including_nan_and_infinity(
             (value, "accuracy")
             for value in (object(), [1.0], {"a": 1}, torch.zeros(2), numpy.zeros(3), 1 + 2j)
         ),
-        ("x" * (1 << 20), "too large"),
+        ("x" * (1 << 16), "too large"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -128,10 +128,23 @@ def test_metric_that_cannot_be_recorded_is_refused_by_name(
 ) -> None:
     if supervised:
         supervisor.begin(max_step=1)
+        supervisor.answers("go")  # so that a report that is not refused returns
     with SpotSafe(steps=1) as run:
         next(run.steps())
         with pytest.raises(MetricsRefused, match=reason):
             run.report(accuracy=value)
+    assert supervisor.messages_of("report") == []
+
+
+@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "in a script"])
+def test_report_of_too_many_metrics_is_refused(supervisor: Supervisor, supervised: bool) -> None:
+    if supervised:
+        supervisor.begin(max_step=1)
+        supervisor.answers("go")  # so that a report that is not refused returns
+    with SpotSafe(steps=1) as run:
+        next(run.steps())
+        with pytest.raises(MetricsRefused, match="1001 metrics is too large; report at most 1000"):
+            run.report(**{f"m{n}": n for n in range(1001)})
     assert supervisor.messages_of("report") == []
 
 

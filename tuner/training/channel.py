@@ -22,6 +22,9 @@ Kind = Literal["setup", "restore", "train", "checkpoint"]
 FailureKind = Literal["raised", "import", "metrics", "memory", "port"]
 Metric = float | int | str | bool | None
 MAX_MESSAGE_BYTES = 1 << 20
+# The database keeps the metrics of each report, so a report may have far fewer bytes of metrics than of a message.
+MAX_METRICS = 1000
+MAX_METRICS_BYTES = 64 << 10
 PING = b'{"ping": true}'  # what a worker sends to its batch process to find out whether it hangs
 STATE_FILE = "state.pt"  # the file in which `SpotSafe` saves the state
 # The least time between two questions that the child asks the supervisor in the middle of a step. A question took 0.36 ms on a busy
@@ -222,11 +225,22 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Metric]:
     """Return the metrics as plain values. Tensors and arrays with one element become numbers.
 
     Raises:
-        MetricsRefused: A value is not a metric, or the metrics are too large for one message.
+        MetricsRefused: A value is not a metric, or the metrics are too large for one report.
     """
     plain = {str(name): _plain(name, value) for name, value in metrics.items()}
-    _encoded({"metrics": plain})
+    if (excess := metrics_excess({name: _word(value) for name, value in plain.items()})) is not None:
+        raise MetricsRefused(excess)
     return plain
+
+
+def metrics_excess(metrics: Mapping[str, Metric]) -> str | None:
+    """Return what is wrong and what to do if the metrics of one report are too many or too large. Return None if they are not."""
+    if len(metrics) > MAX_METRICS:
+        return f"a report of {len(metrics)} metrics is too large; report at most {MAX_METRICS} metrics"
+    size = len(json.dumps(metrics))
+    if size > MAX_METRICS_BYTES:
+        return f"the metrics of a report have {size} bytes as JSON, which is too large; report at most {MAX_METRICS_BYTES} bytes"
+    return None
 
 
 def _encoded(message: Mapping[str, Any]) -> bytes:

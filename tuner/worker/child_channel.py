@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any, get_args
 
 from tuner.training.artifacts import MAX_IN_REPORT, NAME, NAMED
-from tuner.training.channel import MAX_MESSAGE_BYTES, FailureKind, Kind
+from tuner.training.channel import MAX_MESSAGE_BYTES, FailureKind, Kind, metrics_excess
 
 # The most characters in the fields of a message. A message with a longer text is refused.
 MAX_PATH_CHARS = 4096
@@ -206,6 +206,8 @@ def _metrics(message: Mapping[str, Any]) -> Mapping[str, Any]:
             raise InvalidMessage(f"reported metric {_shown(name)} as a {type(value).__name__}")
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidMessage(f"reported metric {_shown(name)} as {value}, which is not JSON")
+    if (excess := metrics_excess(metrics)) is not None:
+        raise InvalidMessage(f"sent a report that is refused: {excess}")
     return metrics
 
 
