@@ -9,6 +9,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from tuner.domain.errors import Unavailable
 from tuner.service import trainables
 from tuner.service.trainables import SubprocessProber, is_allowed
 from tuner.worker import probe
@@ -91,6 +92,7 @@ def test_module_sees_the_environment_of_a_worker(modules: Path, monkeypatch: pyt
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     (modules / "probed_reading.py").write_text(
         "import os\nassert os.environ['TUNER_USER_DATA'] == 'here'\n"
+        "assert os.environ['CUDA_VISIBLE_DEVICES'] == ''\n"
         "assert 'AWS_SECRET_ACCESS_KEY' not in os.environ\ndef train(config): ...\n"
     )
     assert SubprocessProber().describe("probed_reading:train").error is None
@@ -132,6 +134,18 @@ def test_failure_to_start_the_probe_is_not_cached(modules: Path, monkeypatch: py
     monkeypatch.undo()
     monkeypatch.setenv("PYTHONPATH", str(modules))
     assert prober.describe("probed_later:train").error is None
+
+
+def test_probe_without_a_free_place_is_refused(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (modules / "probed_next.py").write_text("def train(config): ...\n")
+    prober = SubprocessProber()
+    monkeypatch.setattr(trainables, "ROOM_S", 0.01)
+    occupied = [prober._room.acquire(timeout=0) for _ in range(trainables.AT_ONCE)]
+    assert all(occupied)
+    with pytest.raises(Unavailable, match="4 other trainables are being imported; try again"):
+        prober.describe("probed_next:train")
+    prober._room.release()
+    assert prober.describe("probed_next:train").error is None
 
 
 def _none_left(*_: object, **__: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Any, Protocol
 
-from tuner.domain.errors import Fault, Invalid
+from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import entry_faults
 from tuner.service.cluster import import_path
 from tuner.worker import program
@@ -20,6 +20,9 @@ from tuner.worker.scratch import Scratch
 
 PROBE_TIMEOUT_S = 60.0
 CLEARS_S = 20.0  # time limit for a probe to end the processes that the trainable started
+ROOM_S = (
+    5.0  # how long a request waits until another probe has ended, because it occupies a thread of the service
+)
 AT_ONCE = 4  # maximum number of probes at the same time, because each is a process that may import PyTorch
 
 
@@ -40,12 +43,15 @@ class Described:
 
 class Prober(Protocol):
     def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
-        """Describe a trainable. If it cannot be tuned, the returned `error` says why; no exception is raised.
+        """Describe a trainable. If it cannot be tuned, the returned `error` says why, and no exception is raised.
 
         Args:
             entry: The trainable, as `module:attribute`.
             package: Folder of the package that contains the trainable. None means a module of this machine.
             kind: `optuna` to run the objective and record its search space.
+
+        Raises:
+            Unavailable: Too many other trainables are being described.
         """
 
 
@@ -71,8 +77,12 @@ class SubprocessProber:
         if look is not mine:
             return look.result()
         try:
-            with self._room:
+            if not self._room.acquire(timeout=ROOM_S):
+                raise Unavailable(f"{AT_ONCE} other trainables are being imported; try again in a minute")
+            try:
                 mine.set_result(_probe(entry, self.limits, package, kind))
+            finally:
+                self._room.release()
         except BaseException as error:
             mine.set_exception(error)
         if at is None or mine.exception() or mine.result().error:
@@ -100,7 +110,11 @@ def _probe(entry: str, limits: UserCodeLimits, package: Path | None, kind: str) 
     scratch = Scratch("probe")
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner.worker.probe", question.text()],
-        env={**limits.environment(os.environ, import_path()), "TMPDIR": str(scratch.path)},
+        env={
+            **limits.environment(os.environ, import_path()),
+            "TMPDIR": str(scratch.path),
+            "CUDA_VISIBLE_DEVICES": "",  # the GPUs of the service's machine belong to jobs that pay for them
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
