@@ -19,6 +19,7 @@ from tuner.checkpoints.checkpoints import (
     CheckpointMissing,
     CheckpointStore,
 )
+from tuner.checkpoints.storage import Storage
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.publishing import publish, unsafe_reason
 
@@ -183,3 +184,39 @@ def test_save_whose_path_cannot_be_examined_fails_with_a_reason(tmp_path: Path) 
     published, reason = publish(store(tmp_path), attempt, 1, tmp_path / "a\0b", frozenset())
     assert published is None
     assert "null" in reason
+
+
+@pytest.mark.parametrize("place", ["file", "directory"])
+def test_link_that_is_placed_after_the_check_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """User code runs while the service reads, so it can replace a file or its directory just before it is opened."""
+    inner, elsewhere = tmp_path / "storage" / "a" / "b" / "inner", tmp_path / "elsewhere"
+    for folder, content in ((inner, b"own"), (elsewhere, SECRET)):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(content)
+    storage = Storage(str(tmp_path / "storage"))
+    assert storage.read("a", "b", "inner", "file") == b"own"
+    assert storage.read_range(1, 9, "a", "b", "inner", "file") == b"wn"
+    assert storage.size("a", "b", "inner", "file") == 3
+    really = os.path.realpath
+
+    def realpath(path: str) -> str:
+        resolved = really(path)
+        if resolved == str(inner / "file"):
+            target = inner / "file" if place == "file" else inner
+            target.rename(tmp_path / "moved")
+            target.symlink_to(elsewhere / "file" if place == "file" else elsewhere)
+        return resolved
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    with pytest.raises(FileNotFoundError):
+        storage.read("a", "b", "inner", "file")
+
+
+def test_fifo_in_the_storage_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    os.mkfifo(tmp_path / "a" / "b" / "file")
+    monkeypatch.setattr("builtins.open", lambda *_, **__: pytest.fail("a plain open waits for a writer"))
+    with pytest.raises(FileNotFoundError, match="not a regular file"):
+        Storage(str(tmp_path)).read("a", "b", "file")

@@ -6,10 +6,11 @@ import importlib
 import os
 import re
 import shutil
+import stat
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
 import fsspec
@@ -135,7 +136,9 @@ class Storage:
 
     def read(self, *parts: str) -> bytes:
         """Return the bytes of a file. Raise FileNotFoundError if the file does not exist."""
-        self._check_inside(*parts)
+        if self.is_local:
+            with self._opened(*parts) as file:
+                return file.read()
         return bytes(self._fs.cat_file(self.path(*parts)))
 
     def read_range(self, start: int, stop: int, *parts: str) -> bytes:
@@ -143,12 +146,17 @@ class Storage:
 
         Raise FileNotFoundError if the file does not exist.
         """
-        self._check_inside(*parts)
+        if self.is_local:
+            with self._opened(*parts) as file:
+                file.seek(start)
+                return file.read(max(0, stop - start))
         return bytes(self._fs.cat_file(self.path(*parts), start=start, end=stop))
 
     def size(self, *parts: str) -> int:
         """Return the size of a file in bytes. Raise FileNotFoundError if the file does not exist."""
-        self._check_inside(*parts)
+        if self.is_local:
+            with self._opened(*parts) as file:
+                return os.fstat(file.fileno()).st_size
         return int(self._fs.info(self.path(*parts))["size"])
 
     def used_bytes(self, *parts: str) -> int:
@@ -175,11 +183,31 @@ class Storage:
         choose the first two parts, so an operator may replace these two directories by links, for example to another disk.
         """
         if self.is_local:
-            own, path = (os.path.realpath(self.path(*some)) for some in (parts[:2], parts))
-            if path != own and not path.startswith(f"{own}{os.sep}"):
-                raise FileNotFoundError(
-                    errno.ENOENT, f"a symbolic link in this path leads out of {own}", self.path(*parts)
-                )
+            self._check_real(os.path.realpath(self.path(*parts)), *parts)
+
+    def _check_real(self, path: str, *parts: str) -> None:
+        own = os.path.realpath(self.path(*parts[:2]))
+        if path != own and not path.startswith(f"{own}{os.sep}"):
+            raise FileNotFoundError(
+                errno.ENOENT, f"a symbolic link in this path leads out of {own}", self.path(*parts)
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, *parts: str) -> Iterator[BinaryIO]:
+        """Open a file of local storage for reading.
+
+        The checks are repeated on the open file, because user code can replace a file or a directory by a link at any time.
+
+        Raises:
+            FileNotFoundError: The file does not exist, is not a regular file, or is outside the directory `parts[0]/parts[1]`.
+        """
+        real = os.path.realpath(self.path(*parts))
+        self._check_real(real, *parts)
+        with os.fdopen(_open_regular(real), "rb") as file:
+            opened = f"/proc/self/fd/{file.fileno()}"
+            if os.path.exists(opened):  # on Linux
+                self._check_real(os.path.realpath(opened), *parts)
+            yield file
 
     def put_directory(
         self, source: Path, last: tuple[str, bytes], *parts: str, without: Collection[str] = ()
@@ -289,6 +317,21 @@ class Storage:
                 self._fs.rm(path, recursive=True)
             except FileNotFoundError:
                 continue
+
+
+def _open_regular(path: str) -> int:
+    """Return a descriptor of a regular file. Raise FileNotFoundError if the path is a link or anything else."""
+    try:
+        # O_NONBLOCK, because a plain open of a FIFO waits for a writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, or a socket
+            raise FileNotFoundError(errno.ENOENT, "this path is not a regular file", path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "this path is not a regular file", path)
+    return handle
 
 
 def is_corrupt(error: Exception) -> bool:
