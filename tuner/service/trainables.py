@@ -20,9 +20,8 @@ from tuner.worker.scratch import Scratch
 
 PROBE_TIMEOUT_S = 60.0
 CLEARS_S = 20.0  # time limit for a probe to end the processes that the trainable started
-ROOM_S = (
-    5.0  # how long a request waits until another probe has ended, because it occupies a thread of the service
-)
+# How long a request waits until another probe has ended. It must not wait longer, because it occupies a thread of the service.
+ROOM_S = 5.0
 AT_ONCE = 4  # maximum number of probes at the same time, because each is a process that may import PyTorch
 
 
