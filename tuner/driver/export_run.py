@@ -21,6 +21,7 @@ from tuner.domain.job import Resources
 from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
+from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import package_of
 from tuner.ledger import ledger, shared_budgets
@@ -150,6 +151,7 @@ class ExportRun:
         code, detail = result.code, result.detail or ""
         if code is None and not delivered and result.variants:
             code, detail = result.variants[0].code, result.variants[0].detail or ""
+        detail = storable(detail)  # it may contain the message of an error in user code
         figures = {
             "metric": result.metric,
             "threads": threads_of(self.row.spec.resources),

@@ -24,6 +24,7 @@ from tuner.domain.ledger import lost_of
 from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
+from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import package_of, teacher_of
 from tuner.ledger import ledger, shared_budgets
@@ -100,6 +101,9 @@ class SpotEligibility:
         verdict = self._tested(died_at)
         if verdict is None:
             return None
+        verdict = replace(
+            verdict, reason=storable(verdict.reason)
+        )  # it may contain the message of an error in user code
         if code and verdict.lasting:
             self._note(SelfTestRow(trainable, code, verdict.passed, verdict.reason, self.row.id, _now()))
         log.info("restore self-test of %s: %s", trainable, verdict)
