@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker.driving import Driver
-from tuner.worker import scratch
+from tuner.worker import process_tree, scratch
 from tuner.worker.limits import SECRETS, UserCodeLimits
 from tuner.worker.supervisor import Supervisor
 
@@ -164,6 +164,20 @@ def test_memory_that_forked_processes_share_counts_once(drive: Any) -> None:
     driver = drive("shares_its_data", MODULE)
     driver.begin(memory_limit_bytes=700 * MIB)
     assert driver.until_state("ended")["error"] is None
+
+
+def test_process_that_hides_its_memory_map_is_counted_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "smaps_rollup":
+            raise PermissionError(str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    _, resident, *_ = map(int, read(Path("/proc/self/statm")).split())
+    assert process_tree.proportional_bytes([os.getpid()]) > resident * os.sysconf("SC_PAGE_SIZE") // 2
+    assert process_tree.proportional_bytes([2**22 + 5]) == 0
 
 
 @pytest.mark.parametrize("how", ["mode", "link", "file"])
