@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.api.problems import answer
+from tuner.api.problems import answer, joined
 from tuner.domain.errors import Invalid
-from tuner.schemas.base import FieldProblem
+from tuner.schemas.base import NUL, FieldProblem
 from tuner.service.packages import most_bytes
 
 MAX_BODY_BYTES = 1 << 20
@@ -92,9 +92,8 @@ def _nul_response(scope: Scope) -> JSONResponse | None:
         return None
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     names = dict.fromkeys(name for name, value in pairs if "\0" in name + value)
-    fields = [FieldProblem(pointer=name, detail="must not contain a NUL character") for name in names]
-    detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
-    return answer(422, Invalid.title(), detail, fields=fields)
+    fields = [FieldProblem(pointer=name, detail=NUL) for name in names]
+    return answer(422, Invalid.title(), joined(fields), fields=fields)
 
 
 class _Body:

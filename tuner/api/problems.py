@@ -71,7 +71,7 @@ def _on_ours(_request: Request, error: Exception) -> JSONResponse:
     fields = [FieldProblem(pointer=fault.pointer, detail=fault.detail) for fault in faults[:MAX_FAULTS]]
     if len(faults) > MAX_FAULTS:
         fields.append(_unlisted(len(faults) - MAX_FAULTS))
-        detail = _joined(fields)
+        detail = joined(fields)
     kind = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     return answer(status_of(error), error.title(), detail, kind=kind, fields=fields)
 
@@ -84,14 +84,15 @@ def _on_shape(request: Request, error: Exception) -> JSONResponse:
     fields = [_field(fault, error.body, known) for fault in faults[:MAX_FAULTS]]
     if len(faults) > MAX_FAULTS:
         fields.append(_unlisted(len(faults) - MAX_FAULTS))
-    return answer(422, errors.Invalid.title(), _joined(fields), kind="invalid", fields=fields)
+    return answer(422, errors.Invalid.title(), joined(fields), kind="invalid", fields=fields)
 
 
 def _unlisted(count: int) -> FieldProblem:
     return FieldProblem(pointer="", detail=f"has {count} more faults, which are not listed")
 
 
-def _joined(fields: Iterable[FieldProblem]) -> str:
+def joined(fields: Iterable[FieldProblem]) -> str:
+    """Return the faults as one text, for the `detail` of a problem document."""
     return "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
 
 

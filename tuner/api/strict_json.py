@@ -47,8 +47,8 @@ class _Object(dict[str, Any]):
 async def unambiguous(request: Request) -> None:
     """Refuse a query with an unknown parameter, and a body with too many names or list entries or with the same name twice in an object.
 
-    The body is not read if the route does not read JSON, as for an uploaded package. A proxy or an audit log may read the first value of a repeated name and the service the last one. Text that is not JSON passes this
-    check; the routes refuse it.
+    A proxy or an audit log may read the first value of a repeated name and the service the last one. Text that is not JSON passes this
+    check; the routes refuse it. If the route reads no JSON, as for an uploaded package, the body is not read.
 
     Raises:
         Invalid: The request is refused. Faults name the parameters, or the repeated names.

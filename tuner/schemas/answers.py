@@ -27,8 +27,8 @@ class TrialCurve(Answer):
 
     At `steps[i]` the trial reported `metric[i]`, which is null if that report lacks the metric. `cost_usd[i]` is the cost of training the
     trial from the beginning to that step. `spent_usd[i]` is what the whole job had spent by then; it is null if the step was trained in an
-    earlier job. The arrays may be rounded, but `best_metric` (the best value of the objective among the steps that satisfy the job's constraints) and `total_usd` (the amount spent on the
-    trial) are exact. `preemptions_at` lists the last step before each preemption of the trial. `promotions_at` lists the rungs from which
+    earlier job. The arrays may be rounded, but `best_metric` (the best value of the objective among the steps that satisfy the job's
+    constraints) and `total_usd` (the amount spent on the trial) are exact. `preemptions_at` lists the last step before each preemption of the trial. `promotions_at` lists the rungs from which
     it was promoted.
     """
 

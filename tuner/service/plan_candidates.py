@@ -254,8 +254,9 @@ def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
 def _completed(prices: Catalogue, machine: DescribedMachine, number: int, market: Market) -> DescribedMachine:
     """Return the machine with its unset fields filled in from the catalogue.
 
-    If the request names no region, it is the region in which the machine is cheapest on the market; with fallback, this is the spot market. All prices
-    are those of one region. A machine with a price in the request need not be in the catalogue. `number` is its index in the request, for the error.
+    If the request names no region, it is the region in which the machine is cheapest on the market; with fallback, this is the spot market.
+    All prices are those of one region. A machine with a price in the request need not be in the catalogue. `number` is its index in the
+    request, for the error.
 
     Raises:
         Invalid: The machine is not in the catalogue and has no price.

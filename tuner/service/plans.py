@@ -200,24 +200,23 @@ def _refuse_too_large(spec: JobSpec, evidence: PaceEvidence) -> None:
 
 
 def _deadline_ns(facts: PlanningFacts, spec: JobSpec, now: Instant) -> int | None:
-    """Return for how long the job can run until the deadline, in nanoseconds, or None without a deadline. Only time in the job's window counts.
+    """Return for how long the job can run until the deadline, in nanoseconds, or None without a deadline. Only time in its window counts.
 
     Raise Invalid if the deadline has passed, or if the window does not open before it.
     """
     left_ns = facts.deadline_ns if facts.deadline_at is None else facts.deadline_at - now
-    if left_ns is None or (left_ns > 0 and spec.window is None):
+    if left_ns is not None and left_ns <= 0:
+        now_is = rfc3339(now)[:19] + "Z"
+        detail = f"has passed, the time is now {now_is}: give a later time, or a duration from now such as 6h"
+        raise Invalid.at("/planning/deadline", detail)
+    if left_ns is None or spec.window is None:
         return left_ns
-    if left_ns > 0 and spec.window is not None:
-        open_ns = spec.window.open_ns(now, Instant(now + min(left_ns, LONGEST_WINDOWED_NS)))
-        if open_ns > 0:
-            return open_ns
+    open_ns = spec.window.open_ns(now, Instant(now + min(left_ns, LONGEST_WINDOWED_NS)))
+    if not open_ns:
         opens = rfc3339(spec.window.opening(now))[:19] + "Z"
-        raise Invalid.at(
-            "/planning/deadline", f"is before the job's window opens at {opens}: give a later time"
-        )
-    now_is = rfc3339(now)[:19] + "Z"
-    detail = f"has passed, the time is now {now_is}: give a later time, or a duration from now such as 6h"
-    raise Invalid.at("/planning/deadline", detail)
+        detail = f"is before the job's window opens at {opens}: give a later time"
+        raise Invalid.at("/planning/deadline", detail)
+    return open_ns
 
 
 def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvidence:

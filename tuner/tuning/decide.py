@@ -457,7 +457,8 @@ def _next_to_run(state: State) -> TrialRecord | None:
 def _leader_unfinished(state: State) -> TrialRecord | None:
     """If the best trial is paused, raise its target step to the next rung, and return the trial. Otherwise return None.
 
-    If the best trial has failed or was stopped, the best other trial takes its place. Call this if no new configuration may start. The rest of the budget then trains the best trial to its last step.
+    If the best trial has failed or was stopped, the best other trial takes its place. Call this if no new configuration may start. The
+    rest of the budget then trains the best trial to its last step.
     """
     if state.finisher is None or not state.rungs or state.skipped:
         return None

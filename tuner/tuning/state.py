@@ -128,9 +128,8 @@ class State:
     trials: list[TrialRecord] = field(default_factory=list)
     active: set[int] = field(default_factory=set)  #: Numbers of the trials with a status in `ACTIVE`.
     ready: set[int] = field(default_factory=set)  #: Numbers of the trials that wait to run.
-    waiting: set[int] = field(
-        default_factory=set
-    )  #: Numbers of the paused trials that have reached their target step.
+    #: Numbers of the paused trials that have reached their target step.
+    waiting: set[int] = field(default_factory=set)
     #: Numbers of the trials that changed since the run loop last recorded the changes.
     changed: set[int] = field(default_factory=set)
     #: Whether attempts may start. False from the start of a driver until the event `ControlRequested`.

@@ -106,8 +106,8 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
 def _preload(entry: str, constants: dict[str, object]) -> None:
     """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
-    If user code cannot be imported, the child will report the error. If user code started threads, used CUDA or computed with several threads, children could not be
-    forked safely, so the server restarts itself without the trainable. It then imports only the slow libraries (`COSTLY`) that it had
+    If user code cannot be imported, the child will report the error. If user code started threads, used CUDA or computed with several
+    threads, children could not be forked safely, so the server restarts itself without the trainable. It then imports only the slow libraries (`COSTLY`) that it had
     imported before.
     """
     module, before = entry.partition(":")[0], set(sys.modules)

@@ -830,9 +830,8 @@ class Supervisor:
             pump, self._pump = self._pump, None
         self._sampler.close()
         self.server.close()
-        if (
-            pump is not None
-        ):  # after the server, because a process that the child left behind may print until the server has killed it
+        # Close it after the server, because a process that the child left behind may print until the server has killed it.
+        if pump is not None:
             pump.close()
         self._reads.close()
         self._scratch.close()
