@@ -97,7 +97,9 @@ class Result:
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    """Return the lines of a log. Another process may be writing the last one, so it is left out until it is complete."""
+    complete = log.read_text().rpartition("\n")[0] if log.exists() else ""
+    return [json.loads(line) for line in complete.splitlines()]
 
 
 # Peers. Each runs in a process of its own.

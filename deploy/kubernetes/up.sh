@@ -12,7 +12,7 @@ test -d "$here/overlays/$overlay" || {
   exit 2
 }
 if grep -rqE 'example-(bucket|project)|123456789012' "$here/overlays/$overlay"; then
-  echo "put your own bucket and account into $here/overlays/$overlay first: the files there have those of an example" >&2
+  echo "replace the example bucket and account in $here/overlays/$overlay with your own, then run this again" >&2
   exit 2
 fi
 there=$(kubectl -n tuner get secret tuner --ignore-not-found -o name)

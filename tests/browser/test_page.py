@@ -317,7 +317,7 @@ def test_page_asks_for_a_missing_or_refused_key(page: Page, finished: Finished) 
             headers=route.request.headers | (old if route.request.method == "PATCH" else {})
         ),
     )
-    page.get_by_role("button", name="Set them").click()
+    page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.get_by_label("API key").fill(KEY)
     page.get_by_role("button", name="Continue").click()
@@ -393,7 +393,7 @@ def test_pages_are_accessible_fit_the_screen_and_are_small(page: Page, finished:
     dialog = page.get_by_role("dialog")
     for opener, sign in (
         ("Top up…", "Set the budget"),
-        ("Priority and tags…", "Set them"),
+        ("Priority and tags…", "Save"),
         ("Trial #0", "printed nothing"),
     ):
         page.get_by_role("button", name=opener, exact=True).click()

@@ -40,7 +40,7 @@ def test_preempt_notifies_one_node_and_it_ends(on_spot: OnSpot, operator: LocalH
     )
     for name, options, message in (
         ("nobody", (), "nodes match"),
-        (spot.node_id, ("--notice", "0s"), "only announces that you will remove the machine"),
+        (spot.node_id, ("--notice", "0s"), "only sends a notice and does not remove the machine"),
     ):
         code, output = preempt(name, *options)
         assert code == 1

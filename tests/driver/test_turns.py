@@ -162,7 +162,7 @@ def test_hung_trial_fails_regardless_of_worker_outcome() -> None:
         assert job.world.stopped == [job.trial], "once is enough"
         job.loop.progress(WorkerMessage(job.trial, 2, state, Meter({"restore": 140 * NS})))  # type: ignore[arg-type]
         assert job.loop.state.trial(job.trial).status == "failed"
-        assert "it may hang" in job.loop.state.trial(job.trial).reason
+        assert "may have been hanging" in job.loop.state.trial(job.trial).reason
 
 
 def test_hung_attempt_whose_worker_vanishes_is_lost() -> None:

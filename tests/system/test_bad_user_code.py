@@ -42,7 +42,7 @@ def test_misbehaving_code_fails_only_its_own_trial(served: Served, tmp_path: Pat
     assert "exit status 3" in reasons["exit"]
     assert "SIGKILL" in reasons["killed"]
     assert "score = nan" in reasons["nan"]
-    assert "it may hang" in reasons["hang"]
+    assert "may have been hanging" in reasons["hang"]
     detail = served.client.trial(ended.id, trials["raise"].id).attempt_list[-1].detail
     assert "in _raise" in detail, "the traceback is shown"
     assert "RuntimeError: a bug" in served.client.logs(ended.id, trials["raise"].id).text

@@ -37,13 +37,13 @@ UNITS = {
     "min_gain": "in the metric's unit",
     "target": "in the metric's unit",
     "interval": "or `auto`",
-    "keep": "checkpoints a trial",
+    "keep": "checkpoints per trial",
     "min": "steps",
     "max": "steps",
-    "cpus": "logical CPUs a trial",
-    "gpus": "GPUs a trial",
+    "cpus": "logical CPUs per trial",
+    "gpus": "GPUs per trial",
     "max_concurrent_trials": "trials at once",
-    "pack": "trials a worker",
+    "pack": "trials per worker",
     "step_seconds": "seconds",
     "setup_seconds": "seconds",
     "restore_seconds": "seconds",
@@ -96,7 +96,7 @@ NAMED = {
 
 
 def page() -> str:
-    parts = [HEAD, "## The whole\n", _table(shapes.JobRequest)]
+    parts = [HEAD, "## All keys\n", _table(shapes.JobRequest)]
     parts.append(
         "A file may also have a section `planning`. [`tuner plan`](../plans.md) reads it and `tuner submit` ignores it.\n"
     )
@@ -154,7 +154,7 @@ def type_of(annotation: Any) -> str:
         kinds = [type_of(member) for member in inner if member is not type(None)]
         return " or ".join(dict.fromkeys(kinds))
     if origin is list:
-        return f"list of {type_of(inner[0])}"
+        return f"list of {type_of(inner[0])}".replace("list of mapping", "list of mappings")
     if origin is dict:
         return f"{type_of(inner[0])} → {type_of(inner[1])}"
     if origin is not None and inner:  # Annotated

@@ -282,7 +282,7 @@ class Storage:
             self._fs.makedirs(self.path(PROBES), exist_ok=True)
         self.put_files({name: name.encode()}, PROBES)
         if self.read(PROBES, name) != name.encode():
-            raise OSError(f"{self.path(PROBES, name)} was read back with other content than was written")
+            raise OSError(f"{self.path(PROBES, name)} did not return the content that was written to it")
         self._fs.rm_file(self.path(PROBES, name))
 
     def _check_size(self, target: str, given: int) -> None:

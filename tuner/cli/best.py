@@ -81,7 +81,7 @@ def best_of_all(
     region: Region = None,
     as_json: Json = False,
 ) -> None:
-    """Among all jobs of a trainable, show the best configuration that can be trained within the limits of the --max-… options."""
+    """Show the best configuration found by any job of a trainable that can be trained within the limits of the --max-… options."""
     client = connect()
     answer = client.best_of_all(
         trainable,

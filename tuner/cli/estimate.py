@@ -186,7 +186,7 @@ def _parts(answer: show.Estimate) -> Iterator[RenderableType]:
 
 def _run(answer: show.RunEstimate) -> Iterator[RenderableType]:
     yield _candidates(answer.candidates)
-    yield Text(f"{len(answer.candidates)} of {answer.count} that fit as described")
+    yield Text(f"{len(answer.candidates)} of {answer.count} machines that fit the run as described")
     if answer.with_changes:
         yield Text("\nwould fit with changes", style="bold")
         yield _candidates(answer.with_changes[:5])
@@ -285,7 +285,7 @@ def _scaling(answer: show.ScalingEstimate) -> Iterator[RenderableType]:
                 "where": lambda row: row.region,
                 "hours": lambda row: number(row.hours),
                 "dollars": lambda row: usd(row.usd),
-                "$ for an hour less": lambda row: usd(row.usd_per_hour_saved),
+                "$ per hour saved": lambda row: usd(row.usd_per_hour_saved),
                 "pays": lambda row: row.pays,
             },
         )
@@ -326,7 +326,7 @@ def _ownership(answer: show.OwnershipEstimate) -> RenderableType:
     table.add_row("owned, an hour of use", usd(answer.owned_usd_per_hour), f"{usd(answer.owned_usd)} in all")
     table.add_row("in the cloud", usd(answer.cloud_usd_per_hour), f"{usd(answer.cloud_usd)} in all")
     table.add_row("cheaper", answer.cheaper, f"by {usd(answer.saving_usd)}")
-    table.add_row("owning pays above", "never" if even is None else f"{even:.1%} of all hours")
+    table.add_row("owning is cheaper above", "never" if even is None else f"{even:.1%} of all hours")
     return table
 
 

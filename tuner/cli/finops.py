@@ -89,7 +89,7 @@ def markdown(report: MonthlyReport) -> str:
             [(spend.kind, usd(spend.usd), number(spend.gpu_hours)) for spend in report.by_kind],
         ),
         "## Savings",
-        f"Of the {report.examined_jobs} most expensive jobs that ended in the month, over their whole life.",
+        f"These figures cover the {report.examined_jobs} most expensive jobs that ended in the month, over the whole life of each job.",
         _table(("saving", "jobs", "spent", "instead", "saved", "compared with"), _savings(report)),
         "## Right-sizing",
         "From `tuner advice JOB` of the same jobs. Savings of different kinds overlap: do not add them.",

@@ -76,12 +76,12 @@ def stop(
     ] = "",
     trial: Annotated[
         str,
-        typer.Argument(metavar="TRIAL]", help="Trial to stop for good.", autocompletion=arguments.trials),
+        typer.Argument(metavar="TRIAL]", help="Trial to stop permanently.", autocompletion=arguments.trials),
     ] = "",
     as_json: Json = False,
 ) -> None:
     """Stop a trial permanently. Without arguments, stop the local Ray cluster that belongs to TUNER_HOME instead. Running jobs are
-    interrupted, and continue when `tuner serve` is started next."""
+    interrupted, and continue when `tuner serve` is next started."""
     if job and not trial:
         raise typer.BadParameter("name a trial of the job; to end the whole job, use `tuner cancel JOB`")
     if job:
@@ -182,7 +182,7 @@ def submit(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a tuning job that a job file or options describe. Options replace values of the file. Its section `planning` is used only by `tuner plan`.
+    """Submit a tuning job described by a job file or by options. Options replace values of the file. The file's `planning` section is ignored.
 
     With MODULE:FUNCTION, describe the job with options instead of a file. The command imports the function's module and the module of
     --space on this machine to read the search space. The code is not uploaded: the service's workers must be able to import it, too.

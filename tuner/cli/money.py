@@ -244,7 +244,7 @@ FIGURES: dict[str, Callable[[SpendFigures], object]] = {
     "jobs": lambda spend: spend.jobs,
     "trials": lambda spend: spend.trials,
     "completed": lambda spend: spend.completed_trials,
-    "for each": lambda spend: escape.usd(spend.usd_per_completed_trial),
+    "per completed": lambda spend: escape.usd(spend.usd_per_completed_trial),
     "preempted": lambda spend: spend.preemptions,
     "retried": lambda spend: spend.retries,
     "lost": lambda spend: escape.usd(spend.lost_usd),
@@ -330,8 +330,8 @@ def collect(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """For jobs that have ended, delete the files that the job's retention policy does not keep. The service deletes such files by itself within
-    minutes after they become due, and tries again if the storage fails."""
+    """Delete the files of ended jobs that their retention policies do not keep. The service itself deletes such files within minutes of their becoming due,
+    and tries again if the storage fails."""
     client = connect()
     due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
     done = [] if dry_run else [client.delete_artifacts(job.job, retain=str(job.keeps)) for job in due]

@@ -200,7 +200,7 @@ def _comparisons(answer: Plan) -> RenderableType:
 
 
 def _choices(answer: Plan) -> RenderableType:
-    table = tables.plain("setting", "asked", "chosen", "why")
+    table = tables.plain("setting", "requested", "chosen", "why")
     for choice in answer.choices:
         table.add_row(choice.what, choice.asked or "-", choice.chosen, choice.why)
     return table
@@ -212,8 +212,6 @@ def _evidence(answer: Plan) -> str:
         "pilot": f"a pilot of {plural(evidence.trials, 'trial')}",
         "history": f"{plural(evidence.trials, 'trial')} of {plural(len(evidence.jobs), 'earlier job')}",
         "given": "step times that were given",
-        "none": "nothing but defaults",
+        "none": "default assumptions only",
     }[evidence.source]
-    return (
-        f"By {by}: {hours(evidence.step_seconds)} a step, in {plural(answer.inputs.runs, 'simulated run')}."
-    )
+    return f"Based on {by}: {hours(evidence.step_seconds)} per step, in {plural(answer.inputs.runs, 'simulated run')}."

@@ -175,7 +175,9 @@ def bill(answer: show.Bill, *, most_expensive: int | None = None) -> RenderableT
     savings, count = answer.savings, len(answer.trials)
     if (saved := savings.against_full_fidelity_usd) is not None:
         every = (
-            "The trial to its last step" if count == 1 else f"All {plural(count, 'trial')} to the last step"
+            "Training the trial to its last step"
+            if count == 1
+            else f"Training all {plural(count, 'trial')} to the last step"
         )
         difference = f"{usd(saved)} saved" if saved >= 0 else f"{usd(-saved)} less than was spent"
         lines.append(Text(f"{every} would have cost {usd(savings.full_fidelity_usd)}: {difference}."))
@@ -332,7 +334,7 @@ def report(answer: show.JobReport) -> RenderableType:
     if answer.best is None or answer.best_spent_usd is None:
         return Text(f"{usd(answer.spent_usd)} spent; no trial has reported {answer.metric} yet")
     best, spent = answer.best, usd(answer.spent_usd)
-    estimates = tables.plain("for the same, estimated", "would have spent", "5 to 95 %", "saved")
+    estimates = tables.plain("search method", "estimated spend for the same result", "5 to 95 %", "saved")
     notes = []
     for estimate in answer.estimates:
         name = METHODS.get(estimate.method, estimate.method)
@@ -341,7 +343,7 @@ def report(answer: show.JobReport) -> RenderableType:
     return Group(
         Text(f"{usd(answer.best_spent_usd)} bought {answer.metric} {number(best.metric)}", style="bold"),
         Text(f"{best.trial} at step {best.step}: {config(best.config)}"),
-        Text(f"{spent} was spent in all, on {plural(answer.trials, 'trial')} that reported"),
+        Text(f"{spent} was spent in total, on {plural(answer.trials, 'trial')} that reported"),
         *(Text(line, no_wrap=True) for line in curve(answer.best_curve, answer.spent_usd)),
         estimates,
         *notes,

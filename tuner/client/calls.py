@@ -497,7 +497,7 @@ class Calls(ABC):
     ) -> Export:
         """Export a trial's best checkpoint to files that run elsewhere, and measure them.
 
-        The job pays for it and must not be running.
+        The job pays for the export and must not be running.
 
         Args:
             trial: The trial's id. None means the job's best trial.
@@ -639,7 +639,7 @@ class Calls(ABC):
         """Estimate the cost of a single training run, and related questions.
 
         Any of these keyword arguments may be given, each a dictionary: `run`, `choices`, `scaling`, `compute_optimal`, `recurring`,
-        `ownership`, `serving`. `serving` is what a million predictions of a model cost.
+        `ownership`, `serving`. `serving` estimates the cost of a million predictions of a model.
         """
         from tuner.schemas.estimate_answers import Estimate
 

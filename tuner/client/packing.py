@@ -92,7 +92,7 @@ import sys
 from pathlib import Path
 
 if sys.version_info[:2] != {version}:
-    raise ImportError("{name} was pickled by Python {version[0]}.{version[1]}, and only this version can read it; submit it from the version that runs here")
+    raise ImportError("{name} was pickled by Python {version[0]}.{version[1]}, and only that version can load it; submit the function again with the Python version of the service")
 
 {imports}
 

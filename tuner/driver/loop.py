@@ -358,7 +358,7 @@ class Loop:
         start_ns = self.pace.longest_overhead_ns
         enough = 2 * max(total, self.state.rate.cost(start_ns).usd.micro_usd)
         return (
-            f"; {100 * most / total:.1f} % of the spent ${total / 1e6:.6f} was {kind}. Starting a trial took at least {start_ns / NS:.1f} s: "
+            f"; {100 * most / total:.1f} % of the ${total / 1e6:.6f} that was spent went to {kind}. Starting a trial took at least {start_ns / NS:.1f} s: "
             f"submit the job again with a budget of at least ${enough / 1e6:.6f}"
         )
 

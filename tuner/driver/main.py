@@ -131,7 +131,7 @@ class LaunchContext:
             return artifact_bytes(db, job)
 
     def record_versions(self) -> None:
-        """Record the versions of the tuner, Ray and Python that this driver runs with.
+        """Record the versions of tuner, Ray and Python that this driver runs with.
 
         After an upgrade of the service, users can see which drivers still run with the old versions.
         """

@@ -87,7 +87,10 @@ class JobPace:
         ):
             limit_ns = max(floor, HANG_TIMES * seen if seen else buys_ns // HANG_BUDGET_PART)
             if ns > limit_ns:
-                return f"the trial did not report for {limit_ns / 1e9:.0f} s of {where}; it may hang"
+                return (
+                    f"the trial was ended because it did not report for {limit_ns / 1e9:.0f} s of {where} and may have been hanging; "
+                    "report more often, or make the steps shorter"
+                )
         return ""
 
     def step_need_ns(self, trial: str) -> int:

@@ -214,9 +214,9 @@ class Stop(Request):
 class Confirm(Request):
     """Train the best `candidates` configurations again with other seeds, at the end of the job and within its budget.
 
-    The best of these configurations are run with `seeds` seeds, including the seed of the search, and the others with fewer. A part of the
-    budget is reserved for these runs. `confirm` requires the scheduler `auto`, `on_exhausted: finish` and `fidelity.max`. The runs
-    are omitted if the job ends because of its target, a rule of `stop`, its wall-clock limit or a user.
+    The best of these configurations are trained with `seeds` seeds, including the seed of the search, and the others with fewer. A part of the
+    budget is reserved for these trials. `confirm` requires the scheduler `auto`, `on_exhausted: finish` and `fidelity.max`. These
+    trials are omitted if the job ends because of its target, a rule of `stop`, its wall-clock limit or a user.
     """
 
     candidates: int = 3

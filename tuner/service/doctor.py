@@ -300,7 +300,9 @@ def of_storage(settings: Settings) -> Iterator[PartCheck]:
         fix = "create the folder or bucket of TUNER_STORAGE, and let this user list, read, write and delete there"
         yield _check("storage", f"{settings.storage}: {error or type(error).__name__}", fix)
         return
-    fix = "" if same else "the storage returns other data than was written: use another storage"
+    fix = (
+        "" if same else "the storage does not return the data that was written to it: use a different storage"
+    )
     yield _check("storage", settings.storage, fix)
 
 

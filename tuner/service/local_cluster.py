@@ -155,7 +155,7 @@ def _kept(settings: Settings, name: str) -> KeptNode:
         raise NotFound(f"{name!r} does not match exactly one node; name one of these nodes: {there}")
     if matching[0].state != "alive":
         raise Conflict(
-            f"the node {matching[0].name} is {matching[0].state}; only a node that is alive can be taken away"
+            f"the node {matching[0].name} is {matching[0].state}; only a node that is alive can be preempted"
         )
     return matching[0]
 
@@ -176,7 +176,8 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
 
     if not notice_ns:
         raise Conflict(
-            "this command only announces that you will remove the machine: give the time until then with --notice"
+            "on the cluster that TUNER_RAY_ADDRESS names, this command only sends a notice and does not remove the machine: "
+            "set --notice to the time until you remove it, more than 0s"
         )
     deadline = system_now() + notice_ns
     with contextlib.closing(Dashboard(dashboard_url(settings.ray_address), cluster_token())) as dashboard:
@@ -194,7 +195,7 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
         if status != "succeeded":
             output = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
             raise Unavailable(f"{name} could not be notified: {output.splitlines()[-1]}")
-    say(f"{name} was notified that it will be taken away in {(deadline - system_now()) / NS:.1f} s")
+    say(f"{name} was sent a preemption notice, which ends in {(deadline - system_now()) / NS:.1f} s")
 
 
 def _living(dashboard: Dashboard, name: str) -> Node:

@@ -145,7 +145,7 @@ def restore(
 ) -> int:
     """Load the first checkpoint that can be read into the parts and the random generators, and return its step.
 
-    `directories` are tried in order. The checkpoint may have been saved by another number of ranks.
+    `directories` are tried in order. The checkpoint may have been saved by a different number of ranks.
 
     Raises:
         CheckpointUnreadable: Every checkpoint is damaged, or the loaded one was saved from different parts.

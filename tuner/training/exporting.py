@@ -227,8 +227,8 @@ class Exporter:
         if format == "onnx" and not relative <= TOLERANCE:  # this form is also true if the difference is NaN
             raise ExportFailed(
                 "outputs_differ",
-                f"the outputs of the ONNX file differ from those of the module by up to {difference:.2g}, which is more than {TOLERANCE:g}, "
-                f"and more than {TOLERANCE:g} of the module's output: "
+                f"the outputs of the ONNX file differ from those of the module by up to {difference:.2g}; "
+                f"the limit is {TOLERANCE:g}, or {TOLERANCE:g} of the output where the output is above 1: "
                 "call module.eval() in export, and keep random numbers out of forward",
             )
         metric = self._evaluate(loaded.predict)

@@ -23,7 +23,7 @@ class Batches:
     The position is part of a checkpoint. Each epoch has its own random generator, so an interrupted epoch resumes with the same batches.
     By default all ranks get the same batches. If each rank passes `rank` and `ranks`, the ranks take the batches of an epoch in turns.
     All ranks then train the same number of batches: if the number of batches is not divisible by `ranks`, the last ranks repeat the
-    first batches of the epoch. A saved position can be restored with another number of ranks.
+    first batches of the epoch. A saved position can be restored with a different number of ranks.
     """
 
     def __init__(

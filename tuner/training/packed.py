@@ -98,12 +98,12 @@ class Packed:
                 run.report(**metrics)
 
     def serve(self, listener: socket.socket) -> None:
-        """Be the batch process: train the trials that connect to the socket, until this process is killed."""
+        """Run the batch process: train the trials that connect to the socket, until this process is killed."""
         BatchServer(self._recipe, listener).run()
 
 
 class _Engine(Protocol):
-    """What trains the model of a trial."""
+    """The engine that trains the model of a trial."""
 
     def advance(self, step: int) -> dict[str, float]: ...
 

@@ -187,7 +187,7 @@ def _files(entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     files = [info for info in entries if not info.is_dir()]
     _check_together([info.filename for info in entries])
     if not any(info.filename.endswith(".py") for info in files):
-        raise BadFile("this package has no Python file: a trainable is a function in a .py file")
+        raise BadFile("this package has no Python file: add the .py file that defines the trainable")
     return files
 
 
@@ -247,14 +247,16 @@ def _check_together(names: list[str]) -> None:
         if name.endswith("/"):
             above.append(last)
         elif name.casefold() in files:
-            raise BadFile(f"{name!r} occurs twice with different upper and lower case: leave one out")
+            raise BadFile(
+                f"two files have the name {name!r} and differ only in upper and lower case: rename or remove one"
+            )
         else:
             files.add(name.casefold())
         for depth in range(1, len(above) + 1):
             folder = "/".join(above[:depth])
             if folders.setdefault(folder.casefold(), folder) != folder:
                 raise BadFile(
-                    f"the folder {folder!r} occurs twice with different upper and lower case: rename one"
+                    f"two folders have the name {folder!r} and differ only in upper and lower case: rename one"
                 )
     if both := files & folders.keys():
         raise BadFile(f"{min(both)!r} is a file and a folder: rename one")

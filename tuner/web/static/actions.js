@@ -77,7 +77,7 @@ export class Actions {
         return await this.runAlone(async () => then(await changeJob(loaded, body(), isMade)), message(), errorPlace);
       } catch (error) {
         if (!(error instanceof JobChanged)) throw error;
-        fill(errorPlace, problem({ title: "The job was changed meanwhile", detail: `${describeDifference(loaded, error.job)} Your change was not made. To make it anyway, press the button again.` }));
+        fill(errorPlace, problem({ title: "The job was changed meanwhile", detail: `${describeDifference(loaded, error.job)} Your change was not saved. To save it anyway, press the button again.` }));
         button.textContent = `${words} anyway`;
         loaded = error.job;
         return false;
@@ -120,7 +120,7 @@ export class Actions {
       h("p", {}, h("label", { for: "priority" }, "Priority: jobs with a higher number are launched first"), priorityInput),
       h("p", {}, h("label", { for: "tags" }, "Tags"), tagsInput),
       h("p", { id: "tags-help", class: "soft small" }, "One tag per line, such as project: vision. The Spend page groups by tags."),
-    ], "Set them", {
+    ], "Save", {
       body: () => ({ priority: Number(priorityInput.value), tags: readTags() }),
       isMade: (job) => job.priority === Number(priorityInput.value) && sortedTags(job.tags) === sortedTags(readTags()),
       describeDifference: (before, now) => `Now its budget is ${usd(now.budget.usd)}, its priority ${now.priority} and its tags are ${tagLines(now.tags).replaceAll("\n", ", ") || "none"}.`,

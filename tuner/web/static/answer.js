@@ -58,7 +58,7 @@ export class Answer {
     this.front = items;
     this.slider.disabled = this.number.disabled = items.length === 0;
     if (items.length === 0) {
-      fill(this.answer, h("p", {}, "Nothing was reported yet."));
+      fill(this.answer, h("p", {}, "Nothing has been reported yet."));
       return;
     }
     const { objective } = this.model.job, line = improving(items, objective.mode), names = second ? [objective.metric, second] : [objective.metric];

@@ -78,9 +78,9 @@ export class Exports {
     const left = budget.usd === null ? null : Math.max(0, budget.usd - spend.usd - spend.held_usd);
     const { button } = askForm("Export the best model", [
       h("fieldset", {}, h("legend", {}, "Formats"), boxes.map(([name, box, words]) => h("p", { class: "check" }, box, h("label", { for: box.id }, `${name} (${words})`)))),
-      h("p", {}, h("label", { for: "max-cost" }, "It may cost at most, in dollars"), h("span", { class: "dollars" }, "$", maxCost)),
+      h("p", {}, h("label", { for: "max-cost" }, "Maximum cost, in dollars"), h("span", { class: "dollars" }, "$", maxCost)),
       h("p", { id: "cost-help", class: "soft small" }, "This amount is held until the export has ended. Only the machine time that the export uses is billed.", left === null ? null : ` The budget has ${usd(left)} left, and no more than that is spent.`),
-      h("p", {}, h("label", { for: "max-drop" }, `Largest drop of ${this.model.job.objective.metric}`), maxDrop),
+      h("p", {}, h("label", { for: "max-drop" }, `Maximum drop in ${this.model.job.objective.metric}`), maxDrop),
       h("p", { id: "drop-help", class: "soft small" }, "A variant with a larger drop is not delivered. Leave this field empty to accept any drop."), errorPlace,
     ], "", () => this.create({
       formats: boxes.filter(([, box]) => box.checked).map(([name]) => name),
@@ -145,7 +145,7 @@ class ExportView {
     const delivered = record.variants.filter((variant) => variant.file !== null);
     if (delivered.length === 0) return;
     if (this.form === undefined) this.createTables();
-    fill(this.files, table(`Files of ${record.id}`, ["Format", record.metric_name, "Drop", "Size", "Opens in", "p50", "p99", "A second", "in batches", "File"],
+    fill(this.files, table(`Files of ${record.id}`, ["Format", record.metric_name, "Drop", "Size", "Load time", "p50", "p99", "Per second", "Per second in batches", "File"],
       delivered.map((variant) => this.file(variant)), { numeric: [1, 2, 3, 4, 5, 6, 7, 8] }));
     this.showPrices(this.query === null ? record : this.answer);
   }
@@ -154,7 +154,7 @@ class ExportView {
     const place = (words) => h("div", { class: "chart", role: "img", "aria-label": words });
     const input = (name, words, value, props = {}) => [h("label", { for: `${name}-${this.record.id}` }, words), h("input", { id: `${name}-${this.record.id}`, value, size: 10, ...props })];
     const [rate, start, machine] = [input("rate", "Requests a second", 10, { type: "number", min: 0.000001, step: "any", required: true }),
-      input("start", "A machine starts in", "10s", { required: true }), input("machine", "Machine", this.record.instance_type ?? "")];
+      input("start", "Machine start time", "10s", { required: true }), input("machine", "Machine", this.record.instance_type ?? "")];
     this.form = h("form", { class: "fields", onsubmit: (event) => { event.preventDefault(); this.requestPrices(rate[1].value, start[1].value, machine[1].value.trim()); } },
       [rate, start, machine].map((pair) => h("p", {}, pair)), h("p", {}, h("button", { class: "quiet" }, "Calculate")));
     this.files = h("div");
@@ -205,8 +205,8 @@ class ExportView {
     const rows = delivered.flatMap((variant) => variant.serving.map((price, index) => [
       index === 0 && record.pareto.includes(variant.format) ? `★ ${variant.format}` : variant.format, price.instance_type, price.market.replaceAll("_", " "), usd(price.usd_per_hour),
       price.replicas, usd(price.real_time_usd_per_million), usd(price.batch_usd_per_million), usd(price.scale_to_zero_usd_per_million), `${figure(price.break_even_per_second)} a second`]));
-    fill(this.prices, table(`Dollars per million predictions of ${record.id}`, ["Format", "Machine", "Market", "An hour", "Replicas", "Real time", "Batch", "Scale to zero", "Break-even"], rows, { numeric: [3, 4, 5, 6, 7, 8] }),
-      h("p", { class: "soft small" }, "★ is on the front of metric and dollars in batches. Below the break-even rate, scaling to zero costs less than one replica that always runs. Another machine is taken to be as fast as the measured one."));
+    fill(this.prices, table(`Dollars per million predictions of ${record.id}`, ["Format", "Machine", "Market", "Price per hour", "Replicas", "Real time", "Batch", "Scale to zero", "Break-even"], rows, { numeric: [3, 4, 5, 6, 7, 8] }),
+      h("p", { class: "soft small" }, "★ marks the Pareto front of metric and batch cost. Below the break-even rate, scaling to zero costs less than one replica that always runs. Other machines are assumed to be as fast as the measured one."));
     const known = delivered.filter((variant) => variant.metric !== null).map((variant) => [variant.serving[0].batch_usd_per_million, variant.metric, record.pareto.includes(variant.format)]);
     this.serving ??= frontChart(this.places[0], "dollars per million predictions", record.metric_name);
     this.serving.set(chartData(known));

@@ -36,7 +36,7 @@ export class Meter {
     text(this.lead.firstChild, title);
     this.lead.setAttribute("aria-label", title);
     text(this.best, leader ? `${figure(leader.metric)}` : "–");
-    text(this.leader, leader ? `${metric}, by trial ${short(leader.trial)} at step ${leader.step}` : `${metric}: nothing was reported${FINAL.includes(job.state) ? "" : " yet"}`);
+    text(this.leader, leader ? `${metric}, by trial ${short(leader.trial)} at step ${leader.step}` : `${metric}: ${FINAL.includes(job.state) ? "nothing was reported" : "nothing has been reported yet"}`);
     this.sample(progress.running_seconds, spend.usd);
     const scale = budget.usd ?? Math.max(spend.usd, 0.01);
     text(this.spent, `${metered(spend.usd, scale)}`);
@@ -84,7 +84,7 @@ export class Meter {
   /** Show how much was spent since the best metric improved, from the job's report. */
   showReport(report) {
     const idle = report.best_spent_usd === null || !report.spent_usd ? null : Math.max(0, report.spent_usd - report.best_spent_usd);
-    text(this.since, idle === null ? "" : `Found when ${usd(report.best_spent_usd)} were spent; the ${usd(idle)} since (${share(idle / report.spent_usd)}) found nothing better.`);
+    text(this.since, idle === null ? "" : `Found after ${usd(report.best_spent_usd)} was spent. The ${usd(idle)} spent since then (${share(idle / report.spent_usd)}) found nothing better.`);
   }
 
   /** Show the expected gain of more training, from the answer of `best`. */
@@ -92,7 +92,7 @@ export class Meter {
     const [first, second] = forecast?.items ?? [], sign = this.model.lowerIsBetter ? "−" : "+";
     text(this.next, first ? `${sign}${figure(Math.abs(first.expected_gain))} for ${usd(first.extra_usd)}` : "–");
     text(this.why, first
-      ? `Trial ${short(first.trial)}, trained on from step ${first.from_step} to ${first.to_step}, is expected to end at ${figure(first.expected_metric)} (${figure(first.low_metric)} to ${figure(first.high_metric)}).`
+      ? `Trial ${short(first.trial)}, trained further from step ${first.from_step} to ${first.to_step}, is expected to end at ${figure(first.expected_metric)} (${figure(first.low_metric)} to ${figure(first.high_metric)}).`
       : forecast?.reason ? `Not known: ${forecast.reason}.` : "Not known yet.");
     const points = forecast?.points_per_usd ?? null;
     let micros = 1e6; // the largest of $1, $0.1, $0.01 and so on that is expected to gain at most one point

@@ -35,14 +35,14 @@ export class BestCurve {
 
   show(report) {
     this.curve = report.best_curve;
-    fill(this.note, this.curve.length === 0 ? h("p", { class: "soft" }, "Nothing was reported yet.") : null);
+    fill(this.note, this.curve.length === 0 ? h("p", { class: "soft" }, "Nothing has been reported yet.") : null);
     this.extend();
     const rows = this.curve.map((point) => [usd(point.spent_usd), figure(point.value), short(point.trial), point.step]);
     fill(this.rows, table("Best against dollars", ["Spent", "Best", "Trial", "Step"], rows, { numeric: [0, 1, 3] }));
     const last = this.curve[this.curve.length - 1];
     this.place.setAttribute("aria-label", last
-      ? `Best against dollars: ${figure(last.value)} since ${usd(last.spent_usd)} were spent. The table has every step.`
-      : "Best against dollars: nothing was reported yet.");
+      ? `Best against dollars: ${figure(last.value)} since ${usd(last.spent_usd)} was spent. The table has every step.`
+      : "Best against dollars: nothing has been reported yet.");
   }
 
   extend() {
@@ -68,7 +68,7 @@ export function kindsWithLegend(costs, total) {
 /** Show a bill as bars by kind: in total, and for the most expensive trials. */
 export function billDisplay(answer) {
   const total = answer.total_usd;
-  if (!total) return h("p", {}, "Nothing was spent yet.");
+  if (!total) return h("p", {}, "Nothing has been spent yet.");
   const expensive = [...answer.trials].sort((a, b) => b.total_usd - a.total_usd).slice(0, SHOWN);
   const most = expensive[0]?.total_usd || 1;
   const { savings } = answer;

@@ -59,7 +59,7 @@ export async function spendPage(main) {
   fill(main, h("h1", { tabindex: "-1" }, "Spend"),
     h("div", { class: "fields" },
       h("p", {}, h("label", { for: "by" }, "By"), firstGroup), tagged, h("p", {}, h("label", { for: "also" }, "and by"), secondGroup), h("p", {}, h("label", { for: "since" }, "Since"), since),
-      h("p", {}, h("label", { for: "until" }, "Until before"), until),
+      h("p", {}, h("label", { for: "until" }, "Until (not included)"), until),
       h("p", {}, h("button", { type: "button", class: "quiet", onclick: saveCsv }, "Download as CSV"))),
     h("div", { class: "actions", role: "group", "aria-label": "Time" }, periodButton("All time", null), periodButton("Last 30 days", 30), periodButton("This month", 0), periodButton("Last month", -1)),
     tablePlace, storedPlace);
@@ -80,7 +80,7 @@ function spendTable(answer) {
     h("dl", { class: "facts" }, [["Spent", usd(total.usd)], ["Jobs", total.jobs], ["Trials", total.trials], ["Lost to preemptions and crashes", usd(total.lost_usd)],
       ["Storage, not counted in budgets", `${figure(total.storage_gb_months)} GB-months, ${usd(total.storage_usd)}`]]
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    h("div", { class: "ground" }, table(`Spend by ${names.join(" and ")}`, [...names, "Share", "Spent", "GPU-hours", "Jobs", "Trials", "A completed trial", "Lost", "Preemptions"],
+    h("div", { class: "ground" }, table(`Spend by ${names.join(" and ")}`, [...names, "Share", "Spent", "GPU-hours", "Jobs", "Trials", "Per completed trial", "Lost", "Preemptions"],
       [...rows, row(["Total", ...names.slice(1).map(() => "")], total, "")], { numeric: [1, 2, 3, 4, 5, 6, 7].map((index) => index + count) })),
   ];
 }

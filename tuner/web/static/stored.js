@@ -42,8 +42,8 @@ export class Stored {
       fill(this.shown, h("p", { class: "soft" }, "Not measured yet. Files are measured every 15 minutes, and when the job has ended."));
       return;
     }
-    const facts = [["Size", size(files.bytes)], ["A month costs", usd(files.usd_per_month)], ["Stored so far", `${figure(files.storage_gb_months)} GB-months`],
-      ["Cost so far", usd(files.storage_usd)], ["After its end it keeps", retention(files)], ["Next deletion", files.next_deletion === null ? "none" : when(files.next_deletion)], ["Measured", when(files.measured_at)]];
+    const facts = [["Size", size(files.bytes)], ["Cost per month", usd(files.usd_per_month)], ["Stored so far", `${figure(files.storage_gb_months)} GB-months`],
+      ["Cost so far", usd(files.storage_usd)], ["Kept after the job ends", retention(files)], ["Next deletion", files.next_deletion === null ? "none" : when(files.next_deletion)], ["Measured", when(files.measured_at)]];
     fill(this.shown, h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
       files.needed_by === null ? null : h("p", {}, `Nothing can be deleted now: ${files.needed_by}.`),
       h("p", { class: "soft small" }, "The cost of storage does not count in bills and budgets."));
@@ -80,5 +80,5 @@ export async function storedFiles() {
   const rows = stored.items.map((files) => [h("a", { href: `#/jobs/${files.job}` }, files.name), size(files.bytes), usd(files.usd_per_month), figure(files.storage_gb_months), usd(files.storage_usd), retention(files), files.next_deletion === null ? "none" : when(files.next_deletion)]);
   return h("section", { "aria-label": "Stored files" }, h("h2", {}, `Stored files: ${size(stored.bytes)}, ${usd(stored.usd_per_month)} a month`),
     h("p", { class: "soft" }, "Checkpoints, artifacts and exports as last measured. Their cost does not count in bills and budgets."),
-    rows.length === 0 ? null : table("Stored files by job", ["Job", "Size", "A month", "GB-months so far", "Cost so far", "After its end it keeps", "Next deletion"], rows, { numeric: [1, 2, 3, 4] }));
+    rows.length === 0 ? null : table("Stored files by job", ["Job", "Size", "Per month", "GB-months so far", "Cost so far", "Kept after the job ends", "Next deletion"], rows, { numeric: [1, 2, 3, 4] }));
 }
