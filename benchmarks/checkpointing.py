@@ -23,9 +23,9 @@ import torch
 from torch import nn
 
 from tests.worker.driving import Driver
+from tuner.domain.checkpointing import HOUR_NS, Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.time import NS
 from tuner.driver.placement import NOTICE_NS
-from tuner.tuning.checkpointing import HOUR_NS, Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.worker.saves import LEAST_NS
 
 STATE_MB = 100

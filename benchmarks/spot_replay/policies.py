@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tuner.domain.checkpointing import Hazard, InterruptionRisk, Notices, SaveTimes, steps_between
 from tuner.domain.job import Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
-from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices, SaveTimes, steps_between
 from tuner.tuning.placement import (
     Observation,
     PlacementChoice,

@@ -5,10 +5,10 @@ from random import Random
 
 from benchmarks.spot_replay.policies import ON_DEMAND, SPOT, Interval, Policy
 from benchmarks.spot_replay.tracks import Market
+from tuner.domain.checkpointing import Hazard, InterruptionRisk, SaveTimes
 from tuner.domain.money import ZERO, Money
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
-from tuner.tuning.checkpointing import Hazard, InterruptionRisk, SaveTimes
 from tuner.tuning.placement import Observation, PlacementMemory, PlacementRequest
 
 FAR = 2**62

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.simulation.test_simulated_jobs import spec
 from tests.store.builders import OFFER
+from tuner.domain.checkpointing import Losses
 from tuner.domain.job import JobSpec, Resources
 from tuner.domain.objective import Constraint, Objective
 from tuner.driver.actuator import (
@@ -18,7 +19,6 @@ from tuner.driver.actuator import (
     RecentRead,
 )
 from tuner.driver.ports import Assignment
-from tuner.store.evidence import Losses
 
 HEAD = {"Alive": True, "Resources": {"memory": 8e9}}
 SMALL = {"Alive": True, "Resources": {"CPU": 2, "memory": 4e9}}

@@ -61,7 +61,7 @@ def test_configuration_that_is_enqueued_after_the_space_is_exhausted_is_adopted(
     spec = JobSpec("a", "m:f", Objective("acc"), SPACE, Budget(usd=Money(1)))
     state = State.fresh(spec, concurrency=1, rate=Rate(Price(1)))
     learner, at = Learner(spec, Exhausted()), Instant(0)
-    nothing = learner.next(state, "trial_00000", at)
+    nothing = learner.suggest(state, "trial_00000", at)
     for event in (nothing, ev.Suggested(at, "trial_00000", {"x": 0.5})):
         learner.learn(state, event)
     assert adopted == [(0, {"x": 0.5})]

@@ -5,7 +5,7 @@ import pytest
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
-from tuner.domain.trial import AttemptEnd
+from tuner.domain.trial import Outcome
 from tuner.driver.messages import AttemptFailure, WorkerMessage, WorkerState, cause_of, end_of, event_of
 
 AT = Instant(5)
@@ -34,7 +34,7 @@ def message(state: WorkerState, kind: str = "", *, has_notice: bool = False) -> 
         (message("failed", "saving", has_notice=True), "preempted"),
     ],
 )
-def test_last_message_of_worker_determines_attempt_outcome(progress: WorkerMessage, end: AttemptEnd) -> None:
+def test_last_message_of_worker_determines_attempt_outcome(progress: WorkerMessage, end: Outcome) -> None:
     assert end_of(progress) == end
 
 
@@ -55,5 +55,5 @@ def test_cause_is_one_of_the_known_causes() -> None:
         ("paused", ev.Paused(AT, "t", 3)),
     ],
 )
-def test_each_outcome_has_its_own_event(end: AttemptEnd, event: ev.Event) -> None:
+def test_each_outcome_has_its_own_event(end: Outcome, event: ev.Event) -> None:
     assert event_of(end, AT, "t", saved=3, reason="why") == event

@@ -225,7 +225,7 @@ def test_scaling_that_saves_nothing_gives_no_finding() -> None:
 
 
 def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
-    from tuner.tuning.checkpointing import Hazard, InterruptionRisk
+    from tuner.domain.checkpointing import Hazard, InterruptionRisk
 
     exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
     expensive = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s

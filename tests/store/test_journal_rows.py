@@ -12,6 +12,7 @@ from sqlalchemy import Row, Table, select
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tuner.database.database import Database
 from tuner.database.tables import checkpoints, front, launches, reports, trials
+from tuner.domain.checkpointing import Losses
 from tuner.domain.events import Completed, WallClockEnded
 from tuner.domain.job import StopReason
 from tuner.domain.money import FREE
@@ -22,7 +23,7 @@ from tuner.domain.usage import Usage
 from tuner.service.checkpoints import choose
 from tuner.store import evidence, jobs
 from tuner.store.best import best_trials
-from tuner.store.evidence import Losses, losses
+from tuner.store.evidence import losses
 from tuner.store.journal import SqlJournal
 
 AT = Instant(5)

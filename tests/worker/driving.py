@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tuner.tuning.checkpointing import SaveTimes
+from tuner.domain.checkpointing import SaveTimes
 from tuner.worker.supervisor import Supervisor
 
 SECOND = 1_000_000_000

@@ -4,18 +4,18 @@ interval.
 
 import pytest
 
-from tuner.domain.time import NS
-from tuner.driver.placement import NOTICE_NS, interruption_risk
-from tuner.store.evidence import Losses
-from tuner.tuning.checkpointing import (
+from tuner.domain.checkpointing import (
     CRASH_MEAN_NS,
     HOUR_NS,
     SPOT_MEAN_NS,
     Hazard,
     InterruptionRisk,
+    Losses,
     SaveTimes,
     steps_between,
 )
+from tuner.domain.time import NS
+from tuner.driver.placement import NOTICE_NS, interruption_risk
 from tuner.worker.saves import LEAST_NS, Saves
 
 SPOT = InterruptionRisk(preemption=Hazard.of_spot())

@@ -241,18 +241,15 @@ class PromoteRequested:
     trial: str
 
 
+AttemptEnded = Paused | Completed | Stopped | Failed | Lost | Preempted
+"""The event that ends an attempt."""
 TrialRequest = EnqueueRequested | StopRequested | PromoteRequested
 Event = (
     Launched
     | Suggested
     | Predicted
     | Reported
-    | Paused
-    | Completed
-    | Stopped
-    | Failed
-    | Lost
-    | Preempted
+    | AttemptEnded
     | Refused
     | WallClockEnded
     | WindowClosed

@@ -9,7 +9,7 @@ from tuner.domain.money import Cost, Price
 from tuner.domain.offer import Offer
 from tuner.domain.space import Config, Space, Value
 from tuner.domain.time import Instant
-from tuner.domain.trial import AttemptCause, AttemptEnd
+from tuner.domain.trial import AttemptCause, Outcome
 
 NO_PRICE = Price(0)
 # The recorded reason of an attempt that ended only because its driver ended.
@@ -62,7 +62,7 @@ class AttemptRow:
     attempt: int
     began_at: Instant
     ended_at: Instant | None = None  #: None if it still runs, as far as is known.
-    end: AttemptEnd | None = None
+    end: Outcome | None = None
     reason: str = ""
     detail: str = ""
     node: str = ""

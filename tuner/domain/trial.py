@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 TrialState = Literal["pending", "running", "paused", "completed", "stopped", "failed"]
 TRIAL_FINAL: frozenset[TrialState] = frozenset({"completed", "stopped", "failed"})
-AttemptEnd = Literal["paused", "completed", "stopped", "failed", "lost", "preempted"]
+Outcome = Literal["paused", "completed", "stopped", "failed", "lost", "preempted"]
 AttemptCause = Literal[
     "notice",
     "no_notice",

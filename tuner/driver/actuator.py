@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from tuner.database.database import Connection
+from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import Meter
 from tuner.domain.job import Resources, config_values
 from tuner.driver.messages import WorkerMessage
 from tuner.driver.placement import interruption_risk
 from tuner.driver.ports import Assignment
 from tuner.store import answers, jobs
-from tuner.store.evidence import Losses
 from tuner.store.jobs import JobRow
 from tuner.training.artifacts import MAX_JOB_BYTES
 from tuner.tuning.rungs import ladder

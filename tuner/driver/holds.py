@@ -16,7 +16,7 @@ from tuner.domain.money import FREE, Cost, Money, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, CheckpointRow, MachineFound, OpenHold, ReportRow
 from tuner.domain.time import Instant
-from tuner.domain.trial import AttemptCause, AttemptEnd
+from tuner.domain.trial import AttemptCause, Outcome
 from tuner.domain.usage import Usage
 from tuner.driver.messages import AttemptFailure, Saved, StepReport, cause_of
 from tuner.driver.placement import Place
@@ -188,7 +188,7 @@ class AttemptLease:
             environment=self.environment,
         )
 
-    def ended(self, end: AttemptEnd, at: Instant, *, reason: str, detail: str) -> AttemptRow:
+    def ended(self, end: Outcome, at: Instant, *, reason: str, detail: str) -> AttemptRow:
         """Return the record of the attempt after its end."""
         cause: AttemptCause | None = None
         if end == "preempted":

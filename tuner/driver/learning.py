@@ -43,13 +43,13 @@ class Learner:
         If the command is `Suggest`, store in the attribute `suggestion_ns` how long the answer took.
         """
         if isinstance(order, do.Predict):
-            return self.advise(state, order.trial, clock.now())
+            return self.predict(state, order.trial, clock.now())
         began = clock.elapsed_ns()
-        answer = self.next(state, order.trial, clock.now())
+        answer = self.suggest(state, order.trial, clock.now())
         self.suggestion_ns = clock.elapsed_ns() - began
         return answer
 
-    def next(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
+    def suggest(self, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
         """Choose the work for a free worker: a new trial with the name `trial`, or a paused trial to promote.
 
         The first of these choices that is possible is taken:
@@ -78,7 +78,7 @@ class Learner:
             self._known = number + 1
         return ev.Suggested(at, trial, config)
 
-    def advise(self, state: State, trial: str, at: Instant) -> ev.Predicted:
+    def predict(self, state: State, trial: str, at: Instant) -> ev.Predicted:
         """Return the event that says whether a trial that waits at a rung continues."""
         waits = state.trial(trial)
         return ev.Predicted(at, trial, go=self._to_promote(state, waits) is waits)

@@ -20,7 +20,7 @@ from tuner.domain.money import FREE, Rate
 from tuner.domain.offer import WorkerMachine
 from tuner.domain.preemption_policy import pause_ns
 from tuner.domain.time import NS, Instant
-from tuner.domain.trial import AttemptEnd
+from tuner.domain.trial import Outcome
 from tuner.driver.deadlines import Deadlines
 from tuner.driver.holds import AttemptLease, HoldService, LeaseRequest
 from tuner.driver.learning import Learner
@@ -228,7 +228,7 @@ class Loop:
             lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
             lease.node = lease.node or node
             self.stalled.pop(trial, None)
-            end: AttemptEnd = "preempted" if preempted or lease.has_notice else "lost"
+            end: Outcome = "preempted" if preempted or lease.has_notice else "lost"
             # An attempt on a wrong machine has to end in any case, so the cause is the machine and not the death of the worker.
             end, reason = ("lost", lease.wrong_machine) if lease.wrong_machine else (end, reason)
             self._end(turn, lease, end, reason)
@@ -511,9 +511,7 @@ class Loop:
             if lease.moving is not None:
                 turn.commands.append(lambda: self._world.pause(lease.trial))
 
-    def _end(
-        self, turn: LoopTurn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = ""
-    ) -> None:
+    def _end(self, turn: LoopTurn, lease: AttemptLease, end: Outcome, reason: str, detail: str = "") -> None:
         trial, saved = lease.trial, self.saved.get(lease.trial, 0)
         self._close(turn, lease, end, reason, detail)
         stalled = self.stalled.pop(trial, None)
@@ -523,7 +521,7 @@ class Loop:
         self._record_and_decide(turn, failed or ended)
 
     def _close(
-        self, turn: LoopTurn, lease: AttemptLease, end: AttemptEnd, reason: str, detail: str = ""
+        self, turn: LoopTurn, lease: AttemptLease, end: Outcome, reason: str, detail: str = ""
     ) -> None:
         """Settle the attempt's hold and record the attempt's end.
 

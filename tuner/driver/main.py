@@ -21,6 +21,7 @@ import ray
 from tuner.cluster.jobs import money_metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.database.database import Database
+from tuner.domain.checkpointing import Losses
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ConcurrencyChanged, ControlRequested, TrialRequest
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
@@ -43,7 +44,7 @@ from tuner.driver.warm_starts import WarmStarts
 from tuner.ledger import ledger
 from tuner.settings import Settings, release
 from tuner.store import jobs, launches, queue
-from tuner.store.evidence import Losses, artifact_bytes, losses
+from tuner.store.evidence import artifact_bytes, losses
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
 from tuner.store.launches import Launch

@@ -10,7 +10,7 @@ from tuner.domain.environment import Environment
 from tuner.domain.objective import number
 from tuner.domain.text import storable
 from tuner.domain.time import Instant
-from tuner.domain.trial import CAUSES, AttemptCause, AttemptEnd
+from tuner.domain.trial import CAUSES, AttemptCause, Outcome
 from tuner.domain.usage import Usage
 
 T = TypeVar("T")
@@ -174,8 +174,7 @@ def _text(value: T) -> T:
     return storable(value) if isinstance(value, str) else value  # type: ignore[return-value]
 
 
-AttemptEvent = ev.Paused | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
-_ENDS: dict[str, AttemptEnd] = {
+_ENDS: dict[str, Outcome] = {
     "paused": "paused",
     "finished": "completed",
     "ended": "completed",
@@ -184,13 +183,13 @@ _ENDS: dict[str, AttemptEnd] = {
     "preempted": "preempted",
 }
 # After these outcomes the trial continues, so training after its newest checkpoint has to be repeated and counts as lost.
-DONE_AGAIN: frozenset[AttemptEnd] = frozenset({"paused", "lost", "preempted"})
+DONE_AGAIN: frozenset[Outcome] = frozenset({"paused", "lost", "preempted"})
 # Kinds of failures that a machine's shutdown can cause too: killed processes and failed saves. On a machine with a preemption notice, they
 # count as a preemption. If the trial itself was the cause, it fails again on another machine.
 _BY_ITS_MACHINE = {"killed", "saving"}
 
 
-def end_of(progress: WorkerMessage) -> AttemptEnd:
+def end_of(progress: WorkerMessage) -> Outcome:
     """Return the outcome of an attempt from its worker's last message.
 
     If the storage failed, a port was taken or a node was lost, the outcome is "lost", because the trial is not at fault. If the machine
@@ -214,8 +213,8 @@ def cause_of(failure: AttemptFailure | None) -> AttemptCause:
 
 
 def event_of(
-    end: AttemptEnd, at: Instant, trial: str, *, saved: int, reason: str, in_step: bool = False
-) -> AttemptEvent:
+    end: Outcome, at: Instant, trial: str, *, saved: int, reason: str, in_step: bool = False
+) -> ev.AttemptEnded:
     """Return the event of an attempt's end.
 
     Args:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tuner.domain.checkpointing import Hazard, InterruptionRisk, Losses, Notices
 from tuner.domain.job import Resources
 from tuner.domain.money import Rate
 from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.domain.time import NS, Instant
-from tuner.store.evidence import Losses
-from tuner.tuning.checkpointing import Hazard, InterruptionRisk, Notices
 
 # How long an attempt waits for a machine of one offer, in nanoseconds, before it may move to another offer.
 OFFER_WAIT_NS = 60 * NS

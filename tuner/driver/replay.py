@@ -31,8 +31,7 @@ from tuner.tuning.state import PUBLIC, State
 
 Answer = ev.Suggested | ev.Predicted
 Question = do.Suggest | do.Predict
-AttemptEnd = ev.Paused | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
-AttemptEvent = ev.Reported | ev.Refused | AttemptEnd
+AttemptEvent = ev.Reported | ev.Refused | ev.AttemptEnded
 Source = Callable[[ev.Inherited], tuple[Config, ev.Inherited] | None]
 """Return the configuration and the progress of an earlier job's trial, according to that job's record. None without such a record."""
 
@@ -187,8 +186,8 @@ class Fold:
         if self._learner is None:
             return None
         if isinstance(question, do.Predict):
-            return self._learner.advise(self.state, question.trial, at)
-        return self._learner.next(self.state, question.trial, at)
+            return self._learner.predict(self.state, question.trial, at)
+        return self._learner.suggest(self.state, question.trial, at)
 
     def apply(self, event: ev.Event) -> list[do.Command]:
         """Apply the next event with `decide`, and return the resulting commands."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean, pstdev
 
+from tuner.domain.checkpointing import Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.job import JobSpec
 from tuner.domain.time import NS
 from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
@@ -12,7 +13,6 @@ from tuner.planning.paces import Paces
 from tuner.planning.plan import PlannedCheckpoints, SettingChoice
 from tuner.planning.ranks import spearman
 from tuner.planning.simulations import Setting, Simulate, SimulatedOutcome, mean
-from tuner.tuning.checkpointing import Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.tuning.rungs import ladder
 
 FACTORS = (2, 3, 4)
@@ -24,7 +24,7 @@ LEAST_STALL_NS = NS // 10
 
 
 def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:
-    """Choose the checkpoint interval of a planned job, with the rule that real workers apply (`tuner.tuning.checkpointing`).
+    """Choose the checkpoint interval of a planned job, with the rule that real workers apply (`tuner.domain.checkpointing`).
 
     The interval is in steps, converted to seconds by the step time expected of an average configuration. It is at most the last step of a trial.
 

@@ -26,7 +26,7 @@ from tuner.planning.simulations import (
     SpotLife,
     for_planning,
     mean,
-    stops_of,
+    real_steps_of,
 )
 
 # With ten runs, the result of an eleventh lies within this many standard deviations of their mean with a probability of 80 %. The value is
@@ -138,7 +138,7 @@ def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[Pl
     users can add them up.
     """
     count, rungs, gpu_ms = len(runs), list[PlannedRung](), 0
-    for i, step in enumerate(stops_of(setting.spec)):
+    for i, step in enumerate(real_steps_of(setting.spec)):
         uses = [run.rungs[i] for run in runs]
         steps, ns = sum(use.steps for use in uses), sum(use.train_ns for use in uses)
         train = sum(use.train.micro_usd for use in uses)

@@ -261,8 +261,8 @@ def steps_a_trial(spec: JobSpec) -> float:
     if spec.algorithm.scheduler == "none":
         return last
     climbed = ladder(spec)
-    stops = [*climbed.rungs(), last]
-    parts = zip(stops, [0, *stops], strict=False)
+    ends = [*climbed.rungs(), last]
+    parts = zip(ends, [0, *ends], strict=False)
     return math.fsum((stop - below) / climbed.reduction_factor**k for k, (stop, below) in enumerate(parts))
 
 
@@ -280,17 +280,17 @@ def coarsened(spec: JobSpec) -> tuple[float, Fidelity]:
     return coarse, replace(fidelity, min=max(1, round(fidelity.min / coarse)), max=most)
 
 
-def stops(spec: JobSpec) -> list[int]:
+def compared_steps(spec: JobSpec) -> list[int]:
     """Return the steps at which trials are compared, and the last step."""
     rungs = () if spec.algorithm.scheduler == "none" else ladder(spec).rungs()
     return [*rungs, spec.fidelity.max or 1]
 
 
-def stops_of(spec: JobSpec) -> list[int]:
+def real_steps_of(spec: JobSpec) -> list[int]:
     """Return the steps of the job that correspond to the rungs and to the last step of its simulation."""
     coarse, fidelity = coarsened(spec)
-    simulated, real = stops(replace(spec, fidelity=fidelity)), stops(spec)
-    return real if len(real) == len(simulated) else [round(stop * coarse) for stop in simulated]
+    simulated, real = compared_steps(replace(spec, fidelity=fidelity)), compared_steps(spec)
+    return real if len(real) == len(simulated) else [round(step * coarse) for step in simulated]
 
 
 def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> JobSpec:

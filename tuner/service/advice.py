@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from tuner.database.database import Connection
+from tuner.domain.checkpointing import InterruptionRisk
 from tuner.domain.job import JobSpec
 from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Money, Price
@@ -37,7 +38,6 @@ from tuner.store import evidence as recorded
 from tuner.store import jobs
 from tuner.store.evidence import losses
 from tuner.store.jobs import JobRow
-from tuner.tuning.checkpointing import InterruptionRisk
 
 MARKETS: tuple[ListedMarket, ...] = ("on_demand", "spot")
 TRIALS_PAGE = 200

@@ -12,7 +12,14 @@ from tuner.domain.time import NS
 from tuner.driver.ports import LoopConfig
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import DrawnTraining
-from tuner.planning.simulations import KnowingSampler, RungUse, Scenario, SimulatedOutcome, SpotLife, stops
+from tuner.planning.simulations import (
+    KnowingSampler,
+    RungUse,
+    Scenario,
+    SimulatedOutcome,
+    SpotLife,
+    compared_steps,
+)
 from tuner.simulator.fleet import LABEL, Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
@@ -149,7 +156,7 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
     A step belongs to the first rung at or above it. The overhead of an attempt, such as setup, belongs to the rung of the
     attempt's first step.
     """
-    steps_of = stops(scenario.spec)
+    steps_of = compared_steps(scenario.spec)
     tables, uses = run.journal.tables, [_Use() for _ in steps_of]
     reached: Counter[str] = Counter()
     trained: Counter[tuple[str, int]] = Counter()
@@ -159,7 +166,7 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
         ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
         price = tables.attempts[trial, row.attempt].price
         micro = ns * price.micro_usd_per_hour // NS_PER_HOUR
-        use = uses[_stop_of(steps_of, step)]
+        use = uses[_index_of(steps_of, step)]
         use.steps, use.train_ns, use.train_micro = use.steps + 1, use.train_ns + ns, use.train_micro + micro
         gpu_ms = round(1000 * gpus) * ns // (1000 * 1_000_000)
         use.gpu_ms += gpu_ms
@@ -168,7 +175,7 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
         reached[trial] = max(step, reached[trial])
     for key, attempt in tables.attempts.items():
         paid = total(tables.bills.get(key, {}))
-        use = uses[_stop_of(steps_of, attempt.from_step + 1)]
+        use = uses[_index_of(steps_of, attempt.from_step + 1)]
         use.overhead_micro += paid.usd.micro_usd - trained[key]
         use.gpu_ms += paid.gpu_ms - on_gpus[key]
     return tuple(
@@ -189,5 +196,5 @@ class _Use:
         self.steps = self.train_ns = self.train_micro = self.overhead_micro = self.gpu_ms = 0
 
 
-def _stop_of(stops: list[int], step: int) -> int:
-    return next((i for i, stop in enumerate(stops) if step <= stop), len(stops) - 1)
+def _index_of(steps: list[int], step: int) -> int:
+    return next((i for i, end in enumerate(steps) if step <= end), len(steps) - 1)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tuner.domain.checkpointing import Hazard
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant, rfc3339
@@ -29,7 +30,6 @@ from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, 
 from tuner.service.plan_evidence import evidence_for, pilot_of_job
 from tuner.service.submit import check, check_affords, room_of, submit
 from tuner.service.views import JobView
-from tuner.tuning.checkpointing import Hazard
 from tuner.worker.environment import code_of
 
 # The least and the largest size of a machine that a request describes.

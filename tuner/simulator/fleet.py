@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import Meter
 from tuner.domain.job import Resources
 from tuner.domain.money import Rate
@@ -22,7 +23,6 @@ from tuner.driver.ports import Assignment
 from tuner.simulator.journal import Committed, Tables
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import SimulatedAttempt, SimulatedClock
-from tuner.store.evidence import Losses
 
 
 @dataclass(slots=True)

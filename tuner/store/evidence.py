@@ -1,12 +1,13 @@
 """Figures of earlier attempts and trials, from which plans and advice are made: step times, interruptions, curves, usage and bills."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, case, func, select
 
 from tuner.database.tables import attempt_usage, attempts, reports, self_tests, trials
+from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Money
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
@@ -15,18 +16,6 @@ from tuner.domain.trial import TrialState
 from tuner.domain.usage import COUNTS, Usage
 from tuner.ledger.readable import entries
 from tuner.store.attempt_rows import attempt_row
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """How long attempts had machines, and how the attempts ended. This shows how often attempts lose their machines.
-
-    Attempts that never had a machine are left out.
-    """
-
-    machine_ns: int = 0  #: How long the attempts had their machines, summed.
-    #: Number of ended attempts by outcome, without attempts that ended because their driver ended: they lost no machine.
-    outcomes: Mapping[str, int] = field(default_factory=dict)
 
 
 def losses(db: Connection, job: str, market: str, now: Instant) -> Losses:

@@ -97,7 +97,7 @@ ByUser = ev.ControlRequested | ev.BudgetChanged | ev.ConcurrencyChanged | ev.Tri
 def _on_user(state: State, event: ByUser) -> list[Command]:
     match event:
         case ev.ControlRequested():
-            return _on_asked(state, event)
+            return _on_control_request(state, event)
         case ev.BudgetChanged():
             return _on_budget_changed(state, event)
         case ev.ConcurrencyChanged():
@@ -140,7 +140,7 @@ def _on_suggested(state: State, event: ev.Suggested) -> list[Command]:
     # If the queue is not empty, the configuration comes from the queue: the sampler is asked only if the queue is empty.
     if state.queue and event.inherited is None:
         state.queue.popleft()
-    trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_stop(state))
+    trial = TrialRecord(len(state.trials), event.config, scheduler_for(state.spec).first_target(state))
     assert trial.id == event.trial, f"expected {trial.id}, got {event.trial}"
     state.trials.append(trial)
     state.set(trial, "new")
@@ -212,10 +212,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     return make_room(state) + at_step(state, trial, event.step)
 
 
-AttemptEnd = ev.Paused | ev.Completed | ev.Stopped | ev.Failed | ev.Lost | ev.Preempted
-
-
-def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
+def _on_attempt_end(state: State, event: ev.AttemptEnded) -> list[Command]:
     trial = state.trial(event.trial)
     if trial.status not in ("running", "pausing", "finishing", "stopping"):
         return []
@@ -225,7 +222,7 @@ def _on_attempt_end(state: State, event: AttemptEnd) -> list[Command]:
     return orders if ending is None else orders + _end(state, ending)
 
 
-def _on_end(state: State, trial: TrialRecord, event: AttemptEnd) -> list[Command]:
+def _on_end(state: State, trial: TrialRecord, event: ev.AttemptEnded) -> list[Command]:
     if trial.status == "stopping":
         return _ended_for_good(state, trial, trial.ends_as, trial.reason)
     match event:
@@ -365,7 +362,7 @@ def _on_trial_request(state: State, event: ev.TrialRequest) -> list[Command]:
             return promote_by_user(state, state.trial(event.trial))
 
 
-def _on_asked(state: State, event: ev.ControlRequested) -> list[Command]:
+def _on_control_request(state: State, event: ev.ControlRequested) -> list[Command]:
     match event.what:
         case "resume":
             state.accepting_work = True

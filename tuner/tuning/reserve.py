@@ -53,7 +53,7 @@ class Reserve:
     @property
     def is_due(self) -> bool:
         """Return whether only existing trials should be trained, because the rest of the budget cannot pay for a typical new trial."""
-        steps = max(NEW * (self.state.max_step or 0), self._first_stop)
+        steps = max(NEW * (self.state.max_step or 0), self._first_target)
         step_ns = _step_ns(self.state, until=math.ceil(steps))
         return not self._affords(_overhead_ns(self.state) + round(steps * step_ns), None)
 
@@ -96,7 +96,7 @@ class Reserve:
         """
         if self.leader is not None and self.is_due:
             return False
-        first = self._first_stop * _step_ns(self.state, until=self._first_stop)
+        first = self._first_target * _step_ns(self.state, until=self._first_target)
         return self._is_last or self._affords(_overhead_ns(self.state) + first, None)
 
     @property
@@ -111,7 +111,7 @@ class Reserve:
         return max(0, free) * PREDICTED_SHARE_MAX / steps / NS
 
     @property
-    def _first_stop(self) -> int:
+    def _first_target(self) -> int:
         """Return the target step of a new trial: the first rung, or the last step if the job has no rungs."""
         return self.state.rungs[0].step if self.state.rungs else self.state.max_step or 1
 

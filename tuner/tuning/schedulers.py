@@ -35,7 +35,7 @@ class Scheduler(Protocol):
     stops trials that wait.
     """
 
-    def first_stop(self, state: State) -> int | None:
+    def first_target(self, state: State) -> int | None:
         """Return the step that a new trial may run to, or None if it may run until it ends."""
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
@@ -45,7 +45,7 @@ class Scheduler(Protocol):
         """Promote the next paused trial: raise its target step and return it. Return None if no trial qualifies."""
 
 
-def next_stop(state: State, step: int) -> int | None:
+def next_target(state: State, step: int) -> int | None:
     """Return the step of the first rung above `step`. Above all rungs, return the last step, or None if trials have no last step."""
     return next((rung.step for rung in state.rungs if rung.step > step), state.max_step)
 
@@ -55,11 +55,11 @@ def raise_target(state: State, trial: TrialRecord) -> None:
     for rung in state.rungs:
         if rung.step <= trial.steps and trial.number in rung.recorded:
             rung.promote(trial.number)
-    trial.target_step = next_stop(state, trial.steps)
+    trial.target_step = next_target(state, trial.steps)
 
 
 class FullFidelity:
-    def first_stop(self, state: State) -> int | None:
+    def first_target(self, state: State) -> int | None:
         return state.max_step
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
@@ -73,11 +73,11 @@ class FullFidelity:
 class StoppingAsha:
     """ASHA by stopping: stop a trial at a rung unless it is among the best 1/η of all trials that have reached the rung so far."""
 
-    def first_stop(self, state: State) -> int | None:
-        return next_stop(state, 0)
+    def first_target(self, state: State) -> int | None:
+        return next_target(state, 0)
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
-        if not keeps_going(state, trial):
+        if not is_among_best(state, trial):
             return "stop"
         raise_target(state, trial)
         return "continue"
@@ -91,7 +91,7 @@ class StoppingAsha:
             trial = state.trials[number]
             if trial.value is None:
                 continue
-            if keeps_going(state, trial):
+            if is_among_best(state, trial):
                 raise_target(state, trial)
                 return trial
             trial.reason = f"not among the best trials at step {trial.steps}"
@@ -99,7 +99,7 @@ class StoppingAsha:
         return None
 
 
-def keeps_going(state: State, trial: TrialRecord) -> bool:
+def is_among_best(state: State, trial: TrialRecord) -> bool:
     """Return whether the trial is among the best 1/η at the highest rung that it has passed."""
     rung = next(r for r in reversed(state.rungs) if trial.number in r.recorded)
     return rung.keeps(trial.number, state.reduction_factor)
@@ -111,8 +111,8 @@ class PromotionAsha:
     Trials are promoted from the highest rung first.
     """
 
-    def first_stop(self, state: State) -> int | None:
-        return next_stop(state, 0)
+    def first_target(self, state: State) -> int | None:
+        return next_target(state, 0)
 
     def at_rung(self, state: State, trial: TrialRecord) -> Verdict:
         # A trial that cannot save a checkpoint would have to start from the beginning after a pause. Therefore it either continues or
@@ -120,7 +120,7 @@ class PromotionAsha:
         earned = (
             next(_promotable(state, also=trial), None) is trial
             if trial.resumable
-            else keeps_going(state, trial)
+            else is_among_best(state, trial)
         )
         if earned:
             raise_target(state, trial)
@@ -190,7 +190,7 @@ def earned(
     """
     reserve = Reserve.of(state)
     if reserve is not None and reserve.is_due:
-        if reserve.leader is not None and _may_go(state, reserve, reserve.leader, also):
+        if reserve.leader is not None and _may_be_promoted(state, reserve, reserve.leader, also):
             return reserve.leader
         if forecasts is not None:
             best = sorted(
@@ -216,10 +216,14 @@ def earned(
 def _first_waiting(
     state: State, reserve: Reserve | None, numbers: Iterable[int], also: TrialRecord | None
 ) -> TrialRecord | None:
-    return next((t for t in map(state.trials.__getitem__, numbers) if _may_go(state, reserve, t, also)), None)
+    return next(
+        (t for t in map(state.trials.__getitem__, numbers) if _may_be_promoted(state, reserve, t, also)), None
+    )
 
 
-def _may_go(state: State, reserve: Reserve | None, trial: TrialRecord, also: TrialRecord | None) -> bool:
+def _may_be_promoted(
+    state: State, reserve: Reserve | None, trial: TrialRecord, also: TrialRecord | None
+) -> bool:
     waits = trial is also or (trial.status == "paused" and not trial.ready)
     return waits and trial.number not in state.skipped and (reserve is None or reserve.can_finish(trial))
 

@@ -8,7 +8,7 @@ from tuner.domain.events import Inherited
 from tuner.domain.objective import SERVING_METRICS
 from tuner.tuning import stopping
 from tuner.tuning.reserve import Reserve
-from tuner.tuning.schedulers import next_stop, raise_target, scheduler_for
+from tuner.tuning.schedulers import next_target, raise_target, scheduler_for
 from tuner.tuning.state import Ending, State, Status, TrialRecord
 
 NAMES_SHOWN = 10
@@ -109,7 +109,7 @@ def promote_by_user(state: State, trial: TrialRecord) -> list[Command]:
             raise_target(state, trial)
         state.set(trial, "paused")
     elif trial.status == "running" and trial.target_step is not None:
-        trial.by_user, trial.target_step = True, next_stop(state, trial.target_step)
+        trial.by_user, trial.target_step = True, next_target(state, trial.target_step)
         return [do.Continue(trial.id, trial.target_step)]
     return []
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from tuner.domain.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.time import NS
-from tuner.tuning.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, steps_between
 
 # The least cost of a save, expressed as time for which training is stalled. A save with a shorter stall still uses a core
 # during the training, and its dozen requests to object storage cost as much as a $1/h machine costs in a tenth of a second.
@@ -22,7 +22,7 @@ class Saves:
     """Measures the saves of one attempt and decides when the next save is due. Instants are in nanoseconds on the caller's clock."""
 
     risk: InterruptionRisk
-    interval_ns: int | None  # time between saves; None means that `tuner.tuning.checkpointing` decides
+    interval_ns: int | None  # time between saves; None means that `tuner.domain.checkpointing` decides
     ordered_at: int  # when the last save was ordered, or when the attempt began
     saving: SaveTimes | None = None  # the measured cost of a save; None before the first one
     _ordered: bool = False  # whether a save was ever ordered; user code may also save without an order

@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
+from tuner.domain.checkpointing import InterruptionRisk
 from tuner.domain.cost import CostKind
 from tuner.domain.job import JobSpec
 from tuner.domain.listing import Listing, Market
@@ -15,7 +16,6 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.usage import COUNTS, Fact, Usage
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.scaling import MeasuredSize, devices
-from tuner.tuning.checkpointing import InterruptionRisk
 
 
 @dataclass(frozen=True)

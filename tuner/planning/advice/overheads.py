@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
+from tuner.domain.checkpointing import Hazard, InterruptionRisk, daly_ns
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import NS
 from tuner.planning.advice.evidence import (
@@ -15,7 +16,6 @@ from tuner.planning.advice.evidence import (
     sums,
     total,
 )
-from tuner.tuning.checkpointing import Hazard, InterruptionRisk, daly_ns
 
 LEAST_STALL_NS = NS // 10
 # Checkpoint intervals from half to twice the best interval cause no finding, because the cost hardly changes in this range.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tuner.domain.checkpointing import daly_ns
 from tuner.domain.listing import Listing, Market
 from tuner.domain.money import MICRO, Money, Price
 from tuner.domain.time import MAX_SECONDS, NS
@@ -12,7 +13,6 @@ from tuner.planning.accelerators import accelerator
 from tuner.planning.estimates.described import EFFICIENCY, Format, SpotAssumptions, TrainingRun
 from tuner.planning.estimates.memory import RECOMPUTED, Fit, fit
 from tuner.planning.estimates.scaling import Link, Speed, bandwidth, link_within, point, speed
-from tuner.tuning.checkpointing import daly_ns
 
 SHOWN = 10  # for each reason to leave machines out, at most this many instance types are named
 UNKNOWN_SPEED = "its speed is not known from a measurement or a data sheet"

@@ -21,6 +21,7 @@ below 200 δ, where Young's interval exceeds a tenth of M, that is, during very 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -34,6 +35,18 @@ CRASH_MEAN_NS = 30 * 24 * HOUR_NS
 REACTION_NS = 5 * NS  # time from a preemption notice until the driver sees it: AWS advises to poll every 5 s
 STALL_PART = 20  # a save may stall training for at most a twentieth of the training that it covers
 LOSS_PART = 10  # an interval is at most a tenth of the mean time between losses, because half of it is lost on average
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """How long attempts had machines, and how the attempts ended. This shows how often attempts lose their machines.
+
+    Attempts that never had a machine are left out.
+    """
+
+    machine_ns: int = 0  #: How long the attempts had their machines, summed.
+    #: Number of ended attempts by outcome, without attempts that ended because their driver ended: they lost no machine.
+    outcomes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.domain.time import NS
-from tuner.tuning.checkpointing import (
+from tuner.domain.checkpointing import (
     CRASH_MEAN_NS,
     HOUR_NS,
     SPOT_MEAN_NS,
@@ -19,6 +18,7 @@ from tuner.tuning.checkpointing import (
     saves_on_notice,
     steps_between,
 )
+from tuner.domain.time import NS
 
 MINUTE_NS = 60 * NS
 any_ns = st.integers(0, 2**62)
