@@ -9,9 +9,9 @@ The service has a budget in worker seconds, to which the first start of both wor
 do not know a budget: they run once, to a fifth more than the largest budget. For each budget, their best result at the cost of the
 service's run is compared.
 
-The method `random` trains as many random configurations to the last step as the largest budget pays for. With `--tables`, all trainings
-that reached the last step, by any method, become a recorded table for each trainable. The service's searches are then simulated on this
-table, and the real and the simulated results are shown.
+The method `random` trains as many random configurations to the last step as the largest budget pays for. With `--tables`, the service's
+searches are simulated on a recorded table of each trainable, and the real and the simulated results are shown. A table that does not
+exist is written first, from all trainings that reached the last step, by any method.
 """
 
 import argparse
@@ -33,6 +33,7 @@ import numpy as np
 
 from benchmarks.metered import MODULES, STEPS, metered, module_of
 from benchmarks.search.statistics import Estimate, interval, resampled
+from tuner.simulator.table_file import load_table
 
 PEERS = ("ray_optuna", "ray_random", "optuna_hyperband")
 METHODS = ("service", *PEERS, "random")
@@ -424,7 +425,6 @@ def simulated(result: Result, path: Path) -> float:
     The table has the processor time of each step. So the real bill is divided by what a second of processor time has cost.
     """
     from tuner.service.simulation import simulate
-    from tuner.simulator.table_file import load_table
 
     table, bill = load_table(path), result.bill
     usd_per_s = bill["train"] / result.cost_s
@@ -460,7 +460,7 @@ def main() -> None:
     parser.add_argument("--usd-per-hour", type=float, default=PRICE, help="price of a worker")
     parser.add_argument("--out", type=Path, default=Path("head_to_head.jsonl"), help="results, one a line")
     parser.add_argument("--logs", type=Path, default=Path("head_to_head_logs"), help="folder of the reports")
-    parser.add_argument("--tables", type=Path, help="folder for a recorded table of each trainable")
+    parser.add_argument("--tables", type=Path, help="folder of a recorded table for each trainable")
     parser.add_argument("--report", action="store_true", help="run nothing")
     args = parser.parse_args()
     results = [Result(**json.loads(line)) for line in args.out.read_text().splitlines()] if args.out.exists() else []  # fmt: skip
@@ -473,7 +473,12 @@ def main() -> None:
         print("| --- | --- | --- | --- | --- | --- | --- |")
         for trainable in args.trainables:
             path = args.tables / f"{trainable}.npz"
-            rows = write_table(module_of(trainable), sorted(args.logs.glob(f"{trainable}-*.jsonl")), path)
+            logs = sorted(args.logs.glob(f"{trainable}-*.jsonl"))
+            rows = (
+                len(load_table(path).metric)
+                if path.exists()
+                else write_table(module_of(trainable), logs, path)
+            )
             runs = [r for r in results if (r.trainable, r.method) == (trainable, "service") and r.curve]
             if rows:
                 compare_with_simulated(runs, path, rows)

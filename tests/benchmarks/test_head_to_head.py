@@ -39,6 +39,13 @@ def test_curve_leaves_out_metrics_that_are_not_numbers() -> None:
     assert curve_of(rows, "min") == [(1.0, math.inf), (2.0, 2.0), (3.0, 2.0), (4.0, 1.0), (5.0, 1.0)]
 
 
+def test_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    assert lines(log) == []
+    log.write_text('{"cpu_s": 1.0}\n{"cpu_s": 2.0')
+    assert lines(log) == [{"cpu_s": 1.0}]
+
+
 def test_suggested_configuration_has_only_active_parameters() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     configs = [suggested(study.ask(), SEARCH_SPACE) for _ in range(20)]
@@ -71,7 +78,7 @@ def test_trainings_to_the_last_step_become_a_table_that_replays_the_search(
         for step in range(1, STEPS + (number < 19))
     ]
     log = tmp_path / "log.jsonl"
-    log.write_text("\n".join(json.dumps(line) for line in reports))
+    log.write_text("".join(json.dumps(line) + "\n" for line in reports))
     path = tmp_path / "digits_mlp.npz"
     assert write_table(digits_mlp, [log, log], path) == 19, (
         "the last one was stopped, and repetitions do not count"
