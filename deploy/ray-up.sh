@@ -14,10 +14,21 @@ mkdir -p "$HOME/.ray"
 test -s "$HOME/.ray/auth_token" || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$HOME/.ray/auth_token"
 {
   cat
-  test -z "${TUNER_DATABASE_URL:-}" || printf 'TUNER_DATABASE_URL=%q\n' "$TUNER_DATABASE_URL"
+  for name in TUNER_DATABASE_URL TUNER_NODE_PRICES; do
+    test -z "${!name:-}" || printf '%s=%q\n' "$name" "${!name}"
+  done
 } >"$here/.tuner.env"
+priced_region=$(sed -n 's/^# Prices are those of \(.*\)\.$/\1/p' "$here/cluster.yaml")
 edits="s|SOURCE|$source|g; s|SETTINGS|$here/.tuner.env|g"
-for given in "$@"; do edits="$edits; s|${given%%=*}|${given#*=}|g"; done
+for given in "$@"; do
+  edits="$edits; s|${given%%=*}|${given#*=}|g"
+  case $given in
+  REGION="$priced_region") ;;
+  # Machines are billed by their price label if they have one, so the prices of another region are removed. The first edit is for a
+  # label that another one follows.
+  REGION=*) edits="$edits; s|usd-per-hour: [^,}]*, *||; s|, *usd-per-hour: [^,}]*||" ;;
+  esac
+done
 sed "$edits" "$here/cluster.yaml" >"$here/.cluster.yaml"
 "$bin/pip" install --quiet --disable-pip-version-check -c "$source/constraints.txt" -e "${source}[$cloud]"
 "$bin/ray" up --yes "$here/.cluster.yaml"

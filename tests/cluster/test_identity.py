@@ -82,4 +82,8 @@ def test_cloud_facts_override_labels_and_drop_a_mismatched_price() -> None:
     assert (its.market_of(other), its.usd_per_hour(other)) == ("on_demand", None)
     dearer = its.corrected(labels, {**AWS_SAID, "instance_type": "p5.48xlarge"})
     assert (its.instance_type_of(dearer), its.usd_per_hour(dearer)) == ("p5.48xlarge", None)
+    labelled = {**labels, "region": "us-east-2"}
+    assert its.usd_per_hour(its.corrected(labelled, AWS_SAID)) is not None
+    elsewhere = its.corrected({**labels, "region": "us-east-1"}, AWS_SAID)
+    assert (its.region_of(elsewhere), its.usd_per_hour(elsewhere)) == ("us-east-2", None)
     assert its.corrected(labels, {}) == labels

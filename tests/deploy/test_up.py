@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.clouds import CLOUDS, PROGRAMS, WORDS, made, program, scratch, up
+from tests.deploy.clouds import CLOUDS, PROGRAMS, REGIONS, WORDS, made, program, scratch, up
 from tests.deploy.manifests import KUBECTL, the
 from tests.deploy.stand_ins import Answers, Scratch
+from tuner.cluster import nodes as its
 from tuner.cluster.node_types import read_node_types
+from tuner.service.node_prices import priced
 from tuner.settings import Settings
 
 MAKES = {
@@ -77,7 +79,7 @@ def machines_may_use_the_bucket_and_only_the_head_makes_others(calls: list[list[
 
 
 def settings_that_nobody_else_reads(
-    scratch: Scratch, cloud: str, cluster: dict[str, Any]
+    scratch: Scratch, cloud: str, cluster: dict[str, Any], *, region: str | None = None
 ) -> tuple[Settings, str]:
     """Return the settings and the token that the machines get."""
     mounts = cluster["file_mounts"]
@@ -92,8 +94,27 @@ def settings_that_nobody_else_reads(
     values = dict(line.split("=", 1) for line in completed.stdout.split("\0") if "=" in line)
     settings = Settings.from_env(values)
     assert settings.storage.startswith({"aws": "s3://", "gcp": "gs://", "azure": "abfs://"}[cloud])
-    assert settings.storage_region in WORDS[cloud]
+    assert settings.storage_region == (region or REGIONS[cloud])
     return settings, token.read_text()
+
+
+OTHER_REGIONS = {"aws": "eu-west-1", "gcp": "europe-west4", "azure": "westus2"}
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_machines_in_another_region_have_no_price_of_the_files_region(cloud: str, tmp_path: Path) -> None:
+    sandbox, region = scratch(cloud, tmp_path), OTHER_REGIONS[cloud]
+    words = [region if word == REGIONS[cloud] else word for word in WORDS[cloud]]
+    prices = {"TUNER_NODE_PRICES": "m7i.xlarge=0.23,m7i.xlarge/spot=0.1"}
+    sandbox.run(f"deploy/ray-{cloud}/up.sh", *words, env=prices)
+    settings, _ = settings_that_nobody_else_reads(sandbox, cloud, made(sandbox, cloud), region=region)
+    types = made(sandbox, cloud)["available_node_types"]
+    for name in ("on-demand", "spot"):
+        labels = types[name]["labels"]
+        assert (its.region_of(labels), its.usd_per_hour(labels)) == (region, None)
+        node_price = priced(settings, labels, cpus=4, gpus=1 if cloud == "azure" else 0)
+        assert node_price.price is not None
+        assert (region if cloud != "aws" else "TUNER_NODE_PRICES") in node_price.source
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)

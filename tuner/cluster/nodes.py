@@ -51,16 +51,18 @@ def zone_of(labels: Mapping[str, str]) -> str | None:
 def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, str]:
     """Return the labels, corrected by the facts that the machine's cloud reports, because the cloud bills by these facts.
 
-    `facts` may contain `instance_type`, `market`, `region` and `zone`. If they show another market or machine type than the labels,
-    the price label is dropped, because it is the price of another machine.
+    `facts` may contain `instance_type`, `market`, `region` and `zone`. If they show another market, machine type or region than the
+    labels, the price label is dropped, because it is the price of another machine.
     """
     names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
     billed = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
     if facts.get("market") in ("spot", "on_demand"):
         billed[MARKET] = MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
-    labelled = first(labels, INSTANCE_TYPE)
-    if market_of(labels) != market_of(billed) or (
-        labelled is not None and labelled[1] != instance_type_of(billed)
+    labelled, region = first(labels, INSTANCE_TYPE), region_of(labels)
+    if (
+        market_of(labels) != market_of(billed)
+        or (labelled is not None and labelled[1] != instance_type_of(billed))
+        or (region is not None and region.casefold() != (facts.get("region") or region).casefold())
     ):
         billed.pop(PRICE, None)
     return billed
