@@ -48,7 +48,8 @@ install)
 head)
   environment
   ray stop --grace-period 20
-  ray start --head --port=6379 --dashboard-host=127.0.0.1 --num-cpus=0 --disable-usage-stats \
+  # All processes that Ray starts get its environment. Drivers read the URL of the database from a file.
+  env -u TUNER_DATABASE_URL ray start --head --port=6379 --dashboard-host=127.0.0.1 --num-cpus=0 --disable-usage-stats \
     --autoscaling-config="$HOME/ray_bootstrap_config.yaml"
   end "$HOME/tuner.pid"
   # Jobs continue while the service restarts.
@@ -59,6 +60,8 @@ head)
   echo $! >"$HOME/tuner.pid"
   ;;
 worker)
+  # All machines get the same settings, but user code on workers must not be able to read the URL of the database.
+  sed -i '/^TUNER_DATABASE_URL/d' "$HOME/tuner.env"
   environment
   ray stop --grace-period 20
   ray start --address="$RAY_HEAD_IP:6379" --disable-usage-stats

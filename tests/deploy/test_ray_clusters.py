@@ -170,3 +170,37 @@ def test_service_starts_on_the_head_after_the_previous_one_has_ended(tmp_path: P
         for service in services:
             with suppress(ProcessLookupError):
                 os.kill(service, signal.SIGKILL)
+
+
+def test_only_the_service_gets_the_url_of_the_database(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    scratch.copy("deploy/ray-node.sh")
+    scratch.home.mkdir()
+    settings = scratch.home / "tuner.env"
+    settings.write_text(
+        "TUNER_STORAGE=s3://bucket/tuner\nTUNER_DATABASE_URL=postgresql://tuner:secret@db/tuner\n"
+    )
+    settings.chmod(0o600)
+    (tmp_path / "bin").mkdir()
+    for name in ("ray", "tuner", "python"):
+        program = tmp_path / "bin" / name
+        env_file = f"{tmp_path}/{name}-$1.env"
+        program.write_text(f'#!/bin/sh\nenv >"{env_file}.part"\nmv "{env_file}.part" "{env_file}"\n')
+        program.chmod(0o755)
+
+    def environment(name: str) -> str:
+        path = tmp_path / f"{name}.env"
+        until(path.exists)
+        text = path.read_text()
+        path.unlink()
+        assert "TUNER_STORAGE=s3://bucket/tuner" in text
+        return text
+
+    scratch.run("deploy/ray-node.sh", "head")
+    assert "secret" in environment("tuner-serve")
+    assert "secret" not in environment("ray-start")
+    scratch.run("deploy/ray-node.sh", "worker", "aws", env={"RAY_HEAD_IP": "10.0.0.1"})
+    assert "secret" not in environment("ray-start")
+    assert "secret" not in environment("python--m")
+    assert settings.read_text() == "TUNER_STORAGE=s3://bucket/tuner\n"
+    assert settings.stat().st_mode & 0o777 == 0o600
