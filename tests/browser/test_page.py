@@ -229,6 +229,32 @@ def test_lost_connection_recovers_without_missing_events(page: Page, site: Site)
     assert None not in asked
 
 
+HIDE = """(hidden) => {
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_hidden_tab_closes_its_event_stream_and_misses_nothing(page: Page, site: Site) -> None:
+    job = site.submit(fidelity=FIDELITY, budget={"usd": 0.002})
+    run = site.simulate(job, messages=120)
+    see(page, site, job)
+    expect_all_reports(page, site, job)
+    expect(page.get_by_text("● Live")).to_be_visible()
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/events")):
+        page.evaluate(HIDE, True)
+    expect(page.get_by_text("Connecting…")).to_be_visible()
+    before = site.get(f"/jobs/{job}")["progress"]["steps"]
+    for _ in range(100):
+        run.clock.run_next()
+    with page.expect_request("**/events") as asked:
+        page.evaluate(HIDE, False)
+    assert int(asked.value.headers["last-event-id"]) > 0
+    expect(page.get_by_text("● Live")).to_be_visible()
+    expect_all_reports(page, site, job)
+    assert site.get(f"/jobs/{job}")["progress"]["steps"] > before
+
+
 def test_temporary_refusal_of_the_event_stream_is_retried(page: Page, site: Site) -> None:
     job, statuses = site.submit(), [429, 408]
     page.route(

@@ -1,5 +1,6 @@
 // The event stream of a job. It is read with `fetch`, because EventSource cannot send the key as a header. After a lost connection it
-// continues without a gap.
+// continues without a gap. A hidden tab closes its stream: over HTTP/1.1, browsers open only six connections to a service, for all tabs
+// together, and six open streams would block every other request.
 
 import { request } from "./api.js";
 
@@ -7,7 +8,8 @@ const SILENCE_MS = 40_000; // The service sends a line at least every 2 s. After
 const WAIT_MS = [250, 500, 1000, 2000, 4000];
 const TEMPORARY = [408, 429]; // A proxy's time limit, and too many requests: a later request may succeed.
 
-/** Call `message(kind, data)` for each event after number `after`, and `state("live" | "lost" | "ended")` when the connection changes.
+/** Call `message(kind, data)` for each event after number `after`, and `state(name)` when the connection changes: "live", "lost", "ended",
+ * "refused", or "connecting" while the tab is hidden.
  * Return a function that closes the stream. */
 export function follow(job, { after = 0, message, state }) {
   let last = String(after), isFinal = false, stopped = false, tries = 0;
@@ -43,6 +45,11 @@ export function follow(job, { after = 0, message, state }) {
 
   async function run() {
     while (!stopped) {
+      if (document.hidden) {
+        state("connecting");
+        await new Promise((done) => { retryNow = done; });
+        continue;
+      }
       try {
         await read();
       } catch (error) {
@@ -50,6 +57,7 @@ export function follow(job, { after = 0, message, state }) {
       }
       if (stopped) return;
       if (isFinal) { state("ended"); return; }
+      if (document.hidden) continue;
       state("lost");
       const wait = WAIT_MS[Math.min(tries++, WAIT_MS.length - 1)];
       await new Promise((done) => { retryNow = done; setTimeout(done, wait); });
@@ -57,9 +65,17 @@ export function follow(job, { after = 0, message, state }) {
   }
 
   const online = () => retryNow();
+  const onVisibility = () => { if (document.hidden) aborting.abort(); else retryNow(); };
   addEventListener("online", online);
+  document.addEventListener("visibilitychange", onVisibility);
   run();
-  return () => { stopped = true; removeEventListener("online", online); aborting.abort(); retryNow(); };
+  return () => {
+    stopped = true;
+    removeEventListener("online", online);
+    document.removeEventListener("visibilitychange", onVisibility);
+    aborting.abort();
+    retryNow();
+  };
 }
 
 /** Parses server-sent events as the HTML standard defines them: fields, then an empty line. */
