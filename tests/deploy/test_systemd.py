@@ -112,3 +112,11 @@ def test_settings_of_the_example_file_are_valid() -> None:
     lines = re.findall(r"^#(TUNER_\w+)=(.*)$", (FOLDER / "tuner.env").read_text(), re.MULTILINE)
     assert len(lines) >= 5
     Settings.from_env({name: value for name, value in lines if not name.endswith("_FILE")})
+
+
+def test_sandbox_of_the_service_hides_no_gpus() -> None:
+    service_unit = unit(FOLDER / "tuner.service")
+    # In older versions of systemd, ProtectClock implies a list of allowed devices without GPUs.
+    assert not {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"} & set(service_unit)
+    # The clock is protected all the same.
+    assert service_unit["CapabilityBoundingSet"] == ""
