@@ -28,18 +28,29 @@ def until(condition: Callable[[], Any]) -> None:
 class Allocation:
     """An allocation of one node with four CPUs and no GPU."""
 
-    def __init__(self, folder: Path, tuner: Answers = (), blocks: tuple[str, ...] = ("serve",)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tuner: Answers = (),
+        blocks: tuple[str, ...] = ("serve",),
+        nodes: Answers = (NODES,),
+    ) -> None:
         self.scratch = Scratch(folder)
         self.scratch.home.mkdir()
         joined = (("health-check", "ray start --head"), ("list nodes", "ray start --block"))
-        self.scratch.stand_in("ray", (NODES,), blocks=("start",), waits=joined)
+        self.scratch.stand_in("ray", nodes, blocks=("start",), waits=joined)
         self.scratch.stand_in("tuner", tuner, blocks=blocks, waits=(("submit", "python -m"),))
         self.scratch.stand_in("python", blocks=("tuner.cluster.notice_watch",))
+        # On Debian, a machine's own name has a loopback address.
+        own, interfaces = ("--ip-address", 0, "127.0.1.1\n"), ("--all-ip-addresses", 0, "fd00::2 10.1.2.3 \n")
+        self.scratch.stand_in("hostname", (own, interfaces))
         # `sleep 60` lasts until the watcher has ended, which takes a moment of that minute.
         self.scratch.stand_in("sleep", waits=(("60", "ended python"),))
+        self.sruns = folder / "sruns"  # the number of CPUs and the arguments of each call of srun
         srun = folder / "bin/srun"
         srun.write_text(
-            '#!/bin/sh\nwhile case $1 in --*) true ;; *) false ;; esac; do shift; done\nexec "$@"\n'
+            f'#!/bin/sh\necho "$SRUN_CPUS_PER_TASK $*" >>{self.sruns}\n'
+            'while case $1 in --*) true ;; *) false ;; esac; do shift; done\nexec "$@"\n'
         )
         srun.chmod(0o755)
 
@@ -108,7 +119,11 @@ def test_script_runs_the_job_and_exits_with_its_status(allocation: Allocation) -
     assert "--num-cpus=4 --num-gpus=0" in worker
     assert worker.endswith("--labels=ray.io/market-type=spot,instance-type=slurm,usd-per-hour=0.40")
     address = worker.split("--address=")[1].split()[0]
+    assert address == "10.1.2.3:6379"
     assert f"--address={address}" in watcher
+    worker_srun, watcher_srun = sorted(allocation.sruns.read_text().splitlines())
+    assert worker_srun.startswith("4 --kill-on-bad-exit=0 ray start")
+    assert watcher_srun.startswith("4 --overlap --cpus-per-task=1 --kill-on-bad-exit=0 python")
     assert calls.index("tuner submit --wait deploy/digits.yaml") > max(map(calls.index, (head, worker)))
     assert calls.index("ended ray start --block") < calls.index("ended ray start --head")
     token = allocation.scratch.home / ".tuner/slurm_token"
@@ -147,3 +162,17 @@ def test_unfinished_job_is_notified_at_the_end_of_the_time_and_fails_the_allocat
     notice = calls.index("ended python -m tuner.cluster.notice_watch")
     assert "sleep 60" in calls
     assert notice < calls.index("ended tuner serve") < calls.index("ended ray start --head")
+
+
+def test_job_is_not_awaited_indefinitely_if_a_node_does_not_join(tmp_path: Path) -> None:
+    only_head = ("list nodes", 0, json.dumps([{"is_head_node": True}], indent=2))
+    allocation = Allocation(tmp_path, nodes=(only_head,))
+    try:
+        allocation.start(JOB="deploy/digits.yaml", JOIN_SECONDS="0")
+        assert allocation.process.wait(240) == 1
+        until(allocation.is_empty)
+        calls = allocation.take_calls()
+    finally:
+        allocation.end()
+    assert not [call for call in calls if call.startswith("tuner submit")]
+    assert "ended ray start --head" in calls
