@@ -87,7 +87,9 @@ def test_built_overlay_is_valid_and_uses_its_own_namespace_and_images(overlay: s
     ours = {image for image in images if image.startswith("registry.example.com/tuner:")}
     assert len(ours) == 1
     assert all(":" in image for image in images)
-    assert the("ConfigMap", "tuner", among)["data"]["TUNER_STORAGE"].partition("://")[0] in ("s3", "gs")
+    (service,) = the("Deployment", "tuner", among)["spec"]["template"]["spec"]["containers"]
+    settings = the("ConfigMap", service["envFrom"][0]["configMapRef"]["name"], among)["data"]
+    assert settings["TUNER_STORAGE"].partition("://")[0] in ("s3", "gs")
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

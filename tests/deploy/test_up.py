@@ -136,7 +136,7 @@ def kubernetes(folder: Path, *, there: bool, refuses: Answers = ()) -> Scratch:
     """Return a scratch checkout whose kubectl really builds manifests, and records all other calls."""
     sandbox = Scratch(folder)
     sandbox.copy("deploy/kubernetes")
-    for path in sandbox.checkout.glob("deploy/kubernetes/overlays/*/*.yaml"):
+    for path in sandbox.checkout.glob("deploy/kubernetes/overlays/*/*"):
         path.write_text(path.read_text().replace("example-", "my-").replace("123456789012", "210987654321"))
     missing = (("get secret", 0, "secret/tuner"),) if there else (("get crd", 1, ""),)
     sandbox.stand_in("kubectl-cluster", (*refuses, *missing))
@@ -189,7 +189,7 @@ def test_bare_kubernetes_cluster_gets_operator_secrets_and_manifests(overlay: st
 
 def test_settings_with_the_example_bucket_are_refused(tmp_path: Path) -> None:
     sandbox = kubernetes(tmp_path, there=False)
-    settings = sandbox.checkout / "deploy/kubernetes/overlays/aws/settings.yaml"
+    settings = sandbox.checkout / "deploy/kubernetes/overlays/aws/settings.env"
     settings.write_text(settings.read_text().replace("my-bucket", "example-bucket"))
     completed = sandbox.run("deploy/kubernetes/up.sh", "aws", IMAGE, status=2)
     assert "put your own bucket" in completed.stderr
@@ -216,6 +216,19 @@ def test_upgrade_does_not_recreate_operator_or_secrets(tmp_path: Path) -> None:
     _, config_maps, manifests = (list(yaml.safe_load_all(stdin)) for _, stdin in calls if stdin)
     assert [document["kind"] for document in config_maps] == ["ConfigMap"]
     assert "Secret" not in {manifest["kind"] for manifest in manifests}
+
+
+def test_changed_setting_replaces_the_services(tmp_path: Path) -> None:
+    sandbox = kubernetes(tmp_path, there=True)
+    settings = sandbox.checkout / "deploy/kubernetes/overlays/trial/settings.env"
+    templates = []
+    for text in ("TUNER_RATE_LIMIT=10\n", "TUNER_RATE_LIMIT=10\n", "TUNER_RATE_LIMIT=20\n"):
+        settings.write_text(f"TUNER_STORAGE=s3://tuner/checkpoints\n{text}")
+        sandbox.run("deploy/kubernetes/up.sh", "trial", IMAGE)
+        manifests = list(yaml.safe_load_all([stdin for _, stdin in sandbox.take_calls() if stdin][-1]))
+        templates.append(the("Deployment", "tuner", manifests)["spec"]["template"])
+    assert templates[0] == templates[1]
+    assert templates[1] != templates[2], "Kubernetes restarts no pod if only a config map changes"
 
 
 def test_failed_build_changes_nothing_in_the_cluster(tmp_path: Path) -> None:
