@@ -14,7 +14,7 @@ WANTED = {
     "TunerBudgetNearlySpent",
     "TunerSpendWithoutSteps",
     "TunerSpendWithoutImprovement",
-    "TunerPreemptionStorm",
+    "TunerManyPreemptions",
     "TunerJobStuck",
     "TunerLedgerInvariantBroken",
 }
