@@ -390,6 +390,23 @@ def test_jobs_are_filtered_by_state_and_tag(page: Page, finished: Finished) -> N
     assert violations(page) == []
 
 
+def test_list_of_jobs_is_updated_although_answers_are_slow(page: Page, finished: Finished) -> None:
+    page.clock.install()
+    page.goto(finished.url)
+    expect(page.get_by_role("link", name="digits")).to_be_visible()
+    waiting: list[Route] = []
+    page.route("**/v1/jobs?*", lambda route: waiting.append(route))
+    page.clock.run_for(2000)
+    while not waiting:
+        page.wait_for_timeout(20)
+    page.clock.run_for(10_000)
+    answer = waiting[0].fetch()
+    listed = answer.json()
+    listed["items"][0]["state"] = "paused"
+    waiting[0].fulfill(response=answer, json=listed)
+    expect(page.get_by_role("region", name="Jobs, newest first")).to_contain_text("‖ paused")
+
+
 def test_pages_are_accessible_fit_the_screen_and_are_small(page: Page, finished: Finished) -> None:
     """Check each page in light colors on a narrow screen, then in dark colors on a wide one.
 

@@ -26,12 +26,12 @@ export class Exports {
   }
 
   begin() {
-    this.timer = setInterval(() => { if (!document.hidden && this.isUnfinished()) this.load(); }, LOOK_MS);
     this.load();
   }
 
   end() {
-    clearInterval(this.timer);
+    this.hasEnded = true;
+    clearTimeout(this.timer);
     for (const node of this.list.children) node.view.end();
   }
 
@@ -39,9 +39,11 @@ export class Exports {
     return this.items.some((record) => UNFINISHED.includes(record.state));
   }
 
-  /** Load the list of exports. An answer that arrives after a newer request was sent is dropped. */
+  /** Load the list of exports, and again three seconds after the answer if an export has not ended. An answer that arrives after a newer
+   * request was sent is dropped. */
   async load() {
     const turn = (this.turn = (this.turn ?? 0) + 1);
+    clearTimeout(this.timer);
     try {
       const { items } = await call(this.path);
       if (turn !== this.turn) return;
@@ -52,6 +54,12 @@ export class Exports {
       if (turn === this.turn) fill(this.failed, problem(error));
     }
     this.update();
+    if (turn === this.turn) this.schedule();
+  }
+
+  schedule() {
+    if (this.hasEnded || !this.isUnfinished()) return;
+    this.timer = setTimeout(() => (document.hidden ? this.schedule() : this.load()), LOOK_MS);
   }
 
   show() {

@@ -10,7 +10,7 @@ const STATES = ["queued", "running", "paused", "succeeded", "cancelled", "failed
 /** Show the jobs in `main`. Return a function that removes them. */
 export async function jobsPage(main) {
   document.title = "Jobs · tuner";
-  let count = PAGE, ended = false, turn = 0;
+  let count = PAGE, ended = false, turn = 0, timer;
   const body = h("tbody"), empty = h("p", { hidden: true }, "No job yet. ", h("a", { href: "#/new" }, "Submit the first one"), ".");
   const noMatch = h("p", { hidden: true }, "No job matches these filters."), failed = h("div"), waiting = loading();
   const states = h("select", { id: "state", onchange: () => load() }, h("option", { value: "" }, "any"), STATES.map((name) => h("option", { value: name }, name)));
@@ -23,12 +23,15 @@ export async function jobsPage(main) {
       h("thead", {}, h("tr", {}, head("Job"), head("State"), head("Spent of its budget"), head("Best"), head("Trials"), head("Submitted"))), body));
   fill(main, h("h1", { tabindex: "-1" }, "Jobs"), filters, failed, waiting, empty, noMatch, region, more);
 
+  /** Load the list, and again two seconds after the answer. An answer that arrives after a newer request was sent is dropped. */
   async function load() {
+    const ownTurn = (turn += 1);
+    clearTimeout(timer);
     try {
       const query = new URLSearchParams({ limit: count });
       if (states.value) query.set("state", states.value);
       if (tag.value.trim()) query.set("tag", tag.value.trim());
-      const ownTurn = (turn += 1), answer = await call(`/jobs?${query}`);
+      const answer = await call(`/jobs?${query}`);
       if (ended || ownTurn !== turn) return;
       fill(failed);
       waiting.remove();
@@ -40,16 +43,20 @@ export async function jobsPage(main) {
       more.hidden = answer.next_cursor === null || count >= 500;
       keyed(body, answer.items, (job) => job.id, row, update);
     } catch (error) {
-      if (ended) return;
+      if (ended || ownTurn !== turn) return;
       waiting.remove();
       fill(failed, problem(error));
     }
+    schedule();
+  }
+
+  function schedule() {
+    timer = setTimeout(() => (document.hidden ? schedule() : load()), EVERY_MS);
   }
 
   await load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
   const stopListening = onJobChanged(load);
-  return () => { ended = true; clearInterval(timer); stopListening(); };
+  return () => { ended = true; clearTimeout(timer); stopListening(); };
 }
 
 function row(job) {
