@@ -14,7 +14,6 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, e
 from tests import fakes
 from tests.fakes import KEY, FakeService
 from tools.programs import CHROMIUM, find
-from tuner.api.app import create_app
 from tuner.cluster.nodes import Node
 from tuner.simulator.world import Faults, SimulatedRun
 from tuner.web import FOLDER
@@ -42,7 +41,7 @@ class Site:
 
     def __init__(self, service: FakeService) -> None:
         self.service, self.client = service, fakes.client_of(service)
-        self._app = create_app(service, page_files=FOLDER)
+        self._app = fakes.app_of(service, page_files=FOLDER)
         self._place = _bound(0)  # keeps the port reserved while the service is stopped
         self.port = self._place.getsockname()[1]
         self.start()

@@ -228,3 +228,18 @@ def test_list_of_exports_is_updated_although_answers_are_slow(page: Page, site: 
     listed["items"][0]["state"] = "running"
     waiting[0].fulfill(response=answer, json=listed)
     expect(exports).to_contain_text("export_00001 ▶ running")
+
+
+def test_bill_of_an_ended_job_shows_a_later_export(page: Page, site: Site) -> None:
+    job = finished(site.service, site.client, budget={"usd": 0.001})
+    export = begin(site.client, job, formats=["onnx"], max_cost_usd=0.01)["id"]
+    page.clock.install()
+    see(page, site, job)
+    bill = section(page, "The bill")
+    expect(bill).to_contain_text("export $0 ")
+    expect(page.get_by_text("○ The job has ended")).to_be_visible()
+    page.clock.run_for(20_000)  # The events of the job load its bill once more.
+    run(site.service, job, export, FakeExportActors(DONE))
+    cost = site.get(f"/jobs/{job}/bill")["by_kind"]["export"]
+    page.clock.run_for(30_000)
+    expect(bill).to_contain_text(f"export ${cost:.6f} ")

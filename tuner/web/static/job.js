@@ -148,12 +148,15 @@ class JobPage {
     text(this.running, duration(progress.running_seconds + (at - this.clock.began) / 1000));
   }
 
-  /** Show the job after an action in this or another tab. The action may have resumed a job that had ended. */
+  /** Show the job after an action in this or another tab. The action may have resumed a job that had ended. An export changes the bill of
+   * such a job. */
   showJob(job) {
+    const spentBefore = this.model.job.spend.usd;
     this.model.job = { ...this.model.job, ...job };
     this.showState();
     this.meter.update();
     if (this.hasEnded && !FINAL.includes(job.state)) this.listen();
+    if (this.model.job.spend.usd !== spentBefore) this.refreshComputed();
     this.refreshForecast();
   }
 
