@@ -118,3 +118,23 @@ def test_log_of_each_attempt_is_shown_and_updated_live(page: Page, site: Site) -
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_text("The log was copied.")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == "the first attempt\n"
+
+
+def test_error_in_the_dialog_of_a_trial_is_replaced_by_the_next_answer(page: Page, site: Site) -> None:
+    job = site.submit(fidelity=FIDELITY, budget={"usd": 0.03})
+    site.simulate(job, messages=300)
+    items = site.get(f"/jobs/{job}/trials", limit=500)["items"]
+    trial = next(item["id"] for item in items if item["state"] == "paused")
+    page.clock.install()
+    see(page, site, job)
+    name = f"Trial #{int(trial[6:])}"
+    page.get_by_role("button", name=name, exact=True).click()
+    dialog = page.get_by_role("dialog", name=name)
+    expect(dialog.get_by_role("heading", name="Configuration")).to_be_visible()
+    page.route(f"**/trials/{trial}", lambda route: route.fulfill(status=503, json={"title": "It is busy"}))
+    page.clock.run_for(5000)
+    expect(dialog.get_by_text("It is busy")).to_be_visible()
+    page.unroute(f"**/trials/{trial}")
+    page.clock.run_for(5000)
+    expect(dialog.get_by_text("It is busy")).to_be_hidden()
+    expect(dialog.get_by_role("heading", name="Configuration")).to_be_visible()

@@ -29,6 +29,7 @@ export async function show(model, id) {
       if (newText !== oldText) showTrial(trial);
       oldText = newText;
     } catch (error) {
+      oldText = ""; // the next answer replaces the error, even if it equals the last one
       fill(body, problem(error));
     }
     if (dialog.isConnected && isLive) timer = setTimeout(load, EVERY_MS);
