@@ -1,10 +1,11 @@
 """The page's main tasks: submit, watch, ask for an answer, with errors and lost connections."""
 
+import math
 import re
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Page, Response, Route, expect
+from playwright.sync_api import BrowserContext, Page, Response, Route, expect
 
 from tests import fakes
 from tests.browser.conftest import (
@@ -287,6 +288,36 @@ def test_page_shows_the_same_best_trial_for_an_amount_as_rest(page: Page, finish
     slider.press("End")
     last = front[-1]
     expect(part).to_contain_text(f"Trial #{int(last['trial'][6:])} at step {last['step']},")
+
+
+def test_amount_follows_the_best_configuration_until_the_user_chooses_one(
+    context: BrowserContext, site: Site
+) -> None:
+    job = site.submit(fidelity=FIDELITY, budget={"usd": 0.004})
+    run = site.simulate(job, messages=150)
+
+    def front() -> list[dict[str, Any]]:
+        return list(site.get(f"/jobs/{job}/pareto")["items"])
+
+    def amount() -> str:
+        """Return the amount that pays for the whole front, as the field shows it."""
+        return f"{math.floor(front()[-1]['cost_usd'] * 1.1 * 1e6) / 1e6:.6f}".rstrip("0")
+
+    first = amount()
+    parts = []
+    for _ in range(2):
+        page = context.new_page()
+        see(page, site, job)
+        parts.append(section(page, "What can I get for my money?"))
+        expect(parts[-1].get_by_label("Dollars, exactly")).to_have_value(first)
+    follows, keeps = parts
+    keeps.get_by_label("Dollars, exactly").fill("0.000123")
+    run.run(turns_max=100_000)
+    assert amount() != first
+    for part in parts:
+        expect(part.locator("tbody tr")).to_have_count(len(front()))
+    expect(follows.get_by_label("Dollars, exactly")).to_have_value(amount())
+    expect(keeps.get_by_label("Dollars, exactly")).to_have_value("0.000123")
 
 
 def test_page_draws_both_metrics_of_two_objectives(page: Page, finished: Finished) -> None:

@@ -11,12 +11,13 @@ export class Answer {
   constructor(model) {
     this.model = model;
     this.front = [];
-    this.amount = null; // null: the cost of the best configuration, until the user chooses an amount
+    this.amount = null; // in dollars; null until the front has a point
+    this.isChosen = false; // whether the user has chosen the amount; until then it follows the cost of the best configuration
     this.turn = 0;
     this.place = h("div", { class: "chart", role: "img", "aria-label": "The Pareto front of metric against cost: no other point is better in both." });
     this.tradeoffPlace = h("div", { class: "chart", role: "img", "aria-label": "Both metrics of the Pareto front." }); // of a job with two objectives
-    this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => this.choose(this.slider.value / STEPS * this.maxAmount()) });
-    this.number = h("input", { type: "number", id: "amount-exact", min: 0, step: "any", inputmode: "decimal", oninput: () => this.choose(Number(this.number.value), true) });
+    this.slider = h("input", { type: "range", id: "amount", min: 0, max: STEPS, value: STEPS, oninput: () => { this.isChosen = true; this.choose(this.slider.value / STEPS * this.maxAmount()); } });
+    this.number = h("input", { type: "number", id: "amount-exact", min: 0, step: "any", inputmode: "decimal", oninput: () => { this.isChosen = true; this.choose(Number(this.number.value), true); } });
     this.answer = h("div", { class: "answer", "aria-live": "polite" }, loading());
     this.tableRows = h("div");
     this.requestSoon = atMost(150, () => this.requestBest());
@@ -70,7 +71,7 @@ export class Answer {
     fill(this.tableRows, table("The front of metric against cost", ["Cost to train", ...names, "Trial", "Step"],
       items.map((point) => [usd(point.cost_usd), figure(point.metric), ...(second ? [figure(point.metrics[second])] : []), short(point.trial), point.step]),
       { numeric: [0, ...names.map((_, index) => index + 1), names.length + 2] }));
-    if (this.amount === null) this.choose(this.maxAmount());
+    if (!this.isChosen) this.choose(this.maxAmount());
     else { this.moveSlider(); this.requestSoon(); }
   }
 
