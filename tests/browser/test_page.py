@@ -320,6 +320,14 @@ def test_amount_follows_the_best_configuration_until_the_user_chooses_one(
     expect(keeps.get_by_label("Dollars, exactly")).to_have_value("0.000123")
 
 
+def test_integers_of_a_configuration_are_shown_exactly(page: Page, finished: Finished) -> None:
+    page.goto(finished.url)
+    ask = """async (values) => [...(await import("/static/answer.js")).config(values).querySelectorAll("dd")]
+        .map((node) => node.textContent)"""
+    values = {"seed": 123456789, "width": 64, "lr": 0.0123456, "offset": -1234567, "mode": "fast"}
+    assert page.evaluate(ask, values) == ["123456789", "64", "0.01235", "-1234567", "fast"]
+
+
 def test_page_draws_both_metrics_of_two_objectives(page: Page, finished: Finished) -> None:
     job = finished.job
 

@@ -136,6 +136,8 @@ export function improving(items, mode) {
   return items.filter(({ metric }) => (best === null || (mode === "max" ? metric > best : metric < best)) && ((best = metric), true));
 }
 
+/** Show a configuration. Integers are not rounded, because one may be a seed. */
 export function config(values) {
-  return h("dl", { class: "config" }, Object.entries(values ?? {}).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, figure(value)))));
+  const shown = (value) => (Number.isInteger(value) ? String(value) : figure(value));
+  return h("dl", { class: "config" }, Object.entries(values ?? {}).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, shown(value)))));
 }
