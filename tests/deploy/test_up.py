@@ -192,7 +192,7 @@ def test_settings_with_the_example_bucket_are_refused(tmp_path: Path) -> None:
     settings = sandbox.checkout / "deploy/kubernetes/overlays/aws/settings.env"
     settings.write_text(settings.read_text().replace("my-bucket", "example-bucket"))
     completed = sandbox.run("deploy/kubernetes/up.sh", "aws", IMAGE, status=2)
-    assert "put your own bucket" in completed.stderr
+    assert "replace the example bucket" in completed.stderr
     assert sandbox.called() == []
 
 
