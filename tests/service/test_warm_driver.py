@@ -1,4 +1,6 @@
-"""Each driver of a warm job gives its sampler the same history, even if the source jobs change in the meantime."""
+"""Test how a driver rebuilds its job: it shows progress meanwhile, and its sampler gets the history that earlier drivers gave theirs,
+even if the source jobs have changed.
+"""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -65,3 +67,15 @@ def test_job_without_warm_start_passes_an_empty_history(
     monkeypatch.setattr(main, "sampler_for", histories)
     start_driver(main, service, fakes.submit(fakes.client_of(service)))
     assert histories == [[]]
+
+
+def test_driver_shows_progress_with_each_event_that_it_replays(
+    service: FakeService, main: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, turns = fakes.submit(fakes.client_of(service)), list[object]()
+    fakes.simulate(service, job, messages=20)
+    with service.database.read() as db:
+        recorded = jobs.newest_event(db, job)
+    monkeypatch.setattr(main.Heartbeat, "turns", lambda heartbeat: turns.append(heartbeat))
+    start_driver(main, service, job)
+    assert len(turns) == recorded >= 10

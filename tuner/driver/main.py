@@ -296,7 +296,7 @@ def rebuild(
         machine_check=MachineCheck(size, find),
         warm_starts=_warm_starts(context, settings, row, sampler, heartbeat),
     )
-    recover(loop, died_at=died_at, now=now)
+    recover(loop, died_at=died_at, now=now, turned=heartbeat.turns)
     if loop.state.budget != row.budget:
         loop.budget_changed(row.budget)
     handle_trial_requests(loop, context)

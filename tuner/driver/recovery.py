@@ -5,6 +5,7 @@ uses neither the ledger nor any worker. Then the holds that the previous driver 
 its open attempts end as lost.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tuner.domain import events as ev
@@ -19,13 +20,20 @@ from tuner.driver.ports import JournalTx
 from tuner.tuning.decide import decide
 
 
-def recover(loop: Loop, *, died_at: Instant | None, now: Instant) -> None:
+def recover(
+    loop: Loop, *, died_at: Instant | None, now: Instant, turned: Callable[[], None] = lambda: None
+) -> None:
     """Bring a new loop to the recorded state of its job, and record `Launched`.
 
-    `died_at` is when the workers of the previous driver are known to have stopped. Time after this instant is not billed. None
-    means `now`. No attempt is billed beyond its lease, either.
+    Args:
+        loop: The new loop.
+        died_at: When the workers of the previous driver are known to have stopped. Time after this instant is not billed. None means
+            `now`. No attempt is billed beyond its lease, either.
+        now: The current time.
+        turned: Called for each recorded event, because the replay of a long job takes longer than a driver may be silent.
     """
     for event in loop.journal.events():
+        turned()
         loop.state, _ = decide(loop.state, event)
         loop.learner.learn(loop.state, event)
     loop.state.changed.clear()
