@@ -1,6 +1,9 @@
 """Test what a new driver bills for the attempts of a dead one."""
 
+import pytest
+
 from tests.driver.looping import Job
+from tests.driver.test_clocks import after
 from tuner.domain.cost import Meter
 from tuner.domain.money import FREE
 from tuner.domain.time import NS, Instant
@@ -24,3 +27,22 @@ def test_no_negative_amount_is_billed_after_a_repetition_cheaper_than_the_first_
     report(job, 3, 3, 2)
     job.launch()
     assert all(FREE.fits(cost) for cost in job.journal.tables.bills[job.trial, 3].values())
+
+
+@pytest.mark.parametrize("from_step", [0, 1])
+def test_training_that_was_not_posted_is_billed_as_lost_only_once(from_step: int) -> None:
+    """After a second of setup, ten steps of a second are saved and ten are not. The last post was after 18 seconds, and the driver dies
+    after 22.
+    """
+    job = Job()
+    job.loop.progress(WorkerMessage(job.trial, 2, "running", Meter(), from_step=from_step))
+    after(job.clock, NS)
+    for second in range(1, 21):
+        after(job.clock, NS)
+        report(job, 2, from_step + second, second, saves=second == 10)
+    assert job.loop.leases[job.trial].settled.total_ns == 18 * NS
+    after(job.clock, NS)
+    job.launch()
+    bill, rate = job.journal.tables.bills[job.trial, 2], job.loop.state.rate
+    for kind, seconds in (("setup", 1), ("train", 10), ("lost", 11)):
+        assert bill[kind].usd.micro_usd == pytest.approx(rate.cost(seconds * NS).usd.micro_usd, abs=1)

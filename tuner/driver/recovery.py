@@ -67,10 +67,15 @@ def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> No
     reached = tx.reached(row.trial, trial.steps) if trial.steps > kept else None
     at_kept = tx.reached(row.trial, kept) if kept else (FREE, 0)
     if reached is not None and at_kept is not None:
-        trained, again = tx.posted(row.trial, row.attempt).get("train", FREE), reached[0] - at_kept[0]
-        # A report has the cost of the first attempt that reached its step. If that attempt cost more than a later repetition, the difference
-        # is negative.
-        again = Cost(max(ZERO, min(again.usd, trained.usd)), max(0, min(again.gpu_ms, trained.gpu_ms)))
+        posted = tx.posted(row.trial, row.attempt)
+        base = (tx.reached(row.trial, row.from_step) if row.from_step else None) or (FREE, 0)
+        # The reports of an attempt that began without a checkpoint include its setup.
+        setup = FREE if row.from_step else posted.get("setup", FREE)
+        durable = _positive(at_kept[0] - base[0] - setup)
+        # The training after the last post was billed as lost when the open hold was settled, so only posted training is moved. A report has
+        # the cost of the first attempt that reached its step. If that attempt cost more than a later repetition, a difference is negative.
+        unsaved = posted.get("train", FREE) - durable
+        again = _positive((reached[0] - at_kept[0]).at_most(unsaved))
         moved: dict[CostKind, Cost] = {"train": -again, "lost": again}
         tx.correct(
             f"{hold_id(loop.job, row.trial, row.attempt, 0)}/driver-lost",
@@ -84,3 +89,8 @@ def _end_attempt(loop: Loop, tx: JournalTx, row: AttemptRow, now: Instant) -> No
     tx.put_attempt(
         replace(row, ended_at=now, end="lost", reason=reason, to_step=to_step, costs=costs, cause="driver")
     )
+
+
+def _positive(cost: Cost) -> Cost:
+    """Return the cost with negative dollars and negative GPU time replaced by 0."""
+    return Cost(max(ZERO, cost.usd), max(0, cost.gpu_ms))
