@@ -327,6 +327,21 @@ def test_dead_worker_is_billed_only_from_its_node_assignment() -> None:
     assert lost_of(hold, {whose: Instant(hold.placed_at - lease_ns)}, hold.placed_at) == {}
 
 
+@pytest.mark.parametrize("placed_before_the_change", [True, False])
+def test_dead_worker_is_billed_for_its_lease_if_the_clock_was_set_back(
+    placed_before_the_change: bool,
+) -> None:
+    job = Job()
+    hold = next(iter(job.journal.open_holds()))
+    assigned_at, an_hour = {(hold.trial, hold.attempt): hold.placed_at}, 3600 * NS
+    if not placed_before_the_change:
+        hold = replace(
+            hold, placed_at=Instant(hold.placed_at - an_hour), ends_at=Instant(hold.ends_at - an_hour)
+        )
+    died_at = Instant(hold.placed_at + NS - (an_hour if placed_before_the_change else 0))
+    assert lost_of(hold, assigned_at, died_at) == {"lost": hold.cost}
+
+
 def test_trials_of_a_dead_worker_share_its_last_time() -> None:
     """Two trials shared the worker for the two seconds since its last message. Each is billed one of them."""
     job = Job()

@@ -114,7 +114,8 @@ def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[C
 
     How long the attempt's worker ran under the hold is unknown. The worker is assumed to have run from the placing of the hold, or
     from the time when it was given its machine if that is later, until `died_at`, but not longer than the lease. The
-    result is the share of the hold's cost that corresponds to this time, rounded up.
+    result is the share of the hold's cost that corresponds to this time, rounded up. If `died_at` is earlier than the time from which the
+    worker ran, because the clock was set back, the worker is assumed to have used the whole lease.
 
     Args:
         assigned_at: When each attempt was given its machine. An attempt that is missing, such as one that tests restoring a
@@ -126,8 +127,10 @@ def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[C
     if began_at is None:
         return {}
     lease_ns = hold.ends_at - hold.placed_at
-    used_ns = min(died_at - max(began_at, hold.placed_at), lease_ns)
-    if used_ns <= 0:
+    ran_ns = died_at - max(began_at, hold.placed_at)
+    # Negative if the clock was set back meanwhile. Then any part of the lease may have been used.
+    used_ns = min(ran_ns, lease_ns) if ran_ns >= 0 else lease_ns
+    if not used_ns:
         return {}
     usd, gpu_ms = (-(-whole * used_ns // lease_ns) for whole in (hold.cost.usd.micro_usd, hold.cost.gpu_ms))
     lost = Cost(Money(usd), gpu_ms)
