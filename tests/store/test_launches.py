@@ -87,6 +87,22 @@ def test_launch_passes_from_wanted_to_submitted_running_and_ended(wanted: Databa
     assert launch(wanted) == replace(WANTED, state="ended", submitted_at=SENT, heartbeat_at=BEAT)
 
 
+def test_launch_whose_submission_was_not_recorded_counts_from_its_first_heartbeat(wanted: Database) -> None:
+    """The service may die after it has submitted a driver and before it records that."""
+    for epoch in (1, 2):
+        heartbeat(wanted, epoch)
+        with wanted.write() as db:
+            launches.record_heartbeat(db, JOB, epoch, LATER)
+        running = launch(wanted)
+        assert running is not None
+        assert (running.submitted_at, running.heartbeat_at) == (BEAT, LATER)
+        end(wanted, epoch)
+        want(wanted)
+        ordered_again = launch(wanted)
+        assert ordered_again is not None
+        assert (ordered_again.epoch, ordered_again.submitted_at) == (epoch + 1, None)
+
+
 def test_launch_in_progress_is_not_requested_again(wanted: Database) -> None:
     for act in (lambda: None, lambda: submitted(wanted, 1), lambda: heartbeat(wanted, 1)):
         act()

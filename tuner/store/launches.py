@@ -6,7 +6,7 @@ Only the driver of the newest launch may write. `check` refuses the transactions
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from sqlalchemy import BindParameter, Connection, bindparam, insert, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, func, insert, select, update
 
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import jobs, launches
@@ -81,7 +81,9 @@ def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int
     elif row.state == "ended":
         again = {"state": "wanted", "epoch": launches.c.epoch + 1, "wanted_at": at, "not_before": not_before}
         db.execute(
-            update(launches).where(launches.c.job == job).values(**again, **_NO_VERSIONS, quick_deaths=0)
+            update(launches)
+            .where(launches.c.job == job)
+            .values(**again, **_NO_VERSIONS, quick_deaths=0, submitted_at=None)
         )
 
 
@@ -117,13 +119,18 @@ def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
 
 
 def record_heartbeat(db: Connection, job: str, epoch: int, at: Instant) -> None:
-    """Record a heartbeat of the driver.
+    """Record a heartbeat of the driver. If the submission is not recorded yet, record it, too: the service may have died before.
 
     Raises:
         Fenced: The launch has ended, or the job has a newer one.
     """
     mine = (launches.c.job == job) & (launches.c.epoch == epoch) & (launches.c.state != "ended")
-    if db.execute(update(launches).where(mine).values(state="running", heartbeat_at=at)).rowcount != 1:
+    values = {
+        "state": "running",
+        "heartbeat_at": at,
+        "submitted_at": func.coalesce(launches.c.submitted_at, at),
+    }
+    if db.execute(update(launches).where(mine).values(values)).rowcount != 1:
         raise Fenced(f"launch {epoch} of {job} has ended, or a newer launch of this job was ordered")
 
 
