@@ -1,4 +1,8 @@
-"""Test what a driver reads about its job, from a database whose connection may break."""
+"""Test what a driver reads and records about its launch, in a database whose connection may break."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -6,7 +10,7 @@ from tests.store.builders import JOB, create, new_job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.time import NS, Instant
-from tuner.driver.main import LaunchContext, previous_workers_ended_by
+from tuner.driver.main import Heartbeat, LaunchContext, previous_workers_ended_by
 from tuner.store import jobs, launches
 from tuner.store.jobs import Control
 
@@ -57,3 +61,24 @@ def test_interrupted_read_of_control_request_is_retried_once(
     else:
         with pytest.raises(Unavailable):
             LaunchContext(database, JOB, 1).control()
+
+
+def test_no_error_ends_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without heartbeats, the service would stop a healthy driver."""
+    monkeypatch.setattr("tuner.driver.main.HEARTBEAT_S", 0.001)
+    errors: list[Exception] = [RuntimeError("a bug"), Fenced("the owner cannot be read"), Unavailable("gone")]
+    recorded = threading.Event()
+
+    def record() -> None:
+        if errors:
+            raise errors.pop(0)
+        recorded.set()
+
+    context: Any = SimpleNamespace(record_heartbeat=record, database=SimpleNamespace(read=record))
+    heartbeat = Heartbeat(context)
+    heartbeat.start()
+    try:
+        assert recorded.wait(30)
+    finally:
+        heartbeat.stop()
+        heartbeat.join()

@@ -168,7 +168,12 @@ class Heartbeat(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(HEARTBEAT_S):
             if time.monotonic() - self.turned_at < HANGS_AFTER_S:
-                self._record_heartbeat()
+                # The service stops a driver without heartbeats. So no error may end this thread.
+                try:
+                    self._record_heartbeat()
+                except Exception as error:
+                    is_unexpected = not isinstance(error, TunerError)
+                    log.warning("a heartbeat could not be recorded: %s", error, exc_info=is_unexpected)
 
     def _record_heartbeat(self) -> None:
         try:
@@ -180,8 +185,6 @@ class Heartbeat(threading.Thread):
                 log.error("this driver exits, because it does not own the job any more: %s", fenced.detail)
                 os._exit(1)
             self.stop()  # no later driver exists: this driver itself has ended the job, so heartbeats are not needed
-        except TunerError as error:
-            log.warning("a heartbeat could not be recorded: %s", error.detail)
 
     def turns(self) -> None:
         """Record that the loop makes progress."""
