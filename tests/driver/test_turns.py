@@ -89,6 +89,22 @@ def test_attempt_for_which_a_worker_is_free_has_its_machine_at_once() -> None:
     assert committed == []
 
 
+class TwoTrials(Job):
+    """A job of two trials that has one worker."""
+
+    concurrency = 2
+
+
+def test_attempt_behind_a_waiting_one_costs_nothing() -> None:
+    """The worker of the first trial's preempted attempt goes to the second trial, which has waited longer."""
+    job = TwoTrials()
+    assert job.loop.leases["trial_00001"].waits
+    assert job.loop.leases[job.trial].waits
+    after(job.clock, 5 * NS)
+    job.launch()
+    assert job.journal.tables.attempts[job.trial, 2].costs == {}
+
+
 def test_machines_of_several_nodes_are_recorded_before_work_begins() -> None:
     job, committed = Job(), list[object]()
     job.loop._machine_check = MachineCheck(find=lambda _: Offer("c7i", loop_config().rate.price, 1, 0))

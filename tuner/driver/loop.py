@@ -402,7 +402,8 @@ class Loop:
         return []
 
     def _has_free_worker(self) -> bool:
-        return sum(not lease.waits for lease in self.leases.values()) < self._world.room()
+        # Waiting attempts count too, because they get the next free worker.
+        return len(self.leases) < self._world.room()
 
     # Messages of workers
 
