@@ -10,7 +10,7 @@ from tests.store.builders import JOB, create, new_job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.time import NS, Instant
-from tuner.driver.main import Heartbeat, LaunchContext, previous_workers_ended_by
+from tuner.driver.main import ControlPoller, Heartbeat, LaunchContext, previous_workers_ended_by
 from tuner.store import jobs, launches
 from tuner.store.jobs import Control
 
@@ -82,3 +82,13 @@ def test_no_error_ends_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         heartbeat.stop()
         heartbeat.join()
+
+
+def test_each_turn_of_tune_answers_pending_suggestions() -> None:
+    answered = list[str]()
+    loop: Any = SimpleNamespace(end="ended", answer_suggestions=lambda: answered.append("again"))
+    unused: Any = None
+    poller = ControlPoller(loop, unused, unused, Heartbeat(unused), unused, 1)
+    for _ in range(3):
+        poller.turn()
+    assert len(answered) == 3

@@ -5,6 +5,7 @@ those of earlier jobs.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.driver.looping import Job, World
 from tests.driver.test_clocks import after
 from tests.simulation.test_simulated_jobs import QuickCurves, loop_config, spec
 from tests.simulation.test_waiting_bills import SPOT, OnlySpot, passes
+from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter, total
 from tuner.domain.job import Resources
@@ -22,17 +24,20 @@ from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.records import INHERITED, CheckpointRow, ReportRow, WarmStartTrial
 from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
-from tuner.driver.loop import SHARED_SILENT_NS, Loop
+from tuner.driver.learning import Learner
+from tuner.driver.loop import SHARED_SILENT_NS, SUGGESTING_NS, Loop
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import StepReport, WorkerMessage
 from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import LoopConfig
 from tuner.driver.recovery import recover
+from tuner.driver.replay import JobRecord, check
 from tuner.driver.warm_starts import WarmStarts
 from tuner.simulator.journal import MemoryJournal
 from tuner.simulator.worker import SimulatedClock
 from tuner.simulator.world import SimulatedRun
 from tuner.tuning.samplers import sampler_for
+from tuner.tuning.state import State
 
 EXPENSIVE = Offer("p5", Price(10**12), 1, 0, "spot")
 
@@ -389,3 +394,53 @@ def test_lease_of_a_trial_that_shares_its_worker_may_last_longer() -> None:
     assert job.loop.overdue() == []
     after(job.clock, 1)
     assert job.loop.overdue() == [(job.trial, 2)]
+
+
+class ManyTrials(Job):
+    """A job of 400 trials at once. `suggested` has the number of suggestions that each transaction recorded."""
+
+    concurrency = 400
+
+    def launch(self) -> None:
+        self.suggested = list[int]()
+        self.journal.watchers.append(
+            lambda _, new: self.suggested.append(sum(isinstance(event, ev.Suggested) for event in new.events))
+        )
+        super().launch()
+
+
+def test_any_number_of_slow_suggestions_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.driver.loop.SLOW_SUGGESTION_NS", -1)
+    assert len(ManyTrials().world.begun) == 400
+
+
+@pytest.mark.parametrize("ms", [40, 60])
+def test_slow_suggestions_delay_neither_messages_nor_requests(
+    ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All suggestions together take 16 or 24 s. The job is paused before most of them are computed."""
+    answer, taken_ns = Learner.answer, ms * 10**6
+
+    def slow(self: Learner, state: State, order: do.Suggest | do.Predict, clock: Any) -> Any:
+        answered = answer(self, state, order, clock)
+        if isinstance(order, do.Suggest):
+            after(clock, taken_ns)
+            self.suggestion_ns = taken_ns
+        return answered
+
+    monkeypatch.setattr(Learner, "answer", slow)
+    job = ManyTrials()
+    assert max(job.suggested) <= 2
+    began, at_ns = len(job.world.begun), job.clock.elapsed_ns()
+    job.loop.answer_suggestions()
+    assert began < len(job.world.begun) < 100
+    assert job.clock.elapsed_ns() - at_ns <= SUGGESTING_NS + 2 * taken_ns
+    job.loop.handle_event(ev.ControlRequested(job.clock.now(), "pause"))
+    *_, request, last = events = job.journal.events()
+    assert isinstance(request, ev.ControlRequested)
+    assert isinstance(last, ev.Suggested)
+    record, its = JobRecord(list(enumerate(events, 1))), loop_config(job.concurrency)
+    replay = check(
+        record, job.spec, lambda: sampler_for(job.spec), rate=its.rate, concurrency=its.concurrency
+    )
+    assert (replay.difference, replay.events) == (None, len(events))

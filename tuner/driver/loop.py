@@ -37,8 +37,10 @@ from tuner.tuning.state import PUBLIC, State
 
 # The limits of a budget that may end a job before its first report.
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
-# If the sampler's last suggestion took longer than this, the next suggestion is computed outside of a transaction.
+# A suggestion that would make a transaction last longer than this is computed after its commit.
 SLOW_SUGGESTION_NS = 50_000_000
+# For how long such suggestions are computed at once. Meanwhile, messages of workers and requests of users wait.
+SUGGESTING_NS = 200_000_000
 # A worker that sends nothing for this long after its lease ended, or after it was ordered to stop, is killed.
 SILENT_NS = 5_000_000_000
 # The same for a worker that attempts share: killing it ends all of them, so it has the time to clean up after one of them.
@@ -74,6 +76,8 @@ class Loop:
         # By trial: the number of its newest attempt, and the step of its newest checkpoint.
         self.attempts, self.saved = dict[str, int](), dict[str, int]()
         self.end: do.EndJob | None = None
+        # The suggestion to compute outside of a transaction. None if there is none.
+        self._suggestion: do.Suggest | None = None
         self.journal, self._world, self._clock = journal, world, clock
         self._deadlines = Deadlines(clock, journal.running_ns(), spec.window)
 
@@ -269,15 +273,31 @@ class Loop:
 
     @contextmanager
     def _turn(self) -> Iterator[LoopTurn]:
-        """Run the body of a `with` statement as one turn: in one transaction. Send the turn's commands once the transaction is committed."""
+        """Run the body of a `with` statement as one turn, then answer the pending suggestions."""
+        with self._transaction() as turn:
+            yield turn
+        self.answer_suggestions()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[LoopTurn]:
+        """Run the body of a `with` statement in one transaction. Send the turn's commands once the transaction is committed."""
         with self.journal.transaction() as tx:
-            turn = LoopTurn(tx, self._clock.now())
+            turn = LoopTurn(tx, self._clock.now(), self._clock.elapsed_ns())
             yield turn
             self.record_changed(tx, turn.at)
         for command in turn.commands:
             command()
-        if turn.suggest is not None:
-            self.handle_event(self.learner.answer(self.state, turn.suggest, self._clock))
+
+    def answer_suggestions(self) -> None:
+        """Compute the suggestions of a slow sampler, each outside of a transaction, until `SUGGESTING_NS` have passed.
+
+        Call this a few times per second, because the rest of them is computed in later calls.
+        """
+        began_ns = self._clock.elapsed_ns()
+        while self._suggestion is not None and self._clock.elapsed_ns() - began_ns <= SUGGESTING_NS:
+            answer, self._suggestion = self.learner.answer(self.state, self._suggestion, self._clock), None
+            with self._transaction() as turn:
+                self._record_and_decide(turn, answer)
 
     def record_changed(self, tx: JournalTx, at: Instant) -> None:
         """Record the state of each trial that changed."""
@@ -308,8 +328,8 @@ class Loop:
         The result has the event that the command produced, or the command itself if the sampler must answer it, or nothing.
         """
         match command:
-            case do.Suggest() if self.learner.suggestion_ns > SLOW_SUGGESTION_NS:
-                turn.suggest = command  # answered after the commit, so that a slow sampler does not hold the transaction open
+            case do.Suggest() if self._is_slow(turn):
+                self._suggestion = command
             case do.Suggest() | do.Predict():
                 return [command]
             case do.Begin():
@@ -329,6 +349,11 @@ class Loop:
             case do.EndJob():
                 self._end_job(turn, command)
         return []
+
+    def _is_slow(self, turn: LoopTurn) -> bool:
+        """Return whether a suggestion would hold the turn's transaction open for too long, if it takes as long as the last one."""
+        lasts_ns = self._clock.elapsed_ns() - turn.began_ns
+        return lasts_ns + self.learner.suggestion_ns > SLOW_SUGGESTION_NS
 
     def _end_job(self, turn: LoopTurn, command: do.EndJob) -> None:
         again_at = self._deadlines.next_opening(turn.at) if command.reopens else None

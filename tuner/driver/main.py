@@ -215,11 +215,12 @@ class ControlPoller:
         self._next = 0.0
 
     def turn(self) -> None:
-        """Record that the loop makes progress. Call this on every turn of Tune's loop.
+        """Record that the loop makes progress, and answer pending suggestions. Call this on every turn of Tune's loop.
 
         Every `LOOK_S`, also update the dashboard, pass new requests to the loop, and call the loop's `tick`.
         """
         now = self._heartbeat.turned_at = time.monotonic()
+        self._loop.answer_suggestions()
         if now < self._next or self._loop.end is not None:
             return
         self._next = now + LOOK_S

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.domain.budget import Budget
-from tuner.domain.commands import Suggest
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.job import JobState, StopReason
@@ -201,11 +200,10 @@ class LoopTurn:
 
     tx: JournalTx
     at: Instant
+    began_ns: int  #: When the turn began, on the loop's monotonic clock.
     commands: list[Callable[[], None]] = field(default_factory=list)
     #: The trials that were allowed to continue in this turn. Their workers must be notified, even if their leases are not renewed.
     continued: set[str] = field(default_factory=set)
-    #: The suggestion to request after the commit, because a slow sampler would hold the transaction open. None if there is none.
-    suggest: Suggest | None = None
 
 
 class Journal(Protocol):

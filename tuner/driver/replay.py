@@ -49,15 +49,6 @@ DifferenceCode = Literal[
     "job_end",
 ]
 
-# Events that begin a turn of the loop. Before the loop records one of them, it has answered the suggestion of the previous turn.
-TURN_BEGINS = (
-    ev.ControlRequested
-    | ev.BudgetChanged
-    | ev.ConcurrencyChanged
-    | ev.TrialRequest
-    | ev.WallClockEnded
-    | ev.WindowClosed
-)
 # The errors that `decide` and samplers raise if an event does not fit the job's state. A driver with this code never records such an event.
 NOT_POSSIBLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # Changes of state that the service makes to jobs without a driver, by new state: the stop reason, and an explanation. No event records them.
@@ -162,7 +153,7 @@ class Fold:
         }
         warm_starts = _RecordedWarmStarts(recorded=inherited)
         self._learner = None if sampler is None else Learner(spec, sampler, warm_starts)
-        # The commands whose answer has not been replayed yet. `Suggest` is kept separately, because a slow sampler answers it after the turn.
+        # The commands whose answer has not been replayed yet. `Suggest` is kept separately, because a slow sampler answers it in a later turn.
         self.predictions: deque[do.Predict] = deque()
         self.suggestion: do.Suggest | None = None
         self.attempts_open: set[str] = set()  #: Trials with an attempt that has begun and has not ended.
@@ -415,11 +406,6 @@ def _objection(fold: Fold, event: ev.Event) -> Decision | None:
     if fold.end is not None and not isinstance(event, ev.Launched | ev.BudgetChanged):
         return Decision(
             f"{in_words(fold.end).summary}; after that, only a driver start or a budget change is possible"
-        )
-    if fold.suggestion is not None and isinstance(event, TURN_BEGINS):
-        asked = in_words(fold.suggestion)
-        return Decision(
-            f"{asked.summary}, and record the sampler's answer before the next request or limit", asked.fields
         )
     match event:
         case ev.Suggested() | ev.Predicted():
