@@ -17,8 +17,15 @@ from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
-from tuner.driver.main import LaunchContext
-from tuner.driver.spot_eligibility import LEAST_NS, LOST_MAX, SHARE, STARTS_WITHIN_S, SpotEligibility
+from tuner.driver.main import LaunchContext, pass_gate
+from tuner.driver.spot_eligibility import (
+    LEAST_NS,
+    LOST_MAX,
+    SHARE,
+    STARTS_WITHIN_S,
+    Abandoned,
+    SpotEligibility,
+)
 from tuner.ledger import ledger
 from tuner.store import jobs, launches, self_tests
 from tuner.store.journal import SqlJournal
@@ -122,7 +129,8 @@ def test_start_timeout_grows_until_a_slow_process_starts(
 def test_wait_for_a_machine_ends_when_the_job_stops(database: Database) -> None:
     looks = iter([True] * 100)
     actors = FakeActors([])
-    assert refusal(gate(database, actors, may_continue=lambda: next(looks, False))) is None
+    with pytest.raises(Abandoned):
+        refusal(gate(database, actors, may_continue=lambda: next(looks, False)))
     assert len(actors.requested_offers) == actors.left
     assert not actors.orders
 
@@ -229,10 +237,36 @@ def test_job_that_began_a_trial_is_not_tested_again(database: Database, verdict:
 def test_control_request_ends_the_self_test_and_its_time_is_posted(database: Database) -> None:
     wanted = iter([True] * 3)
     actors = FakeActors([DEMAND], [None])
-    assert refusal(gate(database, actors, may_continue=lambda: next(wanted, False))) is None
+    with pytest.raises(Abandoned):
+        refusal(gate(database, actors, may_continue=lambda: next(wanted, False)))
     assert account(database).posted.usd == DEMAND.price.of(NS)
     with database.read() as db:
         assert {line.trial for line in ledger.lines(db, JOB)} == {SELF_TEST}
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_job_that_is_paused_and_resumed_during_the_self_test_is_tested_again(
+    database: Database, resumed: bool
+) -> None:
+    actors, looks, context = FakeActors([DEMAND], [None]), count(), LaunchContext(database, JOB, 1)
+
+    def request(action: Any) -> None:
+        with database.write() as db:
+            jobs.set_control_request(db, JOB, action)
+
+    def may_continue() -> bool:
+        if next(looks) == 2:
+            request("pause")
+            assert not context.may_begin()
+            actors.verdicts = [FORGETS]
+            request("resume" if resumed else "pause")
+            return False
+        return context.may_begin()
+
+    row, why = pass_gate(gate(database, actors, may_continue=may_continue), context, died_at=None)
+    assert row.control_request == ("resume" if resumed else "pause")
+    assert (why is not None, len(actors.orders)) == ((True, 2) if resumed else (False, 1))
+    assert account(database).posted.usd == DEMAND.price.of(NS * len(actors.orders))
 
 
 @pytest.mark.parametrize(

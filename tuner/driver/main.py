@@ -37,7 +37,7 @@ from tuner.driver.ray_display import JobSpend, RayDisplay
 from tuner.driver.ray_machines import ClusterMachines
 from tuner.driver.recovery import recover
 from tuner.driver.self_test_actor import SelfTestActor
-from tuner.driver.spot_eligibility import SpotEligibility
+from tuner.driver.spot_eligibility import Abandoned, SpotEligibility
 from tuner.driver.tuning_run import run_tune
 from tuner.driver.warm_start_copies import WARM_STARTS_MAX, Copier, warm_starts_of
 from tuner.driver.warm_starts import WarmStarts
@@ -104,16 +104,13 @@ class LaunchContext:
         with self.database.read() as db:
             return jobs.trial_requests_of(db, self.job, after=after)
 
-    def may_begin(self) -> bool:
-        """Return whether a job that has not begun yet should still begin.
-
-        Return False if a pause or cancel was requested, or if the job's wall-clock limit has passed.
-        """
+    def row(self) -> JobRow:
         with self.database.read() as db:
-            wanted = jobs.control(db, self.job)
-            ran_ns = jobs.running_ns(db, self.job, Instant(time.time_ns()))
-        limit_ns = wanted.budget.wall_clock_ns
-        return wanted.request not in ("pause", "cancel") and (limit_ns is None or ran_ns < limit_ns)
+            return jobs.get(db, self.job)
+
+    def may_begin(self) -> bool:
+        """Return whether a job that has not begun yet should still begin (see `should_begin`)."""
+        return should_begin(self.row(), Instant(time.time_ns()))
 
     def spend(self, trials: Collection[str]) -> JobSpend:
         """Return what the job and these trials have spent, for Ray's dashboard."""
@@ -151,6 +148,38 @@ class LaunchContext:
         """Record a heartbeat. Raise Fenced if this driver is not the job's current one."""
         with self.database.write("driver.beat") as db:
             launches.record_heartbeat(db, self.job, self.epoch, Instant(time.time_ns()))
+
+
+def should_begin(row: JobRow, now: Instant) -> bool:
+    """Return whether a job that has not begun yet should begin.
+
+    Return False if a pause or cancel was requested, if the job's wall-clock limit has passed, or if its window is closed.
+    """
+    limit_ns, window = row.budget.wall_clock_ns, row.spec.window
+    if row.control_request in ("pause", "cancel") or (
+        limit_ns is not None and row.running_ns(now) >= limit_ns
+    ):
+        return False
+    return window is None or window.is_open(now)
+
+
+def pass_gate(
+    gate: SpotEligibility, context: LaunchContext, *, died_at: Instant | None
+) -> tuple[JobRow, str | None]:
+    """Return the job's newest row, and why the job may not run according to the gate. None means that it may run, or should not begin.
+
+    If the self-test was abandoned, but the job should begin again, the test is repeated. Otherwise a job that is paused and resumed during
+    the test would run without it.
+    """
+    while True:
+        try:
+            why = gate.refusal(died_at=died_at)
+        except Abandoned:
+            row = context.row()
+            if not should_begin(row, Instant(time.time_ns())):
+                return row, None
+        else:
+            return context.row(), why
 
 
 class Heartbeat(threading.Thread):
@@ -380,13 +409,12 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
 
     def may_continue() -> bool:
-        """Return whether the job should still begin: no pause or cancel was requested, its wall clock has time left, and its window is open.
+        """Return whether the job should still begin.
 
         Also note that the driver makes progress, because heartbeats are recorded only while it does.
         """
         heartbeat.turns()
-        window = row.spec.window
-        return context.may_begin() and (window is None or window.is_open(Instant(time.time_ns())))
+        return context.may_begin()
 
     gate = SpotEligibility(
         context.database,
@@ -399,14 +427,13 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         start_actor=SelfTestActor,
         is_available=lambda offer: places is None or places.has_machine(offer),
     )
-    if (why := gate.refusal(died_at=died_at)) is not None:
+    row, why = pass_gate(gate, context, died_at=died_at)
+    if why is not None:
         heartbeat.stop()
         gate.refuse(why, died_at=died_at)
         return 0
-    with context.database.read() as db:
-        row = jobs.get(db, context.job)  # a pause may have been requested during the self-test
-        admitted = row.concurrency
-        row = replace(row, concurrency=queue.get(db, row.project).width(admitted))
+    admitted = row.concurrency
+    row = replace(row, concurrency=context.width(admitted))
     find = finder(settings, row)
     # Make the places again, because the self-test may have removed the job's spot offers.
     places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None

@@ -9,7 +9,7 @@ the same code are not tested again.
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle
 from random import Random
@@ -52,6 +52,10 @@ NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does no
 log = logging.getLogger("tuner.driver")
 
 
+class Abandoned(Exception):
+    """The self-test was abandoned, because the job should not begin after all."""
+
+
 @dataclass(frozen=True)
 class SpotEligibility:
     """Decide whether one job may use spot machines: run the restore self-test of its trainable, unless the result is known already."""
@@ -59,7 +63,7 @@ class SpotEligibility:
     database: Database
     row: JobRow
     epoch: int
-    #: Called several times per second. The test is abandoned once it returns False.
+    #: Called several times per second. Once it returns False, the test is abandoned, and `Abandoned` is raised.
     may_continue: Callable[[], bool]
     #: How many seconds to wait for a machine of one offer before the next offer is tried. The wait doubles in each round over all
     #: offers, so that a process that starts slowly can succeed.
@@ -72,19 +76,21 @@ class SpotEligibility:
     #: Returns whether a machine of this offer exists. If no machine of any offer exists, the cheapest offer is requested first, because
     #: trials can then use that machine too.
     is_available: Callable[[Offer], bool] = lambda offer: True
+    #: The numbers of the holds of the tests that this driver begins.
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
 
     def refusal(self, *, died_at: Instant | None) -> str | None:
         """Return None if this job may run. If its trainable fails the self-test, return why the job may not run.
 
         A failed test may pass another time, for example if it ran out of time (`Verdict.lasting` is false). If the job also has on-demand
-        offers, its spot offers are then removed and None is returned. If the job should not begin after all (`may_continue` returns
-        False), the test is abandoned and None is returned. A job that has had an attempt has passed the test before, so it is not tested
-        again, even if its code has changed since.
+        offers, its spot offers are then removed and None is returned. A job that has had an attempt has passed the test before, so it is not
+        tested again, even if its code has changed since.
 
         Args:
             died_at: When the previous driver is known to have stopped. The holds that it left open are billed until then. None means now.
 
         Raises:
+            Abandoned: The job should not begin after all, so the test did not end.
             Unavailable: The machine of the test was lost `LOST_MAX` times.
         """
         with self.database.read() as db:
@@ -99,8 +105,6 @@ class SpotEligibility:
             self._note(known)
             return None if known.passed else refusal(known.reason)
         verdict = self._tested(died_at)
-        if verdict is None:
-            return None
         verdict = replace(
             verdict, reason=storable(verdict.reason)
         )  # it may contain the message of an error in user code
@@ -153,8 +157,8 @@ class SpotEligibility:
 
     # The test
 
-    def _tested(self, died_at: Instant | None) -> Verdict | None:
-        """Run the test, and repeat it if its machine is lost. Return None if the job should not begin after all (`may_continue` returned False)."""
+    def _tested(self, died_at: Instant | None) -> Verdict:
+        """Run the test, and repeat it if its machine is lost."""
         with self.database.write("gate.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
             now = _now()
@@ -162,22 +166,19 @@ class SpotEligibility:
             ledger.settle_open(
                 db, self.row.project, self.row.id, lambda hold: lost_of(hold, {}, died_at or now), now
             )
-        for number in count(1):
+        for losses in count(1):
             try:
-                return self._test(number)
+                return self._test()
             except SelfTestActorLost as lost:
-                if number == LOST_MAX:
+                if losses == LOST_MAX:
                     raise Unavailable(
-                        f"the worker of the restore self-test was lost {number} times: {lost}"
+                        f"the worker of the restore self-test was lost {losses} times: {lost}"
                     ) from lost
                 log.warning("the worker of the restore self-test was lost; the test is repeated: %s", lost)
-        return None
+        raise AssertionError
 
-    def _test(self, number: int) -> Verdict | None:
-        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing.
-
-        Return None if the job should not begin after all (`may_continue` returned False). `number` counts the tries of this driver, from 1.
-        """
+    def _test(self) -> Verdict:
+        """Wait for a machine as long as necessary, and run the test on it. Waiting costs nothing."""
         size = self.row.spec.resources
         # Offers with an existing machine come first, and on-demand ones before spot ones. Otherwise the cheapest offer comes first.
         kinds = sorted(
@@ -194,17 +195,14 @@ class SpotEligibility:
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.start_actor(offer, size) as actor:
                 if self._awaited(actor.has_machine, wait_s):
-                    return self._paid(actor, offer, number)
-            if not self.may_continue():
-                return None
-        return None
+                    return self._paid(actor, offer)
+        raise AssertionError
 
-    def _paid(self, actor: "SelfTestActor", offer: Offer, number: int) -> Verdict | None:
+    def _paid(self, actor: "SelfTestActor", offer: Offer) -> Verdict:
         """Place a hold (reserve money) for the test, run the test on a `SelfTestActor` that has a machine, and settle
         the hold.
-
-        Return None if the job should not begin after all (`may_continue` returned False).
         """
+        number = next(self._numbers)
         name = hold_id(self.row.id, SELF_TEST, self.epoch, number)
         rate = offer.rate(self.row.spec.resources.on_one_node)
         with self.database.write("gate.hold") as db:
@@ -222,8 +220,7 @@ class SpotEligibility:
             actor.begin(self._order(limit_ns))
             if self._awaited(actor.answered, limit_ns / NS):
                 return actor.verdict()
-            late = Verdict(False, f"the self-test did not finish within {limit_ns / NS:.0f} s", lasting=False)
-            return late if self.may_continue() else None
+            return Verdict(False, f"the self-test did not finish within {limit_ns / NS:.0f} s", lasting=False)
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))
             used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
@@ -252,18 +249,18 @@ class SpotEligibility:
         }
 
     def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Wait up to `within_s` seconds until `done` returns True, and return whether it did.
+        """Wait up to `within_s` seconds until `done` returns True, and return whether it did. Raise Abandoned if the job should not begin.
 
-        Return False at once if the job should not begin after all (`may_continue` returns False). The argument of `done` is how long
-        one call may wait, in seconds.
+        The argument of `done` is how long one call may wait, in seconds.
         """
         deadline = time.monotonic() + within_s
-        while self.may_continue():
+        while True:
+            if not self.may_continue():
+                raise Abandoned
             if done(LOOK_S):
                 return True
             if time.monotonic() > deadline:
                 return False
-        return False
 
 
 def _now() -> Instant:
