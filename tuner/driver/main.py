@@ -13,7 +13,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import ray
@@ -22,10 +22,11 @@ from tuner.cluster.jobs import money_metadata
 from tuner.cluster.node_types import node_types_of
 from tuner.database.database import Database
 from tuner.domain.checkpointing import Losses
+from tuner.domain.cost import total
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ConcurrencyChanged, ControlRequested, TrialRequest
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
-from tuner.domain.money import ZERO
+from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of, teacher_of
 from tuner.driver.fallback import placement_of
@@ -33,7 +34,7 @@ from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
 from tuner.driver.placement import AllowedPlaces
 from tuner.driver.ports import LoopConfig
-from tuner.driver.ray_display import JobSpend, RayDisplay
+from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_machines import ClusterMachines
 from tuner.driver.recovery import recover
 from tuner.driver.self_test_actor import SelfTestActor
@@ -112,13 +113,15 @@ class LaunchContext:
         """Return whether a job that has not begun yet should still begin (see `should_begin`)."""
         return should_begin(self.row(), Instant(time.time_ns()))
 
-    def spend(self, trials: Collection[str]) -> JobSpend:
-        """Return what the job and these trials have spent, for Ray's dashboard."""
+    def spend(self) -> dict[str, str]:
+        """Return the job's spend and budget, for Ray's dashboard."""
         with self.database.read() as db:
-            money = money_metadata(jobs.control(db, self.job).budget, ledger.account(db, self.job).posted)
-            by_trial = {trial: ledger.posted_by_kind(db, self.job, trial).values() for trial in trials}
-        posted = {trial: sum((cost.usd for cost in costs), start=ZERO) for trial, costs in by_trial.items()}
-        return JobSpend(money, posted)
+            return money_metadata(jobs.control(db, self.job).budget, ledger.account(db, self.job).posted)
+
+    def cost_of(self, trial: str, attempt: int) -> Money:
+        """Return the posted cost of an attempt."""
+        with self.database.read() as db:
+            return total(ledger.posted_by_kind(db, self.job, trial, attempt)).usd
 
     def losses(self, market: str) -> Losses:
         with self.database.read() as db:
@@ -440,7 +443,8 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     loop, journal, actuator = rebuild(
         context, settings, row, heartbeat, died_at=died_at, find=find, places=places
     )
-    display = RayDisplay(row.spec.name, f"{context.job}-{context.epoch}", loop, context.spend)
+    submission_id = f"{context.job}-{context.epoch}"
+    display = RayDisplay(row.spec.name, submission_id, loop, context.spend, context.cost_of)
     poller = ControlPoller(loop, journal, context, heartbeat, display, admitted)
     if loop.end is None:
         run_tune(

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,8 @@ from ray.core.generated import gcs_service_pb2 as messages
 from ray.core.generated import gcs_service_pb2_grpc as services
 from ray.dashboard.modules.job.common import JobInfoStorageClient
 
-from tuner.domain.money import Money
+from tuner.domain.cost import total
+from tuner.domain.money import ZERO, Money
 from tuner.driver.loop import Loop
 
 WORKERS_EVERY_S = 2.0
@@ -47,19 +48,14 @@ class WorkerActivity:
     trial: str
     attempt: int
     step: int
-    unposted: Money  #: The cost since the attempt's spend was last posted to the ledger.
+    spent: Money  #: The attempt's cost so far, including the part that is not posted to the ledger yet.
 
-    def text(self, posted: Money) -> str:
-        """Return the text for the dashboard, such as "trial_00003, attempt 1, step 5, $0.012000"."""
-        return f"{self.trial}, attempt {self.attempt}, step {self.step}, ${(posted + self.unposted).usd:.6f}"
+    def text(self, earlier: Money) -> str:
+        """Return the text for the dashboard, such as "trial_00003, attempt 1, step 5, $0.012000".
 
-
-@dataclass(frozen=True, slots=True)
-class JobSpend:
-    """The spend and the budget of a job, and the spend of some of its trials, according to the ledger."""
-
-    metadata: Mapping[str, str]  #: The job's spend and budget, as texts for the metadata of the Ray Job.
-    posted: Mapping[str, Money]  #: The posted spend of each requested trial.
+        `earlier` is the cost of the trial's earlier attempts.
+        """
+        return f"{self.trial}, attempt {self.attempt}, step {self.step}, ${(earlier + self.spent).usd:.6f}"
 
 
 class RayDisplay:
@@ -69,15 +65,25 @@ class RayDisplay:
         job: The job's name.
         submission_id: The id of the Ray Job.
         loop: The loop of the job. Only the thread that calls `turn` reads it.
-        spend: Returns the spend of the job and of the trials with the given ids. Called by the writing thread.
+        metadata: Returns the job's spend and budget, as texts for the metadata of the Ray Job. Called by the writing thread.
+        cost_of: Returns the cost of an attempt that has ended, given its trial and number. Called by the writing thread.
     """
 
     def __init__(
-        self, job: str, submission_id: str, loop: Loop, spend: Callable[[Collection[str]], JobSpend]
+        self,
+        job: str,
+        submission_id: str,
+        loop: Loop,
+        metadata: Callable[[], Mapping[str, str]],
+        cost_of: Callable[[str, int], Money],
     ) -> None:
-        self._job, self._submission_id, self._loop, self._spend = job, submission_id, loop, spend
-        # By the id of an actor: the attempt of each trial that it runs.
+        self._job, self._submission_id, self._loop = job, submission_id, loop
+        self._read_metadata, self._cost_of = metadata, cost_of
+        # By the id of an actor: the attempt of each trial that it runs. An actor without attempts is removed once it is shown as idle.
         self._runs = defaultdict[bytes, dict[str, int]](dict)
+        # By trial: the number of its newest attempt, and the cost of the attempts before. A running trial may have very many ledger entries,
+        # so only those of ended attempts are added up, once.
+        self._earlier = dict[str, tuple[int, Money]]()
         self._next = 0.0
         self._changed = threading.Condition()
         self._work: dict[bytes, list[WorkerActivity]] | None = None
@@ -100,6 +106,9 @@ class RayDisplay:
             return
         self._next = now + WORKERS_EVERY_S
         work = {actor: self._work_of(attempts) for actor, attempts in self._runs.items()}
+        for actor, activities in work.items():
+            if not activities and self._shown.get(actor) == self._text([]):
+                del self._runs[actor]
         with self._changed:
             self._work = work
             self._changed.notify()
@@ -123,7 +132,8 @@ class RayDisplay:
                 del attempts[trial]
             else:
                 step = max(lease.last_step, lease.from_step)
-                work.append(WorkerActivity(trial, attempt, step, lease.unposted()))
+                spent = total(lease.posted).usd + lease.unposted()
+                work.append(WorkerActivity(trial, attempt, step, spent))
         return work
 
     def _run(self) -> None:
@@ -141,21 +151,29 @@ class RayDisplay:
                 self._has_failed = True
 
     def _show(self, work: Mapping[bytes, Sequence[WorkerActivity]], *, is_over: bool) -> None:
-        spend = self._spend({activity.trial for activities in work.values() for activity in activities})
-        now = time.monotonic()
-        if spend.metadata != self._metadata and (is_over or now - self._spend_at >= SPEND_EVERY_S):
+        metadata, now = self._read_metadata(), time.monotonic()
+        if metadata != self._metadata and (is_over or now - self._spend_at >= SPEND_EVERY_S):
             self._spend_at = now
-            change_metadata(self._submission_id, spend.metadata)
-            self._metadata = spend.metadata
-        texts = {
-            actor: f"{self._job}: "
-            + ("; ".join(activity.text(spend.posted[activity.trial]) for activity in activities) or "idle")
-            for actor, activities in work.items()
-        }
+            change_metadata(self._submission_id, metadata)
+            self._metadata = metadata
+        texts = {actor: self._text(activities) for actor, activities in work.items()}
         new = {actor: text for actor, text in texts.items() if self._shown.get(actor) != text}
         if new:
             publish_reprs(new)
-            self._shown = {**self._shown, **new}
+        self._shown = texts
+
+    def _text(self, activities: Sequence[WorkerActivity]) -> str:
+        texts = [
+            activity.text(self._cost_before(activity.trial, activity.attempt)) for activity in activities
+        ]
+        return f"{self._job}: {'; '.join(texts) or 'idle'}"
+
+    def _cost_before(self, trial: str, attempt: int) -> Money:
+        """Return the cost of the trial's attempts before this one, which have all ended."""
+        summed, cost = self._earlier.get(trial, (1, ZERO))
+        cost = sum((self._cost_of(trial, number) for number in range(summed, attempt)), start=cost)
+        self._earlier[trial] = attempt, cost
+        return cost
 
 
 def change_metadata(submission_id: str, changes: Mapping[str, str]) -> None:
