@@ -4,6 +4,7 @@ recount agrees with the ledger.
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,20 @@ def test_budget_below_its_spend_is_refused_and_changes_nothing(database: Databas
     assert account(database, "org") == Account(ORG.limit, held=cost(30))
     put(database, SharedBudget("org", usd=Money(30)))
     assert not place(database, JOBS[2], 2, 1)
+
+
+def test_lowered_budget_limits_a_period_that_a_clock_ahead_has_opened(database: Database) -> None:
+    make(database)
+    daily, tomorrow = replace(A, parent=None), NOW + DAY_NS
+    put(database, daily)
+    assert place(database, JOBS[0], 1, 20, at=tomorrow)
+    put(database, replace(daily, usd=Money(30)))
+    assert account(database, "a", tomorrow) == Account(cost(30, A.limit.gpu_ms), held=cost(20))
+    assert not place(database, JOBS[0], 2, 20, at=tomorrow)
+    with pytest.raises(Conflict, match="'a' in its next period"):
+        put(database, replace(daily, usd=Money(10)))
+    check(database)
+    check(database, Instant(tomorrow))
 
 
 def test_changed_tags_move_the_jobs_spend_or_are_refused(database: Database) -> None:

@@ -17,7 +17,7 @@ from tuner.ledger import budget_waits, shared_budgets
 
 
 def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Instant) -> None:
-    """Create or replace the shared budget, and recalculate the current accounts of all shared budgets of the project.
+    """Create or replace the shared budget, and recalculate the accounts of all shared budgets of the project (see `recount`).
 
     Call `shared_budgets.lock_exclusive` first in the same transaction, so that no hold is placed meanwhile.
 
@@ -26,7 +26,7 @@ def put(db: Connection, project: str, new: SharedBudget, *, secret: str, at: Ins
         at: The current time, which determines the budgets' current periods.
 
     Raises:
-        Conflict: The jobs under one of the budgets have already spent and held more than its limit in this period.
+        Conflict: The jobs under one of the budgets have already spent and held more than its limit in this period or in a later one.
     """
     b = budgets.c
     mine = (b.project == project) & (b.name == new.name)
@@ -77,7 +77,7 @@ class PeriodCosts:
 
 
 def recount(db: Connection, project: str, at: Instant) -> None:
-    """Recalculate the current account of each shared budget from what its jobs have spent and held in the period.
+    """Recalculate the account of the current period of each shared budget, and of later periods, from what its jobs have spent and held then.
 
     The jobs of a budget are those that it covers by their current tags.
 
@@ -88,10 +88,14 @@ def recount(db: Connection, project: str, at: Instant) -> None:
     read: dict[tuple[Instant, Instant | None], PeriodCosts] = {}  # by the start and the end of the period
     for shared_budget in shared_budgets.kept(db, project):
         budget = shared_budget.budget
-        span = budget.span(at)
-        if span not in read:
-            read[span] = PeriodCosts(_posted(db, project, *span), _open_holds(db, project, *span))
-        _recount(db, project, budget, counted[budget.name], read[span], span)
+        present = budget.span(at)
+        # A machine whose clock is ahead may have opened later periods.
+        opened = shared_budgets.periods(db, project, budget.name, since=at)
+        for span in dict.fromkeys([present, *((period.began_at, period.ends_at) for period in opened)]):
+            if span not in read:
+                read[span] = PeriodCosts(_posted(db, project, *span), _open_holds(db, project, *span))
+            which = "current" if span == present else "next"
+            _recount(db, project, budget, counted[budget.name], read[span], span, which)
 
 
 def covered(db: Connection, project: str) -> dict[str, set[str]]:
@@ -118,6 +122,7 @@ def _recount(
     mine: set[str],
     costs: PeriodCosts,
     span: tuple[Instant, Instant | None],
+    which: str,
 ) -> None:
     began_at, ends_at = span
     posted = _sum(costs.posted, mine)
@@ -129,7 +134,7 @@ def _recount(
         used = posted + held
         raise Conflict(
             f"{used.usd} and {used.gpu_hours:.6f} GPU-hours are already spent or held under the budget "
-            f"{budget.name!r} in its current period; allow at least these amounts"
+            f"{budget.name!r} in its {which} period; allow at least these amounts"
         )
     shared_budgets.set_account(
         db,
