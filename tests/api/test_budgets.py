@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests import fakes
+from tests import books, fakes
 from tests.api.budgeting import ASHA, get, put
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.time import NS, rfc3339
-from tuner.ledger import ledger, shared_budget_changes
 from tuner.service.reconciler import Reconciler
 
 service, client = fakes.fixtures("function")
@@ -20,8 +19,8 @@ MORE = {"usd": 0.004}  # a job's own budget, more than the shared budgets below
 
 def check_books(service: FakeService) -> None:
     with service.database.write() as db:
-        assert ledger.violations(db) == []
-        assert shared_budget_changes.violations(db, service.project, service.now()) == []
+        assert books.faults(db) == []
+        assert books.shared_faults(db, service.project, service.now()) == []
 
 
 def test_shared_budget_can_be_created_read_changed_and_deleted(client: TestClient) -> None:

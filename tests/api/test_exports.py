@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from tests import fakes
+from tests import books, fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.driver.export_actors import FakeExportActors, variant
 from tests.fakes import FakeService
@@ -76,7 +76,7 @@ def submission_id(service: FakeService, job: str, export: str) -> str:
 
 def posted(database: Database, job: str, export: str) -> dict[str, int]:
     with database.read() as db:
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
         return {kind: cost.usd.micro_usd for kind, cost in ledger.posted_by_kind(db, job, export).items()}
 
 

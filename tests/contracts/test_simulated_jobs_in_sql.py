@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests import books
 from tests.simulation.test_simulated_jobs import Curves, loop_config, outcome, spec
 from tests.store.builders import OFFER, PROJECT, create
 from tuner.database.database import Database
@@ -64,7 +65,7 @@ def bill_in_memory(journal: object) -> dict[CostKind, Cost]:
 
 def bill(database: Database, job: str) -> dict[CostKind, Cost]:
     with database.read() as db:
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
         sums = ledger.posted_by_kind(db, job)
     return {kind: amount for kind, amount in sums.items() if not amount.nothing}
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from sqlalchemy import event
 
-from tests import fakes
+from tests import books, fakes
 from tests.driver.export_actors import FakeExportActors, variant
 from tests.driver.self_test_actors import FakeActors
 from tests.fakes import FakeCluster, FakeService
@@ -26,7 +26,7 @@ from tuner.domain.job import FINAL
 from tuner.domain.time import NS, Instant
 from tuner.driver.export_run import ExportRun
 from tuner.driver.spot_eligibility import SpotEligibility
-from tuner.ledger import ledger, shared_budget_changes, shared_budgets
+from tuner.ledger import shared_budgets
 from tuner.service import mirroring, webhooks
 from tuner.service.controller import Controller
 from tuner.service.reconciler import Reconciler
@@ -285,9 +285,9 @@ class Life:
 
     def tell_all(self) -> None:
         with self.service.database.write() as db:
-            violations = ledger.violations(db)
+            violations = books.faults(db)
             shared_budgets.lock_exclusive(db)
-            violations += shared_budget_changes.violations(db, self.service.project, self._clock())
+            violations += books.shared_faults(db, self.service.project, self._clock())
             ids = [row[0] for row in db.exec_driver_sql("SELECT id FROM jobs")]
         self.tell("violations", violations)
         for job in ids:

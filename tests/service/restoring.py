@@ -8,10 +8,10 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from tests import fakes
+from tests import books, fakes
 from tests.fakes import FakeService
 from tuner.database.database import Database
-from tuner.ledger import ledger, shared_budget_changes, shared_budgets
+from tuner.ledger import shared_budgets
 from tuner.service.backup import BackedUp, Restored, backup, restore
 
 ANSWERS = ("", "/bill", "/best", "/pareto", "/report", "/ledger", "/trials?limit=500", "/curves")
@@ -55,6 +55,6 @@ def answers(client: TestClient, job: str) -> dict[str, bytes]:
 
 def check_books(service: FakeService) -> None:
     with service.database.write() as db:
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
         shared_budgets.lock_exclusive(db)
-        assert shared_budget_changes.violations(db, service.project, service.now()) == []
+        assert books.shared_faults(db, service.project, service.now()) == []

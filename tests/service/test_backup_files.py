@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import make_url
 from starlette.testclient import TestClient
 
-from tests import fakes
+from tests import books, fakes
 from tests.fakes import FakeService
 from tests.service.restoring import back_up, put_back
 from tests.strategies import examples
@@ -124,7 +124,7 @@ def test_backups_taken_under_load_are_consistent(
         unpack(file, copy)
         database = Database(f"sqlite:///{copy}")
         with database.read() as db:
-            assert ledger.violations(db) == []
+            assert books.faults(db) == []
             posted.append(ledger.account(db, job).posted.usd.micro_usd)
         database.dispose()
     assert posted

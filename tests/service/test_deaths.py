@@ -3,7 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from tests import fakes
+from tests import books, fakes
 from tests.fakes import FakeService
 from tests.service.passes import die, launch_of, one_pass, row_of, submit, until_submitted
 from tuner.cluster.jobs import JobStatus
@@ -105,7 +105,7 @@ def kill_all(service: FakeService, job: str, *, passes: int = 40) -> None:
 
 def violations(service: FakeService) -> list[str]:
     with service.database.read() as db:
-        return ledger.violations(db)
+        return books.faults(db)
 
 
 def test_five_deaths_without_a_report_fail_the_job_and_free_its_room(

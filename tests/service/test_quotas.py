@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests import fakes
+from tests import books, fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.service.passes import end, give_room, launched, one_pass, submit
 from tuner.domain.calendar import DAY_NS
-from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
 
 
@@ -115,7 +114,7 @@ def test_quota_in_dollars_covers_all_jobs_and_resets_with_the_period(
         word in refused["detail"] for word in ("quota of this project", "/v1/quota", quota_view["period_end"])
     )
     with service.database.read() as db:
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
     check_problem(client.put("/v1/quota", json={"usd": 0.0002, "period": "day"}), 409)
     service.now.at += DAY_NS
     Reconciler(service).one_pass()

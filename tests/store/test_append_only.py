@@ -9,6 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import ArgumentError
 
+from tests import books
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tuner.database import ledger_tables
 from tuner.database.database import Database
@@ -114,7 +115,7 @@ def test_violations_name_an_account_changed_outside_the_ledger(
 ) -> None:
     raw.execute("UPDATE accounts SET posted_usd = 9, held_gpu_ms = 19")
     with database.read() as db:
-        violations = ledger.violations(db)
+        violations = books.faults(db)
     faults = (
         "the posted amount differs from the sum of its entries",
         "the held amount differs from the sum of its entries",

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests import books
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tests.store.test_shared_budgets import JOBS, check, make, place, put, settle
 from tuner.database.database import Database
@@ -38,7 +39,7 @@ def test_account_beyond_its_budget_is_reported(database: Database) -> None:
         assert ledger.place(db, PROJECT, JOB, hold(1, cost(60)))
     tamper(database, "UPDATE accounts SET limit_usd = 59")
     with database.read() as db:
-        assert ledger.violations(db) == [f"{JOB}: the posted and held amounts exceed the budget"]
+        assert books.faults(db) == [f"{JOB}: the posted and held amounts exceed the budget"]
 
 
 def test_shared_budget_changed_outside_the_ledger_is_reported(database: Database) -> None:
@@ -48,7 +49,7 @@ def test_shared_budget_changed_outside_the_ledger_is_reported(database: Database
     check(database)
     tamper(database, "UPDATE budget_accounts SET posted_usd = 70")
     with database.write() as db:
-        beyond, differs = shared_budget_changes.violations(db, PROJECT, NOW)
+        beyond, differs = books.shared_faults(db, PROJECT, NOW)
     assert beyond == "all: the posted and held amounts exceed its limit"
     assert differs.startswith("all: the account has Account(")
 
@@ -93,7 +94,7 @@ def test_noted_spend_fills_job_and_shared_budget_only_to_their_limits(
         assert ledger.account(db, JOB) == Account(cost(100, 10), posted=cost(own))
         shared_budget = shared_budgets.get(db, PROJECT, "all").budget
         assert shared_budgets.period_at(db, PROJECT, shared_budget, NOW).account.posted == cost(shared)
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
 
 
 def test_periods_are_listed_from_the_oldest_open_one(database: Database) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests import fakes
+from tests import books, fakes
 from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
 from tests.strategies import examples
 from tuner.domain.budget import Budget
@@ -161,7 +161,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (account.posted + account.held).fits(account.limit)
             assert FREE.fits(account.posted)
             assert FREE.fits(account.held)
-            assert ledger.violations(db) == []
+            assert books.faults(db) == []
 
     def _count(self, used: Used) -> None:
         for kind, amount in used.items():

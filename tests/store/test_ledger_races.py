@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from tests import books
 from tests.store import hammer
 from tests.store.builders import JOB, budget, cost, create, new_job
 from tests.store.crowd import Process, crowd, process
@@ -39,7 +40,7 @@ def entries(database: Database) -> Counter[str]:
 
 def check_books(database: Database) -> None:
     with database.read() as db:
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
         assert db.exec_driver_sql("PRAGMA integrity_check").scalars().all() == ["ok"]
         assert db.exec_driver_sql("PRAGMA foreign_key_check").all() == []
 

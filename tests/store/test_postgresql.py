@@ -15,7 +15,7 @@ from hypothesis import given
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from tests import fakes
+from tests import books, fakes
 from tests.postgres import SharedServer
 from tests.store import hammer
 from tests.store import test_pareto_front as fronts
@@ -221,7 +221,7 @@ def change_budget(database: Database, new: SharedBudget) -> None:
 def check_books(database: Database) -> None:
     with database.write() as db:
         shared_budgets.lock_exclusive(db)
-        assert shared_budget_changes.violations(db, PROJECT, Instant(0)) == []
+        assert books.shared_faults(db, PROJECT, Instant(0)) == []
 
 
 @pytest.mark.parametrize("budget_before", [False, True])
@@ -248,7 +248,7 @@ def test_budget_change_waits_for_a_settlement_in_progress(database: Database, bu
         ledger.settle(db, project, job, hold(1, Cost(), job=job).id, {"train": Cost(Money(3))}, Instant(0))
         begin()
     with database.write() as db:
-        assert shared_budget_changes.violations(db, project, Instant(0)) == []
+        assert books.shared_faults(db, project, Instant(0)) == []
         assert shared_budgets.period_at(db, project, shared_budget, Instant(0)).account.posted == Cost(
             Money(3)
         )
@@ -366,7 +366,7 @@ def test_concurrent_holds_are_both_counted(database: Database) -> None:
         begin()
     with database.read() as db:
         assert ledger.account(db, job).held == Cost(Money(60))
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
 
 
 @pytest.mark.parametrize("need", ["warm start", "resume"])

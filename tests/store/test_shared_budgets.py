@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests import fakes
+from tests import books, fakes
 from tests.store import hammer
 from tests.store.builders import PROJECT, budget, cost, create, hold, new_job
 from tests.store.crowd import crowd
@@ -72,8 +72,8 @@ def make(database: Database, **limits: Any) -> None:
 
 def check(database: Database, at: Instant = NOW) -> None:
     with database.write() as db:
-        assert shared_budget_changes.violations(db, PROJECT, at) == []
-        assert ledger.violations(db) == []
+        assert books.shared_faults(db, PROJECT, at) == []
+        assert books.faults(db) == []
 
 
 def test_hold_counts_in_the_matching_budget_and_its_parent(database: Database) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect, make_url
 
-from tests import fakes
+from tests import books, fakes
 from tests.postgres import SharedServer
 from tests.upgrades import made_up
 from tests.upgrades.filled import fill
 from tests.upgrades.schemas import Schema, described
 from tuner.database.database import Database, newest_revision, older_revisions
-from tuner.ledger import ledger
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
@@ -111,7 +110,7 @@ def test_service_answers_and_runs_jobs_as_before_after_upgrade_and_downgrade(
     before = {path: client.get(path).content for path in paths}
     newer.downgrade(older_revisions(made_up.REVISION)[0])
     with newer.read() as db:
-        assert ledger.violations(db) == []
+        assert books.faults(db) == []
     job = fakes.submit(client, budget={"usd": 0.001})
     fakes.simulate(service, job)
     assert client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"

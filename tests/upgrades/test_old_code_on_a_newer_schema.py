@@ -53,7 +53,7 @@ def test_driver_finishes_with_the_same_bill_after_a_schema_upgrade(
     shown = client.get(f"/v1/jobs/{upgraded}").json()
     assert (shown["state"], shown["stop_reason"]) == ("succeeded", "budget_usd")
     with service.database.read() as db:
-        assert ledger.faults(db, upgraded) == []
+        assert ledger.faults_of(db, [upgraded]) == {upgraded: []}
 
 
 def test_running_service_continues_after_an_upgrade_and_a_starting_one_is_refused(
@@ -103,6 +103,6 @@ def test_migration_gives_way_to_active_drivers_and_succeeds(postgres_url: str, t
         made_up.migrate(postgres_url, tmp_path)
     assert database.revision() == made_up.REVISION
     with database.read() as db:
-        assert [ledger.faults(db, name) for name in names] == [[]] * 2
+        assert list(ledger.faults_of(db, names).values()) == [[]] * 2
         assert all(ledger.account(db, name).posted.usd.micro_usd > 0 for name in names)
     database.dispose()

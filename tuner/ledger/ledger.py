@@ -341,12 +341,6 @@ def lines(db: Connection, job: str, *, after: int = 0, limit: int = 1000) -> lis
     ]
 
 
-def violations(db: Connection) -> list[str]:
-    """Check every account against its entries and holds. Return one line for each fault."""
-    jobs = db.execute(select(accounts.c.job)).scalars().all()
-    return [f"{job}: {fault}" for job in jobs for fault in faults(db, job)]
-
-
 def accounts_after(db: Connection, job: str, limit: int) -> list[str]:
     """Return the ids of up to `limit` jobs that have an account, in ascending order, starting after the id `job`."""
     a = accounts.c
@@ -390,11 +384,6 @@ def _added_up() -> Select[Any]:
 
 
 _ADDED_UP = _added_up()
-
-
-def faults(db: Connection, job: str) -> list[str]:
-    """Compare a job's account with its limit and with the sums of its entries and open holds. Return the faults as texts."""
-    return faults_of(db, [job])[job]
 
 
 def faults_of(db: Connection, jobs: Collection[str]) -> dict[str, list[str]]:

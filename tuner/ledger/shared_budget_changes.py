@@ -187,29 +187,3 @@ def _open_holds(
     if ends_at is not None:
         query = query.where(h.placed_at < ends_at)
     return [(name, job, Cost(Money(usd), gpu_ms)) for name, job, usd, gpu_ms in db.execute(query)]
-
-
-def violations(db: Connection, project: str, at: Instant) -> list[str]:
-    """Return one line for each shared budget whose current account exceeds its limit or differs from the ledger.
-
-    The accounts are recalculated in a nested transaction, which is rolled back after the comparison.
-    """
-    before = {
-        kept_budget.budget.name: shared_budgets.period_at(db, project, kept_budget.budget, at).account
-        for kept_budget in shared_budgets.kept(db, project)
-    }
-    faults = [
-        f"{name}: the posted and held amounts exceed its limit"
-        for name, a in before.items()
-        if not (a.posted + a.held).fits(a.limit)
-    ]
-    with db.begin_nested() as trial:
-        recount(db, project, at)
-        for shared_budget in shared_budgets.kept(db, project):
-            after = shared_budgets.period_at(db, project, shared_budget.budget, at).account
-            if after != before[shared_budget.budget.name]:
-                faults.append(
-                    f"{shared_budget.budget.name}: the account has {before[shared_budget.budget.name]}, but its entries add up to {after}"
-                )
-        trial.rollback()
-    return faults
