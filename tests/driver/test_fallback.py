@@ -25,6 +25,10 @@ DEMAND_MACHINE = WorkerMachine({MARKET: "on-demand"}, 1, 0)
 WAIT_NS = 60 * NS
 
 
+def place_at(offer: Offer) -> Place:
+    return Place(offer, offer.rate(Resources()))
+
+
 @dataclass
 class Cluster:
     """A trial on machines that come and go. `trial.at` is its place, as the job's loop would record it."""
@@ -64,7 +68,7 @@ class Cluster:
     def moves(self) -> Offer | None:
         offer = self.relocation()
         if offer is not None:
-            self.stands(at=self.placement._places.of(offer), waited_ns=None)
+            self.stands(at=place_at(offer), waited_ns=None)
         return offer
 
 
@@ -323,7 +327,7 @@ def test_spot_held_by_another_job_is_retried_with_growing_intervals() -> None:
     assert len(asked) == 4
     assert all(gap > 2 * FULL_NS / NS for gap in between)
     assert all(later > 1.8 * earlier for earlier, later in pairwise(between))
-    spot, left = cluster.placement._places.of(SPOT), (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
+    spot, left = place_at(SPOT), (cluster.trial.left_ns or 0) - cluster.trial.unsaved_ns
     cluster.stands(at=spot, waited_ns=0, left_ns=left, unsaved_ns=0)
     assert cluster.relocation() is None
     cluster.stands(waited_ns=None)
@@ -336,7 +340,7 @@ def test_occupied_machine_counts_as_unavailable() -> None:
     cluster = Cluster([SPOT_MACHINE, DEMAND_MACHINE])
     cluster.stands(occupied={SPOT: 1})
     assert cluster.placement.choose(cluster.trial)[0].offer == SPOT  # it waits for its turn
-    cluster.stands(at=cluster.placement._places.of(SPOT), waited_ns=0)
+    cluster.stands(at=place_at(SPOT), waited_ns=0)
     cluster.passes(61)
     assert cluster.relocation() == DEMAND
 

@@ -88,19 +88,19 @@ def test_one_machine_holds_as_many_trials_as_fit() -> None:
 def test_each_worker_has_room_for_a_pack_of_trials() -> None:
     wanted, offer = Resources(cpus=2, pack=3), Offer("m6", Price(1), 4, 0)
     places = AllowedPlaces((offer,), wanted, lambda: [WorkerMachine({}, 4, 0)])
-    assert [places.room(places.of(offer), {offer: occupied}) for occupied in (0, 1, 6)] == [6, 5, 0]
-    assert places.of(offer).rate == offer.rate(Resources(cpus=2))
+    assert [places.room(places.all[0], {offer: occupied}) for occupied in (0, 1, 6)] == [6, 5, 0]
+    assert places.all[0].rate == offer.rate(Resources(cpus=2))
 
 
 def test_each_node_of_a_trial_needs_room_on_another_machine() -> None:
     wanted, offer = Resources(cpus=2, nodes=2), Offer("m6", Price(1), 4, 0)
     machines = list[WorkerMachine]()
     places = AllowedPlaces((offer,), wanted, lambda: machines)
-    assert places.of(offer).rate.price == Price(1)
+    assert places.all[0].rate.price == Price(1)
     rooms = []
     for cpus in (4, 2, 2):
         machines.append(WorkerMachine({}, cpus, 0))
-        rooms.append(places.room(places.of(offer), {}))
+        rooms.append(places.room(places.all[0], {}))
     assert rooms == [0, 1, 2]
 
 

@@ -106,9 +106,6 @@ class AllowedPlaces:
         self.all = sorted(places_by_offer, key=lambda place: place.rate.price)
         self._wanted, self._machines = wanted, machines
 
-    def of(self, offer: Offer) -> Place:
-        return next(place for place in self.all if place.offer == offer)
-
     def has_machine(self, offer: Offer) -> bool:
         """Return whether a machine of this offer exists now, with room for one node of a trial."""
         return any(

@@ -109,8 +109,8 @@ class SqlJournal:
         self._database, self._job, self._project, self._epoch = database, job, project, epoch
         with database.read() as db:
             self._ran_ns = jobs.running_ns(db, job, now)
-            self.budget_version = jobs.control(db, job).budget_version
-            self._spec = jobs.get(db, job).spec
+            row = jobs.get(db, job)
+            self.budget_version, self._spec = row.budget_version, row.spec
             self._seq = jobs.newest_event(db, job)
         self._recorded: _Recorded | None = None  # None before the first transaction and after a failed one
 
