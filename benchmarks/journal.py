@@ -15,7 +15,7 @@ from unittest.mock import patch
 from sqlalchemy import event, func, select
 
 from tests import fakes
-from tuner.database.prepared import Prepared
+from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import attempts, reports
 from tuner.domain.space import Config
 
@@ -42,19 +42,19 @@ def main() -> None:
             resources={"max_concurrent_trials": 2},
         )
         statements: Counter[str] = Counter()
-        prepared: Counter[Prepared] = Counter()
-        execute = Prepared._execute
+        prepared: Counter[PreparedStatement] = Counter()
+        execute = PreparedStatement._execute
 
         def count(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
             statements[" ".join(statement.split())] += 1
 
-        def count_prepared(self: Prepared, *arguments: Any, **options: Any) -> Any:
+        def count_prepared(self: PreparedStatement, *arguments: Any, **options: Any) -> Any:
             prepared[self] += 1
             return execute(self, *arguments, **options)
 
         event.listen(service.database.engine, "before_cursor_execute", count)
         began = time.process_time()
-        with patch.object(Prepared, "_execute", count_prepared):
+        with patch.object(PreparedStatement, "_execute", count_prepared):
             fakes.simulate(service, job, training=ShortSteps())
         took_s = time.process_time() - began
         event.remove(service.database.engine, "before_cursor_execute", count)

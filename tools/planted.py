@@ -79,7 +79,7 @@ MUTANTS = (
         "    read = account(db, job).held\n"
         "    mine = (_A.job == bindparam('of_job'), _USD >= 0, _GPU_MS >= 0)\n"
         "    sums = {'held_usd': read.usd.micro_usd + usd, 'held_gpu_ms': read.gpu_ms + gpu_ms}\n"
-        "    amounts = Prepared(update(accounts).where(*mine).values(sums).returning(*_AMOUNTS)).first(db, {",
+        "    amounts = PreparedStatement(update(accounts).where(*mine).values(sums).returning(*_AMOUNTS)).first(db, {",
         "one of two holds that are placed at the same time is forgotten",
         ("tests/store/test_postgresql.py::test_concurrent_holds_are_both_counted",),
     ),
