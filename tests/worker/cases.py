@@ -105,6 +105,14 @@ def draws(config: dict[str, Any]) -> None:
             run.report(acc=1.0, threads=torch.get_num_threads(), **drawn)
 
 
+def splits(config: dict[str, Any]) -> None:
+    """Split the data at random before the training. Report a validation example, and a number that is drawn in each step."""
+    _, valid = torch.utils.data.random_split(range(10_000), [8_000, 2_000])  # type: ignore[arg-type]
+    with SpotSafe() as run:
+        for _ in run.steps():
+            run.report(acc=1.0, valid=valid[0], drawn=torch.rand(1).item())
+
+
 class RestoresForEver(Counter):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         while True:

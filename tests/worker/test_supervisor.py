@@ -100,6 +100,29 @@ def test_seeded_trial_is_reproducible_outside_of_the_service(
     assert [line.partition(" ")[0] for line in changed.differences(recorded)] == ["torch", "the"]
 
 
+@pytest.mark.parametrize(
+    ("case", "module"),
+    [
+        ("splits", "tests.worker.cases"),
+        ("tune_splits", "tests.worker.tune_cases"),
+        ("SplitSteps", "tests.worker.tune_cases"),
+    ],
+)
+def test_resumed_trial_repeats_its_random_split_but_not_the_numbers_of_its_steps(
+    drive: Any, case: str, module: str
+) -> None:
+    driver = drive(case, module)
+    driver.promoted_twice(4, seed=7)
+    assert len({report["metrics"]["valid"] for report in driver.reports}) == 1
+    assert len({report["metrics"]["drawn"] for report in driver.reports}) == 4
+
+
+def test_own_seed_of_a_ray_tune_function_applies_after_a_resume(drive: Any) -> None:
+    driver = drive("tune_splits_after_own_seed", "tests.worker.tune_cases")
+    driver.promoted_twice(4, seed=7)
+    assert len({report["metrics"]["valid"] for report in driver.reports}) == 1
+
+
 def test_hanging_trial_stops_on_request(drive: Any) -> None:
     driver = drive("hangs")
     driver.begin()

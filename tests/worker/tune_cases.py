@@ -74,6 +74,40 @@ class DictSteps(Steps):
         self.count = checkpoint_dir["count"]
 
 
+class SplitSteps(Steps):
+    """A trainable that splits its data at random in `setup`, and draws a number in each step."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self.valid = torch.randperm(10_000)[0].item()
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "valid": self.valid, "drawn": torch.rand(1).item()}
+
+
+def tune_splits(config: dict[str, Any]) -> None:
+    """Split the data at random, load the checkpoint, and draw a number in each step."""
+    valid, start = torch.randperm(10_000)[0].item(), 0
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as directory:
+            start = int((Path(directory) / "step.txt").read_text())
+    for step in range(start, 100):
+        with tempfile.TemporaryDirectory() as directory:
+            (Path(directory) / "step.txt").write_text(str(step + 1))
+            tune.report(
+                {"acc": step + 1, "valid": valid, "drawn": torch.rand(1).item()},
+                checkpoint=tune.Checkpoint.from_directory(directory),
+            )
+
+
+def tune_splits_after_own_seed(config: dict[str, Any]) -> None:
+    """Seed PyTorch, and split the data after the checkpoint was loaded."""
+    torch.manual_seed(5)
+    tune.get_checkpoint()
+    tune_splits(config)
+
+
 class ArraySteps(Steps):
     """A trainable whose state consists of NumPy values."""
 

@@ -224,9 +224,8 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
         return
     session = tune_compat.install(channel)
     if begin.seed is not None:
-        # Add the first step: a function that continues without restoring its random generators must not draw the same numbers as at its
-        # beginning.
-        seed_everything(begin.seed + begin.first_step)
+        # Each attempt gets the same seed, so that code before the restore, such as a random split of the data, does the same in all of them.
+        seed_everything(begin.seed)
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return

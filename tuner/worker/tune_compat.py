@@ -19,7 +19,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tuner.training.channel import Channel, Metric, MetricsRefused, Reply, StopTraining, plain_metrics
+from tuner.training.channel import (
+    BeginMessage,
+    Channel,
+    Metric,
+    MetricsRefused,
+    Reply,
+    StopTraining,
+    plain_metrics,
+)
+from tuner.training.seeding import seed_everything
 
 SESSION_MODULE = "ray.train._internal.session"
 DEFAULT_METRIC = "_metric"
@@ -34,7 +43,7 @@ class TuneSession:
     def __init__(self, channel: Channel) -> None:
         self._channel, begin = channel, channel.begin
         self._step = begin.first_step
-        self._echoes = begin.echo
+        self._echoes, self._is_loaded = begin.echo, False
         self.trial_id = self.trial_name = begin.trial
         self.experiment_name = self.run_id = begin.trial
         self.trial_dir = os.getcwd()
@@ -52,6 +61,9 @@ class TuneSession:
         from ray.tune import Checkpoint
 
         restore = self._channel.begin.restore
+        if restore and not self._is_loaded:
+            self._is_loaded = True
+            _seed_continued(self._channel.begin)
         if restore and self._echoes:
             self._echoes = False
             self._kept.copy(self._step, Path(restore), Reply(stop=False, save=True))
@@ -200,6 +212,8 @@ def run_class(target: type, channel: Channel) -> None:
     trainable = target(config=dict(begin.config))
     if begin.restore:
         channel.phase("restore")
+        # Seed before `load_checkpoint`, which may restore the generators itself.
+        _seed_continued(begin)
         from tuner.training import plain  # imports torch, so only when needed
 
         state = Path(begin.restore) / "dict_checkpoint.pt"
@@ -225,6 +239,19 @@ def run_class(target: type, channel: Channel) -> None:
                 return
     finally:
         trainable.cleanup()
+
+
+def _seed_continued(begin: BeginMessage) -> None:
+    """Seed the random generators of a trial that continues from its checkpoint.
+
+    Ray Tune does not restore the generators. Without another seed, each attempt would draw the same numbers as the beginning of the trial.
+    If user code has seeded PyTorch itself, the generators are left unchanged.
+    """
+    if begin.seed is None:
+        return
+    torch = sys.modules.get("torch")
+    if torch is None or torch.initial_seed() == begin.seed % 2**63:
+        seed_everything(begin.seed + begin.first_step)
 
 
 def _module() -> Any:
