@@ -122,6 +122,11 @@ def test_only_listed_or_named_variables_pass_to_the_child(names: dict[str, str])
     ]
 
 
+def test_order_of_sets_is_the_same_in_all_workers() -> None:
+    assert UserCodeLimits().environment({}, [])["PYTHONHASHSEED"] == "0"
+    assert UserCodeLimits().environment({"PYTHONHASHSEED": "7"}, [])["PYTHONHASHSEED"] == "7"
+
+
 def test_named_patterns_never_pass_the_services_own_variables() -> None:
     given_all = UserCodeLimits(
         passed=("TUNER_*", "RAY_AUTH_TOKEN", "T*", "R*", "WANDB_API_KEY", "HTTPS_PROXY")

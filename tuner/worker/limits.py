@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Literal, Self
 
+from tuner.domain.environment import HASH_SEED
 from tuner.training.datasets import CACHE_DIR, CACHE_GIB, DEFAULT_GIB
 from tuner.worker.process_tree import descendants, proportional_bytes, resource_use
 
@@ -70,6 +71,8 @@ class UserCodeLimits:
         kept = {name: value for name, value in environ.items() if self._passes(name, value)}
         kept["PYTHONPATH"] = os.pathsep.join(path for path in import_path if path)
         kept["PYTHONUNBUFFERED"] = "1"
+        # Sets of strings have the same order in each process. Otherwise a resumed trial could number the classes of its data differently.
+        kept.setdefault(HASH_SEED, "0")
         kept["RAY_USAGE_STATS_ENABLED"] = "0"
         # Number the GPUs as NVML and Ray do. Let PyTorch count them through NVML: otherwise a module that counts GPUs when it is
         # imported would make CUDA unusable in every fork.
