@@ -1,5 +1,7 @@
 """A small network with dropout, trained with the `Trainer` of Lightning."""
 
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -37,6 +39,28 @@ class Classifier(lightning.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)]
 
 
+class HasArguments(Classifier):
+    """A classifier that records its arguments, among them an object that is not plain data."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        super().__init__(plateau=False)
+        self.save_hyperparameters()
+
+
+class Data(lightning.LightningDataModule):
+    """The examples, with a path among the recorded arguments."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(data(64, 1), batch_size=8, shuffle=True)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(data(32, 2), batch_size=16)
+
+
 class LogsAtEpochEnd(Classifier):
     """A classifier that logs a metric at the end of its epochs. The metric stays the same."""
 
@@ -55,6 +79,7 @@ def train(
     *further: Callback,
     model: Classifier | None = None,
     max_steps: int = -1,
+    datamodule: Data | None = None,
 ) -> None:
     trainer = lightning.Trainer(
         max_epochs=9,
@@ -66,12 +91,14 @@ def train(
         accelerator="cpu",
     )
     loader = DataLoader(data(64, 1), batch_size=8, shuffle=True)
+    loaders = [loader, DataLoader(data(32, 2), batch_size=16)] if datamodule is None else []
     trainer.fit(
-        model or Classifier(plateau=False),
-        loader,
-        DataLoader(data(32, 2), batch_size=16),
-        ckpt_path=tuner_checkpoint(),
+        model or Classifier(plateau=False), *loaders, datamodule=datamodule, ckpt_path=tuner_checkpoint()
     )
+
+
+def train_with_arguments(config: dict[str, Any]) -> None:
+    train(config, model=HasArguments(Namespace(width=16)), datamodule=Data(Path()))
 
 
 def train_until_plateau(config: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ METRICS = {
     ("with_transformers", "train_with_two_sets"): "eval_other_loss",
     ("with_lightning", "train"): "val_loss",
     ("with_lightning", "train_until_plateau"): "val_loss",
+    ("with_lightning", "train_with_arguments"): "val_loss",
     ("with_xgboost", "train"): "valid-logloss",
     ("with_lightgbm", "train"): "valid-binary_logloss",
     ("with_xgboost", "train_with_lightgbm"): "valid-binary_logloss",

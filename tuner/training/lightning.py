@@ -8,13 +8,15 @@ interrupted training then has the same result as an uninterrupted one, even if i
 """
 
 import copy
+import io
 import warnings
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.fabric.utilities.types import _Stateful
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
@@ -58,6 +60,8 @@ class TunerCallback(Callback):
         self._epoch_end = _EpochEnd(self)
         # Whether the training stops after the epoch whose checkpoint is being written or was restored.
         self._stops = False
+        # Whether the checkpoint that is being written is one of the service.
+        self._is_saving = False
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"random": random_states()}
@@ -114,7 +118,7 @@ class TunerCallback(Callback):
     ) -> None:
         if self._saves_within_epochs and _is_between_steps(trainer) and self._run.is_save_due():
             self._batches = batch_idx + 1
-            self._run.save(lambda place: _write(trainer, place, "step"))
+            self._run.save(lambda place: self._write(trainer, place, "step"))
             self._batches = 0
 
     def end_epoch(self, trainer: Trainer) -> None:
@@ -128,11 +132,53 @@ class TunerCallback(Callback):
             )
         if self._run.report({name: logged[name] for name in self._names or logged}):
             self._stops = trainer.should_stop
-            self._run.save(lambda place: _write(trainer, place, "epoch"))
+            self._run.save(lambda place: self._write(trainer, place, "epoch"))
             self._stops = False
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._run.end(lambda place: trainer.save_checkpoint(place / FILE))
+        self._run.end(lambda place: self._save(trainer, place))
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Leave hyperparameters that could not be read again out of the service's checkpoints. A resumed training does not read them."""
+        if not self._is_saving:
+            return
+        for owner in (LightningModule, LightningDataModule):
+            keys = (
+                owner.CHECKPOINT_HYPER_PARAMS_NAME,
+                owner.CHECKPOINT_HYPER_PARAMS_KEY,
+                owner.CHECKPOINT_HYPER_PARAMS_TYPE,
+            )
+            if not _is_readable([checkpoint.get(key) for key in keys]):
+                for key in keys:
+                    checkpoint.pop(key, None)
+
+    def _save(self, trainer: Trainer, place: Path) -> None:
+        self._is_saving = True
+        try:
+            trainer.save_checkpoint(place / FILE)
+        finally:
+            self._is_saving = False
+
+    def _write(self, trainer: Trainer, place: Path, interval: Literal["step", "epoch"]) -> None:
+        """Write a checkpoint with the learning-rate schedulers in the state that they will have after this step or epoch.
+
+        Lightning updates `ReduceLROnPlateau` only after `on_train_batch_end` or `on_train_epoch_end`, where this is called. Without the
+        update, a restored training would continue with another learning rate. Afterwards the present state is restored.
+        """
+        plateaus = [config.scheduler for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+        before = [copy.deepcopy(plateau.state_dict()) for plateau in plateaus]
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        rates = [group["lr"] for group in groups]
+        trainer.fit_loop.epoch_loop.update_lr_schedulers(interval, update_plateau_schedulers=True)
+        try:
+            self._save(trainer, place)
+        finally:
+            for plateau, state in zip(plateaus, before, strict=True):
+                plateau.load_state_dict(state)
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
 
 
 class _EpochEnd(Checkpoint):
@@ -222,21 +268,13 @@ def _skip(trainer: Trainer, batches: int) -> None:
     warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
 
 
-def _write(trainer: Trainer, place: Path, interval: Literal["step", "epoch"]) -> None:
-    """Write a checkpoint with the learning-rate schedulers in the state that they will have after this step or epoch.
-
-    Lightning updates `ReduceLROnPlateau` only after `on_train_batch_end` or `on_train_epoch_end`, where this is called. Without the update,
-    a restored training would continue with another learning rate. Afterwards the present state is restored.
-    """
-    plateaus = [config.scheduler for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
-    before = [copy.deepcopy(plateau.state_dict()) for plateau in plateaus]
-    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-    rates = [group["lr"] for group in groups]
-    trainer.fit_loop.epoch_loop.update_lr_schedulers(interval, update_plateau_schedulers=True)
+def _is_readable(value: Any) -> bool:
+    """Return whether a value in a checkpoint can be read with `weights_only=True`, as Lightning reads a checkpoint when it resumes."""
+    file = io.BytesIO()
     try:
-        trainer.save_checkpoint(place / FILE)
-    finally:
-        for plateau, state in zip(plateaus, before, strict=True):
-            plateau.load_state_dict(state)
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:
+        return False
+    return True
