@@ -80,9 +80,11 @@ def train(
     model: Classifier | None = None,
     max_steps: int = -1,
     datamodule: Data | None = None,
+    epochs_per_step: int = 1,
 ) -> None:
     trainer = lightning.Trainer(
-        max_epochs=9,
+        max_epochs=9 * epochs_per_step,
+        check_val_every_n_epoch=epochs_per_step,
         max_steps=max_steps,
         callbacks=[TunerCallback(metric), *further],
         enable_checkpointing=False,
@@ -95,6 +97,11 @@ def train(
     trainer.fit(
         model or Classifier(plateau=False), *loaders, datamodule=datamodule, ckpt_path=tuner_checkpoint()
     )
+
+
+def train_with_rare_validation(config: dict[str, Any], *further: Callback) -> None:
+    """A step of the job has two epochs."""
+    train(config, "val_loss", *further, epochs_per_step=2)
 
 
 def train_with_arguments(config: dict[str, Any]) -> None:

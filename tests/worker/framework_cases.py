@@ -60,15 +60,25 @@ def transformers_with_output_dir(config: dict[str, Any]) -> None:
 
 
 def lightning(config: dict[str, Any]) -> None:
-    from lightning.pytorch.callbacks import Callback
-
     from tests.frameworks import with_lightning
+
+    with_lightning.train(config, "val_loss", _lightning_callback(config))
+
+
+def lightning_with_rare_validation(config: dict[str, Any]) -> None:
+    from tests.frameworks import with_lightning
+
+    with_lightning.train_with_rare_validation(config, _lightning_callback(config))
+
+
+def _lightning_callback(config: dict[str, Any]) -> Any:
+    from lightning.pytorch.callbacks import Callback
 
     class Happens(Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             happens(config, trainer.global_step)
 
-    with_lightning.train(config, "val_loss", Happens())
+    return Happens()
 
 
 def xgboost(config: dict[str, Any]) -> None:

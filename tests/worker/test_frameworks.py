@@ -20,6 +20,7 @@ METRICS = {
     ("with_lightning", "train"): "val_loss",
     ("with_lightning", "train_until_plateau"): "val_loss",
     ("with_lightning", "train_with_arguments"): "val_loss",
+    ("with_lightning", "train_with_rare_validation"): "val_loss",
     ("with_xgboost", "train"): "valid-logloss",
     ("with_lightgbm", "train"): "valid-binary_logloss",
     ("with_xgboost", "train_with_lightgbm"): "valid-binary_logloss",
@@ -75,6 +76,7 @@ def test_callback_stores_the_files_of_its_directory_for_artifacts(drive: Any, tm
         ("transformers", "eval_loss", 9, 1, True),  # in the second epoch
         ("lightning", "val_loss", 11, 1, True),
         ("lightning", "val_loss", 3, 0, True),  # in the first epoch
+        ("lightning_with_rare_validation", "val_loss", 27, 1, True),  # in the second epoch of a step
         ("xgboost", "valid-logloss", 3, 2, False),  # rounds are short, so the step is finished
         ("lightgbm", "valid-binary_logloss", 3, 2, False),
     ],

@@ -35,6 +35,8 @@ def tuner_checkpoint() -> str | None:
 class TunerCallback(Callback):
     """Report after each epoch, and save and stop when the service requests it.
 
+    With `Trainer(check_val_every_n_epoch=n)` a step of the job has n epochs.
+
     Set `max_epochs` to the largest number of epochs that a trial may have. The service can stop the training earlier. The callback saves in
     the middle of an epoch if the machine is about to be taken away, if the trial must pause, or if its lease ends. The next attempt loads
     the batches before that point again and skips them, unless the training loader has a `state_dict`, which Lightning saves.
@@ -122,7 +124,13 @@ class TunerCallback(Callback):
             self._batches = 0
 
     def end_epoch(self, trainer: Trainer) -> None:
-        """Report the epoch, and save it if the service requests it. Lightning has already run all other hooks for the end of the epoch."""
+        """Report the epoch, and save it if the service requests it. Lightning has already run all other hooks for the end of the epoch.
+
+        If the module is validated after every n epochs only, a step of the job has n epochs, because the others have no metrics.
+        """
+        every = trainer.check_val_every_n_epoch
+        if trainer.enable_validation and every and (trainer.current_epoch + 1) % every:
+            return
         logged = dict(trainer.callback_metrics)
         missing = [name for name in self._names if name not in logged]
         if missing:
