@@ -1,5 +1,6 @@
 """A small language model, built from a configuration, and trained with the `Trainer` of transformers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,10 +30,19 @@ class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
 
 
+class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
+    """The same sequences, without a length."""
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        texts = Texts(48, 1)
+        yield from (texts[index] for index in range(len(texts)))
+
+
 def train(
     config: dict[str, Any],
     every: int | None = None,
     *further: TrainerCallback,
+    training: Any = None,
     valid: Any = None,
     output_dir: str = "out",
     **more: Any,
@@ -53,7 +63,7 @@ def train(
     trainer = Trainer(
         model,
         arguments,
-        train_dataset=Texts(48, 1),
+        train_dataset=training or Texts(48, 1),
         eval_dataset=valid or Texts(16, 2),
         callbacks=[*further[:1], TunerCallback(every), *further[1:]],
     )
@@ -63,6 +73,11 @@ def train(
 def train_by_steps(config: dict[str, Any]) -> None:
     """A step of the job is four optimizer steps, so steps end within epochs of six."""
     train(config, every=4)
+
+
+def train_with_stream(config: dict[str, Any]) -> None:
+    """Train on a data set without a length. An epoch has six optimizer steps."""
+    train(config, training=Stream(), max_steps=54)
 
 
 def train_with_two_sets(config: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ METRICS = {
     ("with_transformers", "train"): "eval_loss",
     ("with_transformers", "train_by_steps"): "eval_loss",
     ("with_transformers", "train_with_two_sets"): "eval_other_loss",
+    ("with_transformers", "train_with_stream"): "eval_loss",
     ("with_lightning", "train"): "val_loss",
     ("with_lightning", "train_until_plateau"): "val_loss",
     ("with_lightning", "train_with_arguments"): "val_loss",

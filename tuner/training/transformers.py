@@ -53,6 +53,7 @@ class TunerCallback(TrainerCallback):
         self._output_dir: str | None = None  # the argument `output_dir`, if the trainer writes elsewhere
         # Whether the training had ended by itself when the restored checkpoint was saved.
         self._has_ended = False
+        self._epoch_began = 0  # the number of optimizer steps before the current epoch
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -96,6 +97,11 @@ class TunerCallback(TrainerCallback):
         if self._output_dir is not None:  # user code may save the model there
             args.output_dir, self._output_dir = self._output_dir, None
 
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self._epoch_began = state.global_step
+
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
@@ -119,7 +125,9 @@ class TunerCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        self._due = self._every is None and not self._has_ended
+        # With a data set without a length, the first epoch after a restore may have no batches, because the trainer skips all of them.
+        is_trained = state.global_step > self._epoch_began
+        self._due = self._every is None and is_trained and not self._has_ended
         control = self._only_what_is_due(control)
         # If no report is due, the training may end here in the middle of a step of the job. It must then be saved.
         return control if self._due else _deciding(control, self._must_save_end)
