@@ -38,6 +38,16 @@ class Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
         yield from (texts[index] for index in range(len(texts)))
 
 
+class AddsMetrics(Trainer):
+    """A trainer that adds a metric to those of the evaluation, and logs another one."""
+
+    def evaluate(self, *args: Any, **more: Any) -> dict[str, float]:
+        metrics = super().evaluate(*args, **more)
+        metrics["eval_added"] = 1.5
+        self.log({"eval_logged": 2.5})
+        return metrics
+
+
 def train(
     config: dict[str, Any],
     every: int | None = None,
@@ -45,6 +55,7 @@ def train(
     training: Any = None,
     valid: Any = None,
     output_dir: str = "out",
+    kind: type[Trainer] = Trainer,
     **more: Any,
 ) -> None:
     shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 8}
@@ -60,7 +71,7 @@ def train(
         use_cpu=True,
         **more,
     )
-    trainer = Trainer(
+    trainer = kind(
         model,
         arguments,
         train_dataset=training or Texts(48, 1),
@@ -83,6 +94,10 @@ def train_with_stream(config: dict[str, Any]) -> None:
 def train_with_two_sets(config: dict[str, Any]) -> None:
     """Evaluate on two sets, with an argument that would leave the optimizer out of checkpoints."""
     train(config, valid={"one": Texts(16, 2), "other": Texts(16, 3)}, save_only_model=True)
+
+
+def train_with_more_metrics(config: dict[str, Any]) -> None:
+    train(config, kind=AddsMetrics)
 
 
 def train_until_stopped(config: dict[str, Any]) -> None:

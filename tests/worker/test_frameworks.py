@@ -160,6 +160,15 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
 
 
 @pytest.mark.extended
+def test_metrics_that_a_trainer_adds_to_an_evaluation_are_reported(drive: Any) -> None:
+    driver = drive("train_with_more_metrics", "tests.frameworks.with_transformers")
+    driver.run_to(1, config={})
+    metrics = driver.reports[0]["metrics"]
+    assert (metrics["eval_added"], metrics["eval_logged"]) == (1.5, 2.5)
+    assert {"eval_loss", "loss"} <= metrics.keys()
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "module",
     ["with_lightning", "with_transformers"],

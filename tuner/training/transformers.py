@@ -49,7 +49,9 @@ class TunerCallback(TrainerCallback):
         self._run = FrameworkRun(artifacts_dir)
         # Whether a report is due, whether the next save is of a report, and whether it is of a training that ended by itself.
         self._due = self._saving = self._ending = False
-        self._metrics: dict[str, Any] = {}  # of the sets that were evaluated for the report that is due
+        # The metrics of the sets that were evaluated for the report that is due. They are not copied, because user code that overrides
+        # `evaluate` may add metrics after this callback was called.
+        self._metrics: list[dict[str, Any]] = []
         self._output_dir: str | None = None  # the argument `output_dir`, if the trainer writes elsewhere
         # Whether the training had ended by itself when the restored checkpoint was saved.
         self._has_ended = False
@@ -142,14 +144,20 @@ class TunerCallback(TrainerCallback):
         if not self._due:  # user code called `evaluate`
             return control
         # With several evaluation sets, the trainer calls this after each set. It does not say which one is the last.
-        self._metrics |= kwargs["metrics"]
+        self._metrics.append(kwargs["metrics"])
         last = control.should_training_stop or state.global_step >= state.max_steps
         return _deciding(control, partial(self._report, state, last))
 
     def _report(self, state: TrainerState, last: bool, control: TrainerControl) -> bool:
-        """Report the metrics of all evaluation sets. Return whether the trainer must save."""
+        """Report the metrics of all evaluation sets, and what user code has logged of them. Return whether the trainer must save."""
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-        metrics, self._metrics, self._due = self._metrics, {}, False
+        metrics: dict[str, Any] = {}
+        for entry in state.log_history:
+            if entry.get("step") == state.global_step:
+                metrics |= {name: value for name, value in entry.items() if name.startswith("eval_")}
+        for evaluated in self._metrics:
+            metrics |= evaluated
+        self._metrics, self._due = [], False
         self._saving = self._run.report({**metrics, "loss": losses[-1] if losses else None}, last=last)
         return self._saving or self._must_save_end(control)
 
