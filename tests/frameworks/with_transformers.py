@@ -56,6 +56,7 @@ def train(
     valid: Any = None,
     output_dir: str = "out",
     kind: type[Trainer] = Trainer,
+    compute_metrics: Any = None,
     **more: Any,
 ) -> None:
     shape = {"n_layer": 1, "n_head": 2, "n_embd": 16, "vocab_size": 50, "n_positions": 8}
@@ -76,6 +77,7 @@ def train(
         arguments,
         train_dataset=training or Texts(48, 1),
         eval_dataset=valid or Texts(16, 2),
+        compute_metrics=compute_metrics,
         callbacks=[*further[:1], TunerCallback(every), *further[1:]],
     )
     trainer.train(resume_from_checkpoint=tuner_checkpoint())
@@ -98,6 +100,12 @@ def train_with_two_sets(config: dict[str, Any]) -> None:
 
 def train_with_more_metrics(config: dict[str, Any]) -> None:
     train(config, kind=AddsMetrics)
+
+
+def train_with_nested_metrics(config: dict[str, Any]) -> None:
+    """Compute a report with metrics of each class, as scikit-learn's `classification_report`, and a confusion matrix."""
+    nested = {"report": {"even": {"f1-score": 0.5}, "accuracy": 0.25}, "confusion": [[3, 1], [2, 4]]}
+    train(config, compute_metrics=lambda _: dict(nested))
 
 
 def train_until_stopped(config: dict[str, Any]) -> None:

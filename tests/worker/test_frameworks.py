@@ -169,6 +169,16 @@ def test_metrics_that_a_trainer_adds_to_an_evaluation_are_reported(drive: Any) -
 
 
 @pytest.mark.extended
+def test_nested_metrics_of_a_transformers_trainer_are_reported_without_lists(drive: Any) -> None:
+    driver = drive("train_with_nested_metrics", "tests.frameworks.with_transformers")
+    driver.run_to(1, config={})
+    metrics = driver.reports[0]["metrics"]
+    assert metrics["eval_report/even/f1-score"] == 0.5
+    assert metrics["eval_report/accuracy"] == 0.25
+    assert not [name for name in metrics if "confusion" in name]
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "module",
     ["with_lightning", "with_transformers"],

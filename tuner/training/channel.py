@@ -5,6 +5,7 @@ messages. The supervisor replies only to reports, and to questions that the chil
 continue, save or stop. The child waits for the reply, so it never trains a step that was not allowed.
 """
 
+import contextlib
 import json
 import math
 import threading
@@ -231,6 +232,18 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Metric]:
     if (excess := metrics_excess({name: _word(value) for name, value in plain.items()})) is not None:
         raise MetricsRefused(excess)
     return plain
+
+
+def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
+    """Return those values of a report that are valid metrics, and drop the others. Nested values are named `a/b`, as in Tune."""
+    metrics_by_name: dict[str, Metric] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            metrics_by_name |= {f"{name}/{inner}": metric for inner, metric in scalars(value).items()}
+        else:
+            with contextlib.suppress(MetricsRefused):
+                metrics_by_name |= plain_metrics({name: value})
+    return metrics_by_name
 
 
 def metrics_excess(metrics: Mapping[str, Metric]) -> str | None:

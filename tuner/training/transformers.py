@@ -19,6 +19,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
+from tuner.training.channel import scalars
 from tuner.training.framework_run import FrameworkRun, restored_directory
 
 
@@ -158,7 +159,9 @@ class TunerCallback(TrainerCallback):
         for evaluated in self._metrics:
             metrics |= evaluated
         self._metrics, self._due = [], False
-        self._saving = self._run.report({**metrics, "loss": losses[-1] if losses else None}, last=last)
+        # `compute_metrics` may return nested metrics and lists in addition to numbers.
+        reported = scalars({**metrics, "loss": losses[-1] if losses else None})
+        self._saving = self._run.report(reported, last=last)
         return self._saving or self._must_save_end(control)
 
     def _must_save_end(self, control: TrainerControl) -> bool:

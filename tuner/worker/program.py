@@ -24,11 +24,11 @@ from typing import Any
 
 from tuner.domain.command import arguments, placeholders, words_of
 from tuner.training.artifacts import ArtifactFolder, ArtifactLimits, ArtifactRefused, stage
-from tuner.training.channel import Channel, Reply, StopTraining, current
+from tuner.training.channel import Channel, Reply, StopTraining, current, scalars
 from tuner.training.datasets import VARIABLES as DATASET_VARIABLES
 from tuner.worker.limits import is_own
 from tuner.worker.process_tree import become_subreaper, collect_ended, descendants, kill_own_descendants
-from tuner.worker.tune_compat import KeptCheckpoint, scalars
+from tuner.worker.tune_compat import KeptCheckpoint
 
 POLL_S = 0.005
 # A program that reports within this time after it was continued may already be writing its next checkpoint when it is stopped. The times of

@@ -5,7 +5,6 @@ a global of `ray.train._internal.session`. The session is set when any code impo
 never spends the time of importing it.
 """
 
-import contextlib
 import importlib.abc
 import importlib.machinery
 import inspect
@@ -23,10 +22,9 @@ from tuner.training.channel import (
     BeginMessage,
     Channel,
     Metric,
-    MetricsRefused,
     Reply,
     StopTraining,
-    plain_metrics,
+    scalars,
 )
 from tuner.training.seeding import seed_everything
 
@@ -97,18 +95,6 @@ def _number_as(name: str, value: Any) -> dict[str, Metric]:
     """Return `{name: value}` if the value is a number, or an array or tensor of one element. Return an empty dictionary otherwise."""
     metrics = scalars({name: value})
     return metrics if type(metrics.get(name)) in (int, float) else {}
-
-
-def scalars(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """Return those values of a report that are valid metrics, and drop the others. Nested values are named `a/b`, as in Tune."""
-    metrics_by_name: dict[str, Metric] = {}
-    for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            metrics_by_name |= {f"{name}/{inner}": metric for inner, metric in scalars(value).items()}
-        else:
-            with contextlib.suppress(MetricsRefused):
-                metrics_by_name |= plain_metrics({name: value})
-    return metrics_by_name
 
 
 class KeptCheckpoint:
