@@ -245,7 +245,10 @@ class Artifacts(Request):
 
 
 class WarmStart(Request):
-    """Earlier jobs to learn from. If `checkpoints` is true, the best trials of those jobs are also continued from their checkpoints."""
+    """Earlier jobs to learn from. If `checkpoints` is true, the best trials of those jobs are also continued from their checkpoints.
+
+    A continued trial keeps a learning-rate schedule that its checkpoint holds, even if it was made for another `fidelity.max`.
+    """
 
     jobs: list[str] = Field(default_factory=list, max_length=50)  # as in tuner.service.submit
     checkpoints: bool = False
