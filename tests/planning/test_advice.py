@@ -150,6 +150,7 @@ def test_waiting_for_data_advises_loader_workers(wait: int, saves: str | None) -
     if answer:
         assert answer.change.setting == "num_workers of the DataLoader"
         assert (answer.change.now, answer.change.then) == ("0", "8")
+        assert "efficient_loader" in answer.change.how
 
 
 def test_busy_gpu_gives_no_finding_on_data_wait() -> None:

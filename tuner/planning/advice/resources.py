@@ -319,7 +319,8 @@ def _faster_input(cpus: int, workers: int | None) -> list[AdvisedChange]:
         "num_workers of the DataLoader",
         None if workers is None else str(workers),
         str(max(2, cpus, 2 * (workers or 0))),
-        f"with persistent_workers=True; each worker uses a processor, and a trial has {cpus}",
+        f"each worker uses a processor, and a trial has {cpus}; efficient_loader chooses the number and keeps the workers between epochs. With "
+        "persistent_workers=True, a resumed trial draws other random numbers",
     )
     return [more, prefetch, cached] if workers is None or workers < cpus else [cached, prefetch, more]
 
