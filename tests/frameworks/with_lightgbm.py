@@ -4,13 +4,12 @@ It is imported at the top, so that the fork server does that once. Each attempt 
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import lightgbm
 import numpy
 
-from tuner.training.boosting import EVALUATIONS_FILE, TunerCallback, tuner_model
+from tuner.training.boosting import TunerCallback, tuner_model
 
 # The fork server imports PyTorch in advance for a file that contains its name.
 PYTORCH = "tor" + "ch"
@@ -69,11 +68,3 @@ def train_until_plateau(config: dict[str, Any]) -> None:
         continuing=(lightgbm.early_stopping(7, min_delta=0.11, verbose=False),),
         learning_rate=1.0,
     )
-
-
-def train_with_old_checkpoint(config: dict[str, Any]) -> None:
-    """Continue from a checkpoint of a version that did not record the evaluations."""
-    model = tuner_model()
-    if model is not None:
-        Path(model).with_name(EVALUATIONS_FILE).unlink(missing_ok=True)
-    train(config)

@@ -4,13 +4,12 @@ It is imported at the top, so that the fork server does that once. Each attempt 
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy
 import xgboost
 
-from tuner.training.boosting import EVALUATIONS_FILE, TunerCallback, tuner_model
+from tuner.training.boosting import TunerCallback
 
 # The fork server imports PyTorch in advance for a file that contains its name.
 PYTORCH = "tor" + "ch"
@@ -57,11 +56,3 @@ def train_with_lightgbm(config: dict[str, Any]) -> None:
     from tests.frameworks import with_lightgbm
 
     with_lightgbm.train(config)
-
-
-def train_with_old_checkpoint(config: dict[str, Any]) -> None:
-    """Continue from a checkpoint of a version that did not record the evaluations."""
-    model = tuner_model()
-    if model is not None:
-        Path(model).with_name(EVALUATIONS_FILE).unlink(missing_ok=True)
-    train(config)

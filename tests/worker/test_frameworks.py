@@ -26,9 +26,7 @@ METRICS = {
     ("with_lightgbm", "train"): "valid-binary_logloss",
     ("with_xgboost", "train_with_lightgbm"): "valid-binary_logloss",
     ("with_xgboost", "train_with_schedule"): "valid-logloss",
-    ("with_xgboost", "train_with_old_checkpoint"): "valid-logloss",
     ("with_lightgbm", "train_with_schedule"): "valid-binary_logloss",
-    ("with_lightgbm", "train_with_old_checkpoint"): "valid-binary_logloss",
 }
 
 

@@ -65,14 +65,12 @@ class _LightGBMCallback:
         self.order = 25
         self._names, self._every = metrics, every
         self._run = FrameworkRun(artifacts_dir)
-        self._rounds = self._run.step * every
-        #: The scores of the earlier attempts' rounds. None if there were none, or if an older version wrote the checkpoint.
-        self._earlier: Any = None
-        if self._run.restored is not None and (self._run.restored / EVALUATIONS_FILE).exists():
+        self._rounds = 0
+        self._earlier: Any = None  #: The scores of the earlier attempts' rounds. None if there were none.
+        if self._run.restored is not None:
             recorded = json.loads((self._run.restored / EVALUATIONS_FILE).read_text())
             # Use the recorded number of rounds: if training ended in the middle of a step, the model has more rounds than its finished steps have.
             self._rounds, self._earlier = recorded["rounds"], recorded["evaluations"]
-        self._is_recorded = self._run.restored is None or self._earlier is not None
         self._evaluations: list[list[list[Any]]] = []  # LightGBM's scores, by round
         self._continuing: list[Any] = []
         self._began = False
@@ -105,7 +103,7 @@ class _LightGBMCallback:
         if not self._began:
             self._begin(env)
         self._evaluations.append([list(evaluation) for evaluation in env.evaluation_result_list])
-        env = _counted_from(env, env.begin_iteration if self._earlier is None else 0)
+        env = _counted_from_start(env)
         scores = {f"{data}-{name}": value for data, name, value, *_ in env.evaluation_result_list}
         # End the training here: after a restore, LightGBM would train the number of rounds in the call in addition to the restored ones.
         stop = None
@@ -136,7 +134,7 @@ class _LightGBMCallback:
                 for newest, values in zip(env.evaluation_result_list, evaluations, strict=True)
             ]
             earlier = dataclasses.replace(env, iteration=count, evaluation_result_list=results)
-            self._call_continuing(_counted_from(earlier, 0))
+            self._call_continuing(_counted_from_start(earlier))
 
     def _call_continuing(self, env: Any) -> None:
         for callback in self._continuing:
@@ -166,9 +164,8 @@ class _LightGBMCallback:
 
         def write(place: Path) -> None:
             model.save_model(str(place / file))
-            if self._is_recorded:
-                recorded = {"rounds": self._rounds, "evaluations": evaluations}
-                (place / EVALUATIONS_FILE).write_text(json.dumps(recorded, default=float))
+            recorded = {"rounds": self._rounds, "evaluations": evaluations}
+            (place / EVALUATIONS_FILE).write_text(json.dumps(recorded, default=float))
 
         return write
 
@@ -183,18 +180,16 @@ class _BeforeRound:
         self.order = getattr(callback, "order", -1)
 
     def __call__(self, env: Any) -> None:
-        self._callback(_counted_from(env, 0))
+        self._callback(_counted_from_start(env))
 
 
-def _counted_from(env: Any, begin: int) -> Any:
-    """Return LightGBM's environment of a round, changed as if training had begun with round `begin`.
+def _counted_from_start(env: Any) -> Any:
+    """Return LightGBM's environment of a round, changed as if training had begun with the first round.
 
     After a restore, LightGBM sets `end_iteration` to the rounds of the restored model plus those that the call of `lightgbm.train` names.
     In the result, `end_iteration` is only the number of rounds that the call names.
     """
-    return dataclasses.replace(
-        env, begin_iteration=begin, end_iteration=env.end_iteration - env.begin_iteration
-    )
+    return dataclasses.replace(env, begin_iteration=0, end_iteration=env.end_iteration - env.begin_iteration)
 
 
 class _NeverStops:
@@ -255,10 +250,7 @@ class _EarlierRounds:
 class _XGBoostCallback(_LightGBMCallback):
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         super().__init__(metrics, every, artifacts_dir)
-        self._passed_rounds = (
-            self._rounds if self._earlier is not None else 0
-        )  # rounds that XGBoost's loop runs through again
-        self._uncounted_rounds = self._rounds - self._passed_rounds
+        self._passed_rounds = self._rounds  # rounds that XGBoost's loop runs through again
         self._earlier_rounds: _EarlierRounds | None = None
         self._history: Mapping[str, Mapping[str, list[Any]]] = {}
 
@@ -289,8 +281,7 @@ class _XGBoostCallback(_LightGBMCallback):
             scores = {
                 f"{data}-{name}": seen[-1] for data, of in evals_log.items() for name, seen in of.items()
             }
-            rounds = self._uncounted_rounds + epoch + 1
-            self._report(rounds, scores, model, XGBOOST_FILE, evals_log, last=False)
+            self._report(epoch + 1, scores, model, XGBOOST_FILE, evals_log, last=False)
         return False
 
     def after_training(self, model: Any) -> Any:
@@ -299,7 +290,7 @@ class _XGBoostCallback(_LightGBMCallback):
         # If another callback ends the training, XGBoost does not call later callbacks for that round. So report the last round here if it
         # was not reported.
         evaluated = max((len(seen) for of in self._history.values() for seen in of.values()), default=0)
-        if self._uncounted_rounds + evaluated > self._rounds:
+        if evaluated > self._rounds:
             self.after_iteration(model, evaluated - 1, self._history)
         self._end(model, XGBOOST_FILE, self._history)
         return model

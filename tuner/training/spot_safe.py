@@ -116,8 +116,7 @@ class SpotSafe:
 
         The service requests a save of the last step only at its maximum, so the last model would otherwise be lost.
         """
-        early = self._is_supervised and self._step != self._home.max_step
-        return early and self._reported and not self._saved
+        return self._step != self._home.max_step and self._reported and not self._saved
 
     def steps(self, total: int | None = None) -> Iterator[int]:
         """Yield the remaining steps, counted from 0 as in `range`.
