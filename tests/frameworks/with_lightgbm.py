@@ -27,7 +27,9 @@ def train(
     continuing: tuple[Any, ...] = (),
     rounds: int = 18,
     learning_rate: float = 0.1,
+    callback: Any = None,
 ) -> None:
+    callback = callback or TunerCallback(metric, every=2)
     training, valid = (lightgbm.Dataset(*data(count, count)) for count in (200, 100))
     lightgbm.train(
         {
@@ -41,7 +43,7 @@ def train(
         num_boost_round=rounds,
         valid_sets=[valid],
         valid_names=["valid"],
-        callbacks=[*further, *TunerCallback(metric, every=2).continuing(*continuing)],
+        callbacks=[*further, *callback.continuing(*continuing)],
         init_model=tuner_model(),
     )
     assert PYTORCH not in sys.modules
@@ -53,6 +55,13 @@ def train_with_wrong_metric(config: dict[str, Any]) -> None:
 
 def train_briefly(config: dict[str, Any]) -> None:
     train(config, rounds=8)
+
+
+def train_folds(config: dict[str, Any]) -> None:
+    """Train a model for each of two folds, with a callback for each or with one for both."""
+    callback = TunerCallback("valid-binary_logloss", every=2) if config["is_shared"] else None
+    for _ in range(2):
+        train(config, rounds=8, callback=callback)
 
 
 def train_with_schedule(config: dict[str, Any]) -> None:

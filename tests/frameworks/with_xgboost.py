@@ -21,8 +21,14 @@ def data(count: int, seed: int) -> tuple[numpy.ndarray, numpy.ndarray]:
 
 
 def train(
-    config: dict[str, Any], metric: str = "valid-logloss", rounds: int = 18, *further: Any, eta: float = 0.3
+    config: dict[str, Any],
+    metric: str = "valid-logloss",
+    rounds: int = 18,
+    *further: Any,
+    eta: float = 0.3,
+    callback: Any = None,
 ) -> None:
+    callback = callback or TunerCallback(metric, every=2, artifacts_dir=config.get("artifacts_dir"))
     training, valid = xgboost.DMatrix(*data(200, 1)), xgboost.DMatrix(*data(100, 2))
     xgboost.train(
         {"objective": "binary:logistic", "max_depth": 2, "eta": eta, "nthread": 1},
@@ -30,7 +36,7 @@ def train(
         num_boost_round=rounds,
         evals=[(valid, "valid")],
         verbose_eval=False,
-        callbacks=[*further, TunerCallback(metric, every=2, artifacts_dir=config.get("artifacts_dir"))],
+        callbacks=[*further, callback],
     )
     assert PYTORCH not in sys.modules
 
@@ -41,6 +47,13 @@ def train_with_wrong_metric(config: dict[str, Any]) -> None:
 
 def train_briefly(config: dict[str, Any]) -> None:
     train(config, rounds=8)
+
+
+def train_folds(config: dict[str, Any]) -> None:
+    """Train a model for each of two folds, with a callback for each or with one for both."""
+    callback = TunerCallback("valid-logloss", every=2) if config["is_shared"] else None
+    for _ in range(2):
+        train(config, rounds=8, callback=callback)
 
 
 def train_with_schedule(config: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from tuner.training import (
 )
 from tuner.training.artifacts import ArtifactRefused, folder_of
 from tuner.training.channel import BeginMessage, begin_message, open_channel, reply_message
+from tuner.training.framework_run import FrameworkRun
 
 
 class Supervisor:
@@ -78,6 +79,26 @@ def count(run: SpotSafe, counter: Count) -> list[float]:
             seen.append(float(counter.value))
             run.report(count=counter.value)
     return seen
+
+
+def test_second_training_of_a_trial_that_has_reported_is_refused(supervisor: Supervisor) -> None:
+    supervisor.begin(first_step=3, max_step=9)
+    with SpotSafe(), SpotSafe() as run:  # no step was reported yet
+        supervisor.answers("go", "go")
+        for _ in range(2):
+            next(run.steps())
+            run.report(acc=1.0)
+    with pytest.raises(RuntimeError, match=r"already reported steps.* make each of them a step"):
+        SpotSafe().__enter__()
+    with pytest.raises(RuntimeError, match="already reported steps"):
+        FrameworkRun().begin()
+
+
+def test_plain_script_may_train_several_times() -> None:
+    for _ in range(2):
+        with SpotSafe(steps=1) as run:
+            for _ in run.steps():
+                run.report(acc=1.0)
 
 
 METRICS = [

@@ -176,6 +176,17 @@ def test_nested_metrics_of_a_transformers_trainer_are_reported_without_lists(dri
     assert not [name for name in metrics if "confusion" in name]
 
 
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one callback", "a callback for each"])
+@pytest.mark.parametrize("module", ["with_xgboost", "with_lightgbm"])
+def test_second_training_of_a_trial_fails_with_advice(drive: Any, module: str, is_shared: bool) -> None:
+    driver = drive("train_folds", f"tests.frameworks.{module}")
+    driver.begin(target_step=9, config={"is_shared": is_shared})
+    error = driver.until_state("failed")["error"]
+    assert error["type"] == "SecondTraining"
+    assert "make each of them a step" in error["message"]
+    assert [report["step"] for report in driver.reports] == [1, 2, 3, 4]
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "module",

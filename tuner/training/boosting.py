@@ -71,9 +71,9 @@ class _LightGBMCallback:
             recorded = json.loads((self._run.restored / EVALUATIONS_FILE).read_text())
             # Use the recorded number of rounds: if training ended in the middle of a step, the model has more rounds than its finished steps have.
             self._rounds, self._earlier = recorded["rounds"], recorded["evaluations"]
+        self._restored_rounds = self._rounds
         self._evaluations: list[list[list[Any]]] = []  # LightGBM's scores, by round
         self._continuing: list[Any] = []
-        self._began = False
 
     def continuing(self, *callbacks: Any) -> list[Any]:
         """Return the list to pass as `callbacks` to `lightgbm.train`, with which the given callbacks continue after a restore.
@@ -100,7 +100,7 @@ class _LightGBMCallback:
     def __call__(self, env: Any) -> None:
         from lightgbm.callback import EarlyStopException
 
-        if not self._began:
+        if env.iteration == env.begin_iteration:
             self._begin(env)
         self._evaluations.append([list(evaluation) for evaluation in env.evaluation_result_list])
         env = _counted_from_start(env)
@@ -119,13 +119,12 @@ class _LightGBMCallback:
             raise stop
 
     def _begin(self, env: Any) -> None:
-        self._began = True
-        if env.begin_iteration != self._rounds:
+        self._run.begin()
+        if env.begin_iteration != self._restored_rounds:
             raise RuntimeError(
-                f"training begins at round {env.begin_iteration}, but the trial's checkpoint has {self._rounds} rounds; "
+                f"training begins at round {env.begin_iteration}, but the trial's checkpoint has {self._restored_rounds} rounds; "
                 "call lightgbm.train(..., init_model=tuner_model())"
             )
-        self._run.begin()
         self._evaluations = list(self._earlier or [])
         for count, evaluations in enumerate(self._evaluations):
             # In LightGBM 4.7 and later, an evaluation is a named tuple.
@@ -250,7 +249,6 @@ class _EarlierRounds:
 class _XGBoostCallback(_LightGBMCallback):
     def __init__(self, metrics: tuple[str, ...], every: int, artifacts_dir: str | Path | None) -> None:
         super().__init__(metrics, every, artifacts_dir)
-        self._passed_rounds = self._rounds  # rounds that XGBoost's loop runs through again
         self._earlier_rounds: _EarlierRounds | None = None
         self._history: Mapping[str, Mapping[str, list[Any]]] = {}
 
@@ -258,9 +256,9 @@ class _XGBoostCallback(_LightGBMCallback):
     before_iteration = _NeverStops()
 
     def before_training(self, model: Any) -> Any:
-        if self._passed_rounds:
+        if self._restored_rounds:
             self._earlier_rounds = _EarlierRounds(
-                model, self._passed_rounds, self._earlier, lambda: self._restore(model)
+                model, self._restored_rounds, self._earlier, lambda: self._restore(model)
             )
         else:
             self._restore(model)
@@ -277,7 +275,7 @@ class _XGBoostCallback(_LightGBMCallback):
         self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, list[Any]]]
     ) -> bool:
         self._history = evals_log
-        if epoch >= self._passed_rounds:
+        if epoch >= self._restored_rounds:
             scores = {
                 f"{data}-{name}": seen[-1] for data, of in evals_log.items() for name, seen in of.items()
             }

@@ -16,9 +16,17 @@ from typing import Any
 from tuner.training.artifacts import ArtifactLimits, stage
 from tuner.training.channel import BeginMessage, Channel, Kind, Reply, current, plain_metrics
 
+ONE_TRAINING = (
+    "an earlier training of this trial has already reported steps, and a trial has one training; to train several models, such as those of a "
+    "cross-validation, make each of them a step: use one SpotSafe, and report once for each model"
+)
 WRITING = ".writing_"  # prefix of the names of unfinished checkpoints
 Artifacts = Mapping[str, str | Path]
 NO_ARTIFACTS: Artifacts = {}
+
+
+class SecondTraining(RuntimeError):
+    """A second training begins in a trial that has reported steps of another one."""
 
 
 class Home(ABC):
@@ -41,6 +49,13 @@ class Home(ABC):
 
     def phase(self, kind: Kind) -> None:  # noqa: B027  # only the service bills phases
         """Record that the time from now on belongs to this cost kind, such as training or checkpoint."""
+
+    def begin(self) -> None:  # noqa: B027  # only the service counts the steps of a trial
+        """Begin a training.
+
+        Raises:
+            SecondTraining: Under the service, another training of this process has reported steps.
+        """
 
     @abstractmethod
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
@@ -109,6 +124,11 @@ class Supervised(Home):
 
     def phase(self, kind: Kind) -> None:
         self._channel.phase(kind)
+
+    def begin(self) -> None:
+        if self._channel.step > self._channel.begin.first_step:
+            # The steps would be counted from the beginning again, and the checkpoint of the other training would be restored.
+            raise SecondTraining(ONE_TRAINING)
 
     def checkpoints(self) -> AbstractContextManager[Sequence[Path]]:
         return nullcontext(self._restore)

@@ -72,7 +72,11 @@ class FrameworkRun:
 
         If the service tests whether the trainable restores its checkpoints correctly (restore self-test), first save a copy of the restored
         files, so that the test can compare both checkpoints.
+
+        Raises:
+            SecondTraining: Another training of this trial has reported steps, or this one has begun before and reported steps.
         """
+        self._home.begin()
         self._join_ranks()
         if self._home.echo and self.restored is not None:
             self._write(lambda place: _copy(self.restored, place), announce=True)

@@ -43,6 +43,7 @@ class SpotSafe:
 
     Raises:
         CheckpointUnreadable: On entering the `with` block, if a checkpoint does not fit the parts.
+        RuntimeError: On entering the `with` block, if another training of this trial has reported steps.
         TypeError: A part has no state that can be saved.
     """
 
@@ -70,6 +71,7 @@ class SpotSafe:
         self._save_error: Exception | None = None
 
     def __enter__(self) -> Self:
+        self._home.begin()
         self._join_ranks()
         with self._home.checkpoints() as checkpoints:
             if checkpoints:
