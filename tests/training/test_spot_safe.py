@@ -250,7 +250,14 @@ def test_wrappers_of_a_model_are_removed_in_any_order() -> None:
         return wrapper
 
     compiled = torch.compile(model, backend="eager")
-    for part in (model, compiled, distributed(compiled), torch.compile(distributed(model), backend="eager")):
+    parallel = nn.DataParallel(compiled)
+    for part in (
+        model,
+        compiled,
+        parallel,
+        distributed(compiled),
+        torch.compile(distributed(model), backend="eager"),
+    ):
         assert unwrapped("model", part) is model
 
 

@@ -17,7 +17,7 @@ from tuner.training.plain import PIECE, is_spread
 
 
 def unwrapped(name: str, part: Any) -> Any:
-    """Return the model inside a DistributedDataParallel or a compiled model, so that checkpoints do not depend on these wrappers.
+    """Return the model inside a DataParallel, DistributedDataParallel or compiled model, so that checkpoints do not depend on these wrappers.
 
     Any other part is returned unchanged.
 
@@ -30,7 +30,7 @@ def unwrapped(name: str, part: Any) -> Any:
             raise TypeError(
                 f"{name} is a FullyShardedDataParallel, which cannot be saved; use torch.distributed.fsdp.fully_shard(model)"
             )
-        if isinstance(part, torch.nn.parallel.DistributedDataParallel):
+        if isinstance(part, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
             part = part.module
         elif kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch."):
             # The class is not imported, because importing it takes seconds.
