@@ -240,6 +240,27 @@ def test_checkpoint_of_a_compiled_model_has_the_names_of_the_model(tmp_path: Pat
         torch.testing.assert_close(restored.state_dict(), saved.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("is_collection", [True, False])
+def test_metric_that_does_not_save_its_state_is_refused(tmp_path: Path, is_collection: bool) -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    def mean() -> Any:
+        metric = torchmetrics.MeanMetric()
+        return torchmetrics.MetricCollection([metric]) if is_collection else metric
+
+    saved, restored = mean(), mean()
+    with pytest.raises(TypeError, match=r"seen is a metric .* call metric\.persistent\(True\)"):
+        SpotSafe(seen=saved)
+    saved.persistent(True)
+    restored.persistent(True)
+    with SpotSafe(seen=saved, steps=1, checkpoint_dir=tmp_path) as run:
+        next(run.steps())
+        saved.update(3.0)
+        run.report(loss=1.0)
+    with SpotSafe(seen=restored, steps=2, checkpoint_dir=tmp_path):
+        torch.testing.assert_close(restored.state_dict(), saved.state_dict())
+
+
 def test_wrappers_of_a_model_are_removed_in_any_order() -> None:
     model = nn.Linear(2, 2)
 

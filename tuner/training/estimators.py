@@ -24,8 +24,13 @@ def stateful(name: str, part: Any) -> Stateful:
     """Return an object that saves and restores `part`.
 
     Raises:
-        TypeError: The part has no state that can be saved.
+        TypeError: The part has no state that can be saved, or is a metric of torchmetrics that leaves its state out of `state_dict`.
     """
+    if callable(getattr(part, "persistent", None)) and _is_empty_metric(part):
+        raise TypeError(
+            f"{name} is a metric of torchmetrics whose state would not be saved, so that a resumed trial would begin it again; "
+            f"call metric.persistent(True) before SpotSafe, or leave out {name} if each step resets it"
+        )
     if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
         return part  # type: ignore[no-any-return]
     if type(part) in (list, dict):
@@ -36,6 +41,13 @@ def stateful(name: str, part: Any) -> Stateful:
         f"{name} cannot be checkpointed: it has no state_dict and load_state_dict; add these methods, or pass a list, a dictionary or an "
         "estimator of scikit-learn"
     )
+
+
+def _is_empty_metric(part: Any) -> bool:
+    """Return whether a metric of torchmetrics, or one in a collection of metrics, has states and saves none of them, which is the default."""
+    modules = part.modules() if hasattr(part, "modules") else [part]
+    flags = [vars(module).get("_persistent") or {} for module in modules]
+    return any(saved and not any(saved.values()) for saved in flags)
 
 
 class ContainerState:
