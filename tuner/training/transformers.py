@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,9 @@ class TunerCallback(TrainerCallback):
         """Report the metrics of all evaluation sets, and what user code has logged of them. Return whether the trainer must save."""
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         metrics: dict[str, Any] = {}
-        for entry in state.log_history:
-            if entry.get("step") == state.global_step:
-                metrics |= {name: value for name, value in entry.items() if name.startswith("eval_")}
+        logged = takewhile(lambda entry: entry.get("step") == state.global_step, reversed(state.log_history))
+        for entry in reversed(list(logged)):
+            metrics |= {name: value for name, value in entry.items() if name.startswith("eval_")}
         for evaluated in self._metrics:
             metrics |= evaluated
         self._metrics, self._due = [], False
