@@ -81,6 +81,32 @@ def test_job_concurrency_is_capped_by_the_project_quota(service: FakeService, cl
     assert client.get(f"/v1/jobs/{fakes.submit(client)}").json()["concurrency"] == 100
 
 
+def widen(client: TestClient, job: str, trials: int) -> int:
+    """Change a job's `max_concurrent_trials`, and return how many trials may run at once."""
+    answer = client.patch(f"/v1/jobs/{job}", json={"max_concurrent_trials": trials})
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["concurrency"])
+
+
+def test_running_jobs_cannot_be_widened_beyond_the_quota_of_their_project(
+    service: FakeService, client: TestClient
+) -> None:
+    give_room(service)
+    put(client, concurrent_trials=5)
+    first, second, waiting = (submit(service, client) for _ in range(3))
+    one_pass(service)
+    assert launched(service) == [first, second]
+    assert [widen(client, job, 5) for job in (first, second)] == [3, 2]
+    assert widen(client, waiting, 5) == 5, (
+        "a waiting job is launched once the quota has room for all its trials"
+    )
+    assert widen(client, first, 1) == 1
+    assert widen(client, second, 5) == 4
+    put(client, concurrent_trials=3)
+    assert widen(client, second, 3) == 3, "a lowered quota does not take away the trials of a running job"
+    assert widen(client, first, 3) == 1
+
+
 def test_job_that_lost_its_driver_keeps_its_place_under_a_lowered_quota(
     service: FakeService, client: TestClient
 ) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tuner.database.database import Connection, Database, newest_revision
 from tuner.database.ledger_tables import metadata
 from tuner.database.tables import jobs as jobs_rows
 from tuner.database.tables import leases
+from tuner.domain.budget import Quota
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
@@ -34,7 +36,7 @@ from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
 from tuner.service import control
-from tuner.store import jobs, launches, leadership, spend, stored_files, warm_starts
+from tuner.store import jobs, launches, leadership, queue, spend, stored_files, warm_starts
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
 from tuner.store.spend import Span
@@ -308,6 +310,29 @@ def test_takeover_waits_for_the_journal_transaction_of_the_old_driver(database: 
     assert order == ["turn", "next driver"]
     with pytest.raises(Fenced), SqlJournal(database, job, "fenced", 1, Instant(0)).transaction():
         pass
+
+
+def test_second_change_of_concurrency_counts_the_first(database: Database, tmp_path: Path) -> None:
+    """Otherwise two jobs that are widened at once could exceed the quota of their project."""
+    project = "widened"
+    service = fakes.FakeService(fakes.service_in(tmp_path).settings, database, project=project)
+    service.cluster.fake_nodes = [replace(fakes.SMALL, cpus=100)]
+    first, second = (
+        create(database, new_job(f"job_00000000000000f{number}", project=project)) for number in (1, 2)
+    )
+    with database.write() as db:
+        queue.put(db, project, Quota(concurrent_trials=6), Instant(0))
+        for job in (first, second):
+            assert launches.submitted(db, job, 1, Instant(1))
+    with (
+        meanwhile(lambda: control.patch(service, second, max_concurrent_trials=6)) as begin,
+        database.write() as db,
+    ):
+        jobs.lock_concurrency(db, project)
+        jobs.set_concurrency(db, first, 4, 4)
+        begin()
+    with database.read() as db:
+        assert [jobs.get(db, job).concurrency for job in (first, second)] == [4, 2]
 
 
 @pytest.mark.parametrize("action", ["cancel", "pause", "resume"])

@@ -167,6 +167,8 @@ def patch(
     fitting = 0 if wanted is None else _fitting_width(service, job, wanted)
     with service.database.write("job.change") as db:
         jobs.change_alone(db, job)
+        if wanted is not None:
+            jobs.lock_concurrency(db, service.project)
         row = jobs.get(db, job, service.project)
         if revisions is not None and revision_of(row) not in revisions:
             raise Stale(_meanwhile(row))
@@ -199,11 +201,23 @@ def _fitting_width(service: Service, job: str, wanted: int) -> int:
 
 
 def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> None:
+    """Set how many trials of the job may run at once: at most `fitting`, and as many as the project's quota allows.
+
+    A job at work gets at most what the other jobs at work leave of the quota. A job that waits gets up to the whole quota, because
+    the controller launches it only if the quota has room for all of its trials.
+    """
     if row.state in ("cancelled", "failed"):
         raise Conflict(
             f"the job is {row.state} and runs no more trials, so max_concurrent_trials cannot be changed"
         )
-    allowed = queue.get(db, row.project).width(fitting)
+    quota = queue.get(db, row.project)
+    allowed = quota.width(fitting)
+    others = queue.concurrency_at_work(db, row.project)
+    is_at_work = others.pop(row.id, None) is not None
+    if quota.concurrent_trials is not None and is_at_work:
+        left = quota.concurrent_trials - sum(map(quota.width, others.values()))
+        # If the quota was lowered while the jobs ran, nothing may be left. The job then keeps the trials that it has.
+        allowed = min(allowed, max(row.concurrency, left))
     jobs.set_concurrency(db, row.id, allowed, wanted)
 
 

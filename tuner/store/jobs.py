@@ -336,6 +336,15 @@ def change_alone(db: Connection, job: str) -> None:
     launches.lock(db, job)
 
 
+def lock_concurrency(db: Connection, project: str) -> None:
+    """Block other requests that change how many trials the project's jobs may run at once, until the transaction ends.
+
+    Call `change_alone` before this and all other locks after it. All requests then take the locks in the same order and cannot
+    deadlock.
+    """
+    _lock(db, project)
+
+
 def _lock(db: Connection, what: str) -> None:
     """Take the lock named `what` until the transaction ends. SQLite needs no lock, because it runs one write transaction at a time."""
     if db.dialect.name == "postgresql":

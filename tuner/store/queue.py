@@ -42,11 +42,16 @@ def at_work(db: Connection, project: str) -> list[int]:
 
     These are the jobs that have a driver, and the jobs whose driver died while they ran.
     """
-    query = select(jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
+    return list(concurrency_at_work(db, project).values())
+
+
+def concurrency_at_work(db: Connection, project: str) -> dict[str, int]:
+    """Return the same numbers as `at_work`, by the job's id."""
+    query = select(jobs.c.id, jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
     has_driver = launches.c.state.in_(("submitted", "running"))
     is_lost = (launches.c.state == "wanted") & BEGUN
-    return list(db.execute(query.where(mine & (has_driver | is_lost))).scalars())
+    return {job: concurrency for job, concurrency in db.execute(query.where(mine & (has_driver | is_lost)))}
 
 
 def concurrency_of_unfinished(db: Connection) -> dict[str, int]:
