@@ -25,7 +25,7 @@ from tuner.planning.choices import rank_correlation
 from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, of_given, of_nothing, of_trials
 from tuner.planning.paces import DrawnTraining, Paces, smoothed
 from tuner.planning.plan import Alternative, JobPlan
-from tuner.planning.simulations import SpotLife
+from tuner.planning.simulations import Scenario, SpotLife
 from tuner.service.plan_evidence import delays_of
 from tuner.service.plan_runs import simulate
 
@@ -89,6 +89,22 @@ def test_trial_on_several_spot_machines_ends_with_the_first_loss_of_one() -> Non
     assert eight.mean_ns == one.mean_ns // 8
     assert eight.wait_ns == one.wait_ns, "only the lost machine is waited for"
     assert eight.share == one.share**8
+
+
+def test_machines_of_every_spot_type_are_preempted() -> None:
+    """Spot machines live ten minutes on average, and the trial trains for about three hours."""
+    spec = question(
+        usd="1000", scheduler="none", trials=1, fidelity=Fidelity("epoch", 1, 200), market="spot"
+    ).spec
+    paces = Paces(of_given(60 * NS, delays=Delays(), spread=0), 200)
+    types = tuple(Offer(name, Price(1), 1, 1, "spot") for name in ("first", "second"))
+    life = SpotLife(600 * NS)
+    one, two = (
+        simulate(Scenario(spec, offers, 1, paces, 1.0, Delays(), 60 * NS, spot=life))
+        for offers in (types[:1], types)
+    )
+    assert one.preemptions > 5
+    assert two.preemptions > one.preemptions / 2
 
 
 @examples(4, gate=2, phases=[Phase.generate])

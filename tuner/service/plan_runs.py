@@ -117,15 +117,16 @@ def _markets(scenario: Scenario, life: SpotLife) -> Markets:
     offers = []
     for offer in sorted(scenario.offers, key=lambda scenario_offer: scenario_offer.market != "spot"):
         price = offer.rate(wanted).price
-        label = ((LABEL, "spot" if offer.market == "spot" else "!spot"),)
-        offers.append(Offer(offer.instance_type, price, 1, wanted.all_gpus, offer.market, labels=label))
+        market = (LABEL, "spot" if offer.market == "spot" else "!spot")
+        labels = (market, ("instance-type", offer.instance_type))  # as for a real job, see `offers_of`
+        offers.append(Offer(offer.instance_type, price, 1, wanted.all_gpus, offer.market, labels=labels))
     return Markets(tuple(offers), life.spot_wait_ns, trial_size)
 
 
 def _up_times(scenario: Scenario, life: SpotLife, mean_ns: int) -> list[Iterator[UpTimes]]:
-    if all(offer.market != "spot" for offer in scenario.offers):
-        return []
-    return [_lives(life, mean_ns, Random(f"{scenario.seed}/{n}")) for n in range(scenario.concurrency)]
+    """Return the periods in which each spot machine is up. Each spot offer has as many machines as trials may run at once."""
+    machines = scenario.concurrency * sum(offer.market == "spot" for offer in scenario.offers)
+    return [_lives(life, mean_ns, Random(f"{scenario.seed}/{n}")) for n in range(machines)]
 
 
 def _lives(life: SpotLife, mean_ns: int, rng: Random) -> Iterator[UpTimes]:

@@ -71,14 +71,14 @@ class Fleet:
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
-        """Schedule the times at which each worker starts and is taken away.
+        """Schedule the times at which each worker starts and is taken away. Workers on on-demand machines are always up.
 
         Args:
-            up_times: The periods in which each worker is up, counted from now. The first item is for the first worker, and so on. If there
-                are fewer items than workers, the remaining workers are always up.
+            up_times: The periods in which each of the other workers is up, counted from now, in the order of the workers.
             notice_ns: The time from a worker's preemption notice to its preemption. None means no notice.
         """
-        for worker, times in zip(self.workers, up_times, strict=False):
+        others = [worker for worker in self.workers if worker.offer is None or worker.offer.market == "spot"]
+        for worker, times in zip(others, up_times, strict=True):
             worker.up = False
             self._next_up(worker, times, self._clock.elapsed_ns(), notice_ns)
 
