@@ -248,3 +248,38 @@ def test_spot_savings_use_the_on_demand_price_at_admission(service: FakeService,
     assert before is not None
     later = replace(service, settings=replace(service.settings, node_prices={"local": 99.0}))
     assert bill(later, job).on_demand == before
+
+
+def on_the_cheaper_of_two_types(service: FakeService) -> tuple[FakeService, str]:
+    """Run a job that may use two types of spot machines, with all attempts on the cheaper type. A trial takes half a machine.
+
+    Returns:
+        A service with on-demand prices of both types, and the job.
+    """
+    on_demand = {"m.cheap": 0.2, "m.expensive": 3.0}
+    both = replace(service, settings=replace(service.settings, node_prices=on_demand))
+    both.cluster.fake_nodes = [
+        replace(
+            fakes.SMALL,
+            id=kind,
+            labels={"ray.io/market-type": "spot", "instance-type": kind, "usd-per-hour": usd},
+        )
+        for kind, usd in (("m.cheap", "0.05"), ("m.expensive", "0.3"))
+    ]
+    job = fakes.submit(fakes.client_of(both), resources={"market": "spot"})
+    fakes.simulate(both, job)
+    changed = (
+        "market = 'spot', price = 25000, instance_type = 'm.cheap', machine_price = 50000, price_source = ''"
+    )
+    with both.database.write() as db:
+        db.exec_driver_sql(f"UPDATE attempts SET {changed} WHERE job = '{job}'")
+    return both, job
+
+
+def test_spot_savings_compare_with_the_type_of_machine_that_was_used(service: FakeService) -> None:
+    used, job = on_the_cheaper_of_two_types(service)
+    job_bill = bill(used, job)
+    assert job_bill.job.offer.instance_type == "m.expensive"
+    assert job_bill.on_demand is not None
+    assert job_bill.search.micro_usd > 0
+    assert job_bill.on_demand.micro_usd == 4 * job_bill.search.micro_usd

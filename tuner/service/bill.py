@@ -5,16 +5,16 @@ on-demand machines.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tuner.database.database import Connection
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import EXPORT_ID, RESTORED
 from tuner.domain.ledger import Account
-from tuner.domain.money import FREE, ZERO, Cost, Money, Price
+from tuner.domain.money import FREE, ZERO, Cost, Money
 from tuner.ledger import ledger
 from tuner.service.bootstrap import Service
-from tuner.service.node_prices import priced_kind
+from tuner.service.node_prices import share_price
 from tuner.store import answers, jobs
 from tuner.store.answers import TrialRow
 from tuner.store.jobs import JobRow
@@ -101,31 +101,14 @@ def _on_demand(service: Service, db: Connection, row: JobRow, restored: Money) -
     restore self-test is excluded, because only spot machines require this test. `restored` is what the job had spent after the backup from which
     the database was restored. Its machines are not known, so it counts as it was paid.
     """
-    spent_by_market = answers.spent_by_market(db, row.id)
-    if not any(market == "spot" for market, _, _ in spent_by_market):
-        return Money(sum(spent.micro_usd for _, _, spent in spent_by_market)) + restored
-    price = _price_on_demand(service, row)
-    if price is None:
-        return None
-    micro, demand = 0, price.micro_usd_per_hour
-    for market, paid, spent in spent_by_market:
+    micro = 0
+    for market, kind, paid, spent in answers.spent_by_machine(db, row.id):
+        if market != "spot":
+            micro += spent.micro_usd
+            continue
+        demand = share_price(service.settings, row, kind, "on_demand").price
+        if demand is None:
+            return None
         at = paid.micro_usd_per_hour
-        micro += spent.micro_usd * demand // at if market == "spot" and at else spent.micro_usd
+        micro += spent.micro_usd * demand.micro_usd_per_hour // at if at else spent.micro_usd
     return Money(micro) + restored
-
-
-def _price_on_demand(service: Service, row: JobRow) -> Price | None:
-    """Return the on-demand price of one trial's share of a machine, or None if it is not known.
-
-    The price is the lowest among the job's on-demand offers. If the job has no such offer, it is the on-demand price of
-    the job's instance type that was recorded at admission, or the current one if none was recorded.
-    """
-    size = row.spec.resources
-    offered = [o.rate(size).price for o in row.offers if o.market == "on_demand"]
-    if offered:
-        return min(offered)
-    recorded = row.offer.on_demand_price
-    if recorded is not None:
-        return replace(row.offer, price=recorded).rate(size).price
-    listed = priced_kind(service.settings, row.offer, "on_demand").price
-    return None if listed is None else replace(row.offer, price=listed).rate(size).price

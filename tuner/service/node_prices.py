@@ -1,7 +1,7 @@
 """Find the price of a machine of the cluster: from its price label, the settings, the catalogue, or its size."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.cluster import nodes as its
 from tuner.domain.errors import BadFile
@@ -11,6 +11,7 @@ from tuner.domain.offer import Offer, WorkerMachine
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
+from tuner.store.jobs import JobRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,29 @@ def priced_kind(settings: Settings, offer: Offer, market: Market) -> NodePrice:
     named = {"instance-type": offer.instance_type, its.MARKET: its.MARKETS[market]}
     where = {} if offer.region is None else {"region": offer.region}
     return priced(settings, {**named, **where}, cpus=offer.cpus, gpus=offer.gpus)
+
+
+def share_price(settings: Settings, row: JobRow, kind: str | None, market: Market) -> NodePrice:
+    """Return the price of one trial's share of a machine of the instance type `kind` on this market.
+
+    The price is the lowest among the job's offers of this type on this market. If the job has no such offer, it is the on-demand
+    price that was recorded at admission for an offer of this type, or the current price if none was recorded.
+
+    Args:
+        kind: The instance type. If it is None or no offer of the job has it, all offers of the job count instead.
+    """
+    size = row.spec.resources
+    offers = [offer for offer in row.offers if offer.instance_type == kind] or row.offers
+    offered = [offer for offer in offers if offer.market == market]
+    if not offered:
+        first = offers[0]
+        recorded = first.on_demand_price if market == "on_demand" else None
+        now = priced_kind(settings, first, market) if recorded is None else NodePrice(recorded, first.source)
+        if now.price is None:
+            return now
+        offered = [replace(first, price=now.price, source=now.source)]
+    least = min(offered, key=lambda offer: offer.rate(size).price)
+    return NodePrice(least.rate(size).price, least.source)
 
 
 def listed(

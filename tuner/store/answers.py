@@ -226,19 +226,20 @@ def all_trials(db: Connection, job: str, mode: Mode) -> list[TrialRow]:
     return [_trial(row) for row in db.execute(_trial_rows(mode).order_by(trials.c.number), {"of": job})]
 
 
-def spent_by_market(db: Connection, job: str) -> list[tuple[str, Price, Money]]:
-    """Return the job's spend by market and price.
+def spent_by_machine(db: Connection, job: str) -> list[tuple[str, str | None, Price, Money]]:
+    """Return the job's spend by market, instance type and price.
 
-    The price of an attempt is its share of the price of its machine, not the price of the whole machine.
+    The instance type is None if the attempts' machines were not checked. The price of an attempt is its share of the price of its machine,
+    not the price of the whole machine.
     """
     e, a = entries.c, attempts.c
     query = (
-        select(a.market, a.price, func.sum(e.usd))
+        select(a.market, a.instance_type, a.price, func.sum(e.usd))
         .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
         .where(e.job == job, e.kind.is_not(None))
-        .group_by(a.market, a.price)
+        .group_by(a.market, a.instance_type, a.price)
     )
-    return [(market, Price(price), Money(int(usd))) for market, price, usd in db.execute(query)]
+    return [(market, kind, Price(price), Money(int(usd))) for market, kind, price, usd in db.execute(query)]
 
 
 def bill_by_trial(db: Connection, job: str) -> dict[str, dict[CostKind, Cost]]:
