@@ -1,5 +1,6 @@
 """Advice over REST: its findings are computed from the recorded usage of a job's attempts."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +9,16 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.test_bad_bodies import check_problem
+from tests.api.test_bills_and_trials import on_the_cheaper_of_two_types
 from tests.fakes import FakeService, body
 from tuner.cluster.nodes import INSTANCE_TYPE, Node
+from tuner.domain.money import Price
 from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 from tuner.ledger import ledger
-from tuner.store import attempt_rows, evidence
+from tuner.service.advice import evidence_of
+from tuner.store import attempt_rows, evidence, jobs
 
 service, client = fakes.fixtures("module")
 
@@ -87,6 +91,16 @@ def test_bills_of_attempts_add_up_to_the_posted_spend(finished: Finished) -> Non
             bills = evidence.bills(db, job, list(evidence.trials_of(db, job)))
             posted = ledger.account(db, job).posted.usd
         assert sum(usd.micro_usd for bill in bills.values() for usd in bill.values()) == posted.micro_usd
+
+
+def test_advice_uses_the_prices_of_the_type_with_most_spend(tmp_path: Path) -> None:
+    used, job = on_the_cheaper_of_two_types(fakes.service_in(tmp_path))
+    with used.database.read() as db:
+        row = jobs.get(db, job)
+    of_job = evidence_of(used, row)
+    assert (row.offer.instance_type, of_job.offer.instance_type) == ("m.expensive", "m.cheap")
+    assert (of_job.demand, of_job.spot) == (Price(100_000), Price(25_000))
+    used.database.dispose()
 
 
 def test_advice_for_unknown_job_is_404(client: TestClient) -> None:

@@ -1,7 +1,8 @@
 """Advise what would have made a job cheaper: collect the job's records and apply the rules of `tuner.planning.advice`."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -9,7 +10,7 @@ from tuner.database.database import Connection
 from tuner.domain.checkpointing import InterruptionRisk
 from tuner.domain.job import JobSpec
 from tuner.domain.listing import Market as ListedMarket
-from tuner.domain.money import Money, Price
+from tuner.domain.money import Money
 from tuner.domain.time import NS
 from tuner.domain.trial import TrialState
 from tuner.driver.placement import interruption_risk
@@ -31,9 +32,8 @@ from tuner.planning.advice.missing import MissingMeasurement as MissingMeasureme
 from tuner.planning.advice.missing import not_measured
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue, data_transfer_price, rates_of_region
-from tuner.service.node_prices import priced_kind
+from tuner.service.node_prices import share_price
 from tuner.service.plan_evidence import scaling_of
-from tuner.settings import Settings
 from tuner.store import evidence as recorded
 from tuner.store import jobs
 from tuner.store.evidence import losses
@@ -98,22 +98,24 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
             curves += _curves(row, trials, recorded.values_at(db, row.id, page, steps))
     with service.database.read() as db:
         spent = ledger.account(db, row.id).posted.usd
-    spot, source = _price(service, row, "spot")
+    kind = _main_type(pieces)
+    offer = next((offer for offer in row.offers if offer.instance_type == kind), row.offer)
+    demand, spot = (share_price(service.settings, row, kind, market) for market in MARKETS)
     return JobEvidence(
         spec=row.spec,
-        offer=row.offer,
+        offer=offer,
         concurrency=row.concurrency,
         attempts=tuple(pieces),
         spent=spent,
         catalogue=catalogue(service.settings),
         risks=exposures,
         curves=tuple(curves),
-        demand=_price(service, row, "on_demand")[0],
-        spot=spot,
-        spot_source=source,
+        demand=demand.price,
+        spot=spot.price,
+        spot_source=spot.source,
         self_test=tested,
         places=_places(service, row),
-        sizes=scaling_of(service, row.spec, row.offer.instance_type),
+        sizes=scaling_of(service, row.spec, offer.instance_type),
     )
 
 
@@ -152,33 +154,13 @@ def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
     return {fidelity.min, last, *fidelity.rungs(), *earlier}
 
 
-def _price(service: Service, row: JobRow, market: ListedMarket) -> tuple[Price | None, str]:
-    """Return the price of one trial's share of a machine on this market, and the source of the price.
-
-    The price is the lowest among the job's offers on this market. If the job has no offer on this market, return the
-    price of the job's instance type on this market, or None if that price is not known.
-    """
-    size = row.spec.resources
-    offered = [offer for offer in row.offers if offer.market == market]
-    if not offered:
-        kind, settings = row.offer.instance_type, service.settings
-        if market == "spot" and not _is_priced(settings, kind):
-            return None, ""
-        priced_offer = priced_kind(service.settings, row.offer, market)
-        if priced_offer.price is None:
-            return None, priced_offer.source
-        offered = [replace(row.offer, price=priced_offer.price, source=priced_offer.source)]
-    least = min(offered, key=lambda offer: offer.rate(size).price)
-    return least.rate(size).price, least.source
-
-
-def _is_priced(settings: Settings, kind: str) -> bool:
-    """Return whether the settings have a spot price for this instance type, or the catalogue lists the type.
-
-    A spot price of any other type could only be computed from its CPUs and GPUs. Advice must not use that price, because the
-    type may not be available on spot.
-    """
-    return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
+def _main_type(attempts: Iterable[MeasuredAttempt]) -> str | None:
+    """Return the instance type on which most of the money was spent. Return None if the machines were not checked."""
+    spent = Counter[str | None]()
+    for attempt in attempts:
+        machine = attempt.row.machine
+        spent[None if machine is None else machine.instance_type] += attempt.spent.micro_usd
+    return max(spent, key=lambda kind: (spent[kind], kind or ""), default=None)
 
 
 def _places(service: Service, row: JobRow) -> JobRegions:

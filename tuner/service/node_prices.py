@@ -62,6 +62,9 @@ def share_price(settings: Settings, row: JobRow, kind: str | None, market: Marke
     The price is the lowest among the job's offers of this type on this market. If the job has no such offer, it is the on-demand
     price that was recorded at admission for an offer of this type, or the current price if none was recorded.
 
+    The current spot price is used only if TUNER_NODE_PRICES or the catalogue has it. A price that is computed from the CPUs and GPUs
+    does not count, because the type may not be available on spot.
+
     Args:
         kind: The instance type. If it is None or no offer of the job has it, all offers of the job count instead.
     """
@@ -70,6 +73,8 @@ def share_price(settings: Settings, row: JobRow, kind: str | None, market: Marke
     offered = [offer for offer in offers if offer.market == market]
     if not offered:
         first = offers[0]
+        if market == "spot" and not _has_spot_price(settings, first.instance_type):
+            return NodePrice(None, "")
         recorded = first.on_demand_price if market == "on_demand" else None
         now = priced_kind(settings, first, market) if recorded is None else NodePrice(recorded, first.source)
         if now.price is None:
@@ -77,6 +82,10 @@ def share_price(settings: Settings, row: JobRow, kind: str | None, market: Marke
         offered = [replace(first, price=now.price, source=now.source)]
     least = min(offered, key=lambda offer: offer.rate(size).price)
     return NodePrice(least.rate(size).price, least.source)
+
+
+def _has_spot_price(settings: Settings, kind: str) -> bool:
+    return settings.node_price(kind, "spot") is not None or bool(catalogue(settings).find(instance_type=kind))
 
 
 def listed(
