@@ -54,6 +54,13 @@ def test_pilot_is_a_valid_job_no_longer_than_the_original(
     assert (pilot.space, pilot.constants, pilot.resources) == (asked.space, asked.constants, asked.resources)
 
 
+def test_pilot_does_not_continue_trials_of_earlier_jobs() -> None:
+    """A job that continues checkpoints without naming a job is refused."""
+    asked = job(warm_start_jobs=("job_1",), warm_start_checkpoints=True)
+    pilot = pilot_of(asked, LIMITS, "key")
+    assert (pilot.warm_start_jobs, pilot.warm_start_checkpoints) == ((), False)
+
+
 @pytest.mark.parametrize(
     ("limits", "pointer"),
     [

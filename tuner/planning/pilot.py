@@ -84,6 +84,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
         start=(),
         trial_limits=None,
         warm_start_jobs=(),
+        warm_start_checkpoints=False,
         window=None,
         tags={**job.tags, TAG: key},
     )
