@@ -1,5 +1,6 @@
 """Advice over REST: its findings are computed from the recorded usage of a job's attempts."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tuner.domain.usage import Usage
 from tuner.ledger import ledger
 from tuner.service.advice import evidence_of
 from tuner.store import attempt_rows, evidence, jobs
+from tuner.store.earlier_jobs import Histories
 
 service, client = fakes.fixtures("module")
 
@@ -51,6 +53,21 @@ def measured(service: FakeService, client: TestClient) -> str:
     )
     use(service, job, used)
     return job
+
+
+def test_plan_takes_the_time_of_one_save_from_an_attempt_with_several(tmp_path: Path) -> None:
+    service = fakes.service_in(tmp_path)
+    job = fakes.submit(fakes.client_of(service))
+    fakes.simulate(service, job)
+    save_s = []
+    for saves in (1, 4):
+        use(service, job, Usage(saves=saves))
+        reader = replace(service, histories=Histories())
+        answer = fakes.client_of(reader).post("/v1/plans", json=body(planning={"steps_from": [job]}))
+        save_s.append(answer.json()["inputs"]["evidence"]["checkpoint_seconds"])
+    assert save_s[0] > 0
+    assert save_s[1] == pytest.approx(save_s[0] / 4, rel=1e-6)
+    service.database.dispose()
 
 
 def test_findings_are_computed_from_measured_usage_and_the_bill(client: TestClient, measured: str) -> None:

@@ -70,13 +70,15 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     """
     trials: list[SeenTrial] = []
     attempts: list[AttemptRow] = []
+    saves_ns: list[int] = []
     used: list[str] = []
     factors = _step_factors(service, spec, rows)
-    for row, (comparable, ran) in zip(rows, _trials_of(service, rows, spec), strict=True):
+    for row, (comparable, history) in zip(rows, _trials_of(service, rows, spec), strict=True):
         if comparable:
             factor = factors[row.id].factor if row.id in factors else Fraction(1)
             trials += [_slowed(trial, factor) for trial in comparable]
-            attempts, used = [*attempts, *ran], [*used, row.id]
+            attempts, used = [*attempts, *history.attempts], [*used, row.id]
+            saves_ns += _saves_ns(history)
     if not trials:
         return None
     notes = [
@@ -94,7 +96,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     return of_trials(
         trials,
         source="pilot" if is_pilot else "history",
-        delays=delays_of(attempts),
+        delays=delays_of(attempts, saves_ns),
         jobs=used,
         machine=rows[0].offer.instance_type,
         notes=notes,
@@ -220,7 +222,8 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
         started = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
     # A recent pilot is one of these jobs. Finding any other would take as long as the rest of an admission, because the code is read.
     rows = [row for row in _comparable(service, spec, started) if _has_size_of(row, spec)]
-    for seen_trials, ran in _trials_of(service, rows, spec):
+    for seen_trials, history in _trials_of(service, rows, spec):
+        ran = history.attempts
         fresh = _on_new_workers(ran)
         setups += [
             ns_of(attempt, "setup") or 0
@@ -296,8 +299,8 @@ def _pilot(db: Connection, service: Service, spec: JobSpec, code: str) -> JobVie
 
 def _trials_of(
     service: Service, rows: Sequence[JobRow], like: JobSpec
-) -> list[tuple[Sequence[SeenTrial], Sequence[AttemptRow]]]:
-    """Return, for each job, its trials that have a known step time, and its ended attempts.
+) -> list[tuple[Sequence[SeenTrial], History]]:
+    """Return, for each job, its trials that have a known step time, and its history.
 
     The trials have no curves if the job's objective had another metric or mode than that of `like`.
     """
@@ -307,7 +310,7 @@ def _trials_of(
         kept = service.histories.kept(db, [row.id for row in rows])
     histories = [kept.get(row.id) or _history(service, row) for row in rows]
     return [
-        (_seen(history, row.spec.objective, like.objective), history.attempts)
+        (_seen(history, row.spec.objective, like.objective), history)
         for row, history in zip(rows, histories, strict=True)
     ]
 
@@ -404,10 +407,13 @@ def _setup_ns(trial: TrialPace, row: AttemptRow | None) -> int | None:
     return setup_ns if early[2] - setup_ns >= COARSE * coarse_ns else None
 
 
-def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
+def delays_of(attempts: Sequence[AttemptRow], saves_ns: Sequence[int] = ()) -> Delays:
     """Return the mean times that these attempts spent on setup, restores and saves of checkpoints.
 
     `warming_ns` of the result is the additional setup time of an attempt on a new worker.
+
+    Args:
+        saves_ns: The time that one save of a checkpoint took, for each attempt that saved. If it is empty, the usual time is assumed.
     """
     usual = Delays()
     fresh = _on_new_workers(attempts)
@@ -419,14 +425,25 @@ def delays_of(attempts: Sequence[AttemptRow]) -> Delays:
         for row in attempts
         if row.from_step and row.price.micro_usd_per_hour
     ]
-    saves = [ns_of(row, "checkpoint") or 0 for row in attempts if "checkpoint" in row.costs]
     setup_ns = _mean(others or firsts, usual.setup_ns)
     return Delays(
         warming_ns=max(0, _mean(firsts, setup_ns) - setup_ns),
         setup_ns=setup_ns,
         restore_ns=_mean(resumed, setup_ns),
-        save_ns=_mean(saves, usual.save_ns),
+        save_ns=_mean(saves_ns, usual.save_ns),
     )
+
+
+def _saves_ns(history: History) -> list[int]:
+    """Return the mean time of a save of each attempt that was billed for saves, in nanoseconds.
+
+    If the number of an attempt's saves was not measured, it is taken to be one.
+    """
+    return [
+        (ns_of(row, "checkpoint") or 0) // max(1, saves or 1)
+        for row, saves in zip(history.attempts, history.saves, strict=True)
+        if "checkpoint" in row.costs
+    ]
 
 
 def _on_new_workers(attempts: Sequence[AttemptRow]) -> set[tuple[str, int]]:

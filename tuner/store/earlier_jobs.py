@@ -9,7 +9,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection, and_, func, or_, select
 
-from tuner.database.tables import attempts, reports, trials
+from tuner.database.tables import attempt_usage, attempts, reports, trials
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
@@ -70,12 +70,17 @@ def _points(
         yield trial, tuple((row.step, row.value, row.duration_ns) for row in group)
 
 
-def attempts_of(db: Connection, job: str) -> list[AttemptRow]:
-    """Return the job's newest ATTEMPTS_MAX attempts that have ended, oldest first."""
-    a = attempts.c
-    ended = select(attempts).where(a.job == job, a.ended_at.is_not(None))
+def attempts_of(db: Connection, job: str) -> list[tuple[AttemptRow, int | None]]:
+    """Return the job's newest ATTEMPTS_MAX attempts that have ended, oldest first, each with the number of checkpoints that it saved.
+
+    The number is None if it was not measured.
+    """
+    a, u = attempts.c, attempt_usage.c
+    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
+    ended = select(attempts, u.saves).outerjoin(attempt_usage, same)
+    ended = ended.where(a.job == job, a.ended_at.is_not(None))
     rows = db.execute(ended.order_by(a.began_at.desc()).limit(ATTEMPTS_MAX))
-    return [attempt_row(dict(row._mapping)) for row in rows][::-1]
+    return [(attempt_row(dict(row._mapping)), row.saves) for row in rows][::-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # equal only to itself, so that caches can use it as a key
@@ -84,6 +89,7 @@ class History:
 
     trials: tuple[TrialPace, ...]
     attempts: tuple[AttemptRow, ...]
+    saves: tuple[int | None, ...]  #: The checkpoints that each attempt saved. None if this was not measured.
 
 
 class Histories:
@@ -115,7 +121,8 @@ class Histories:
             NotFound: The project has no such job.
         """
         version = curves.version(db, job, project)
-        history = History(tuple(paced(db, job)), tuple(attempts_of(db, job)))
+        ended = attempts_of(db, job)
+        history = History(tuple(paced(db, job)), tuple(row for row, _ in ended), tuple(n for _, n in ended))
         with self._lock:
             self._kept[job] = version, history
             self._kept.move_to_end(job)
