@@ -260,6 +260,29 @@ def test_unsuitable_catalogue_machines_have_a_reason_and_no_cost(client: TestCli
     assert chosen(job_plan)["why_not"] is None
 
 
+def test_catalogue_machines_are_selected_for_each_market_of_the_plan(client: TestClient) -> None:
+    """The job itself is for on-demand machines. Each price is the least of the catalogue on the alternative's market."""
+    markets = ("on_demand", "spot")
+    job_plan = plan(
+        client,
+        {"catalogue": {"accelerator": "A100"}, "step_seconds": 60, "markets": list(markets)},
+        resources={"gpus": 8, "cpus": 8},
+        budget={"usd": 500, "trials": 1},
+    )
+    priced = [alternative for alternative in job_plan["alternatives"] if alternative["usd_per_hour"]]
+    least: dict[str, float] = {}
+    for market in markets:
+        for alternative in (priced_one for priced_one in priced if priced_one["market"] == market):
+            params = {"instance_type": alternative["instance_type"], "market": market}
+            rows = client.get("/v1/prices", params=params).json()["items"]
+            # A trial with 8 GPUs pays half of a machine with 16.
+            prices = [(row[f"{market}_usd_per_hour"], row["accelerators"]) for row in rows]
+            cheapest = min(price * 8 / gpus for price, gpus in prices if price)
+            assert alternative["usd_per_hour"] == pytest.approx(cheapest), alternative
+            least[market] = min(cheapest, least.get(market, cheapest))
+    assert least["spot"] < least["on_demand"]
+
+
 def test_earlier_jobs_provide_step_times_and_expected_best(client: TestClient, service: FakeService) -> None:
     before = fakes.submit(client, budget={"usd": 0.02, "trials": 12})
     fakes.simulate(service, before)

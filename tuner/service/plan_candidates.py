@@ -6,6 +6,7 @@ The machines are taken from the cluster, from the description in the request, or
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
@@ -97,8 +98,9 @@ def candidates_of(
         return _of_cluster(service, spec, evidence, machines)
     prices = catalogue(service.settings)
     described = list(machines.described)
+    markets = machines.markets or (spec.resources.market,)
     if machines.listed is not None:
-        described += _from_catalogue(prices, spec, machines.listed, machines.needs)
+        described += _from_catalogue(prices, spec, machines.listed, machines.needs, markets)
     candidates = []
     for i, machine in enumerate(described):
         for market in machines.markets or (machine.market or spec.resources.market,):
@@ -211,9 +213,15 @@ def _why_not(
 
 
 def _from_catalogue(
-    prices: Catalogue, spec: JobSpec, listed: MachineFilter, needs: MachineRequirements
+    prices: Catalogue,
+    spec: JobSpec,
+    listed: MachineFilter,
+    needs: MachineRequirements,
+    markets: Sequence[Market],
 ) -> list[DescribedMachine]:
-    """Return the `FROM_CATALOGUE` instance types of the catalogue on which a trial costs least per hour, the cheapest first.
+    """Return at most `FROM_CATALOGUE` instance types of the catalogue on which a trial costs least per hour, the cheapest first.
+
+    If the plan compares several markets, the cheapest types of each are taken in turn. With fallback, the spot price counts.
 
     Raises:
         Invalid: The catalogue does not know a value of the filter, or no machine that matches is large enough and has a price.
@@ -223,26 +231,40 @@ def _from_catalogue(
     faults = [Fault(f"/planning/catalogue/{name}", detail) for name, detail in details.items() if detail]
     if faults:
         raise Invalid(*faults)
-    wanted = spec.resources
-    cheapest: dict[str, tuple[int, Listing]] = {}
-    for row in prices.find(**words):
-        price = row.on_demand if wanted.market == "on_demand" else row.spot
-        if price is None or not _fits(row, wanted, needs):
-            continue
-        offer = Offer(row.instance_type, price, row.vcpus, row.accelerators)
-        micro = offer.rate(wanted).price.micro_usd_per_hour
-        if row.instance_type not in cheapest or micro < cheapest[row.instance_type][0]:
-            cheapest[row.instance_type] = micro, row
-    if not cheapest:
+    fitting = [row for row in prices.find(**words) if _fits(row, spec.resources, needs)]
+    kinds = dict.fromkeys(_listed_market(market) for market in markets)
+    chosen: dict[str, Listing] = {}
+    for in_turn in zip_longest(*(_cheapest(fitting, spec.resources, kind) for kind in kinds)):
+        for row in in_turn:
+            if row is not None:
+                chosen.setdefault(row.instance_type, row)
+    if not chosen:
         raise Invalid.at(
             "/planning/catalogue",
             "no matching machine of the catalogue is large enough and has a price; require less, or match more machines",
         )
-    chosen = sorted(cheapest.values(), key=lambda pair: (pair[0], pair[1].instance_type))
     return [
-        DescribedMachine(row.instance_type, cloud=row.cloud, region=row.region)
-        for _, row in chosen[:FROM_CATALOGUE]
+        DescribedMachine(kind, cloud=row.cloud, region=listed.region)
+        for kind, row in list(chosen.items())[:FROM_CATALOGUE]
     ]
+
+
+def _cheapest(rows: Iterable[Listing], wanted: Resources, market: ListedMarket) -> list[Listing]:
+    """Return the cheapest listing of each instance type that has a price on this market, the cheapest first."""
+    cheapest: dict[str, tuple[Price, Listing]] = {}
+    for row in rows:
+        if (machine_price := row.price(market)) is None:
+            continue
+        price = Offer(row.instance_type, machine_price, row.vcpus, row.accelerators).rate(wanted).price
+        if row.instance_type not in cheapest or price < cheapest[row.instance_type][0]:
+            cheapest[row.instance_type] = price, row
+    pairs = sorted(cheapest.values(), key=lambda pair: (pair[0], pair[1].instance_type))
+    return [row for _, row in pairs]
+
+
+def _listed_market(market: Market) -> ListedMarket:
+    """Return the market whose prices decide between machines. With fallback, it is the spot market."""
+    return "on_demand" if market == "on_demand" else "spot"
 
 
 def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
@@ -266,7 +288,7 @@ def _completed(prices: Catalogue, machine: DescribedMachine, number: int, market
         if machine.price is not None or machine.spot_price is not None:
             return machine
         raise Invalid(_unknown(prices, machine, number))
-    wanted: ListedMarket = "on_demand" if market == "on_demand" else "spot"
+    wanted = _listed_market(market)
     row = min(
         (row for row in rows if row.price(wanted) is not None),
         key=lambda row: row.price(wanted) or Price(0),
@@ -363,7 +385,7 @@ def suitable_types(service: Service, spec: JobSpec, machines: RequestedMachines)
     in the request come first. Types that are equal in both respects are sorted by price.
     """
     prices, market = catalogue(service.settings), (machines.markets or (spec.resources.market,))[0]
-    listed: ListedMarket = "on_demand" if market == "on_demand" else "spot"
+    listed = _listed_market(market)
     named = [
         row for machine in machines.described for row in prices.find(instance_type=machine.instance_type)
     ]
