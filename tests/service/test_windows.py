@@ -6,11 +6,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
+from tests.api.test_bad_bodies import check_problem
 from tests.fakes import EPOCH, FakeService
 from tests.service.passes import launch_of, one_pass, row_of
 from tuner.domain.time import NS, Instant, parse_rfc3339
 from tuner.service.controller import Controller
-from tuner.store import jobs
+from tuner.store import exports, jobs
 
 # The clock starts at 22:13:20 UTC, which is 23:13:20 in Berlin.
 OPEN = {"start": "23:00", "end": "23:14", "timezone": "Europe/Berlin"}
@@ -125,6 +126,22 @@ def test_pause_while_the_driver_starts_at_the_opening_is_kept(
     assert client.post(f"/v1/jobs/{closed}/resume").json()["state"] == "running"
     with service.database.read() as db:
         assert jobs.get(db, closed).control_request is None
+
+
+def test_job_is_launched_at_the_opening_only_after_its_export(
+    service: FakeService, client: TestClient, closed: str
+) -> None:
+    """The trials of the job could replace the checkpoint that is exported."""
+    answer = client.post(f"/v1/jobs/{closed}/exports", json={})
+    assert answer.status_code == 202, answer.text
+    assert f"{closed}-2" not in look(service, OPENS_AGAIN)
+    with service.database.write() as db:
+        export = exports.live_of(db, closed)
+        assert export is not None
+        assert exports.end(db, export, "failed", service.now(), code="cancelled")
+    assert f"{closed}-2" in look(service)
+    assert shown(client, closed)["state"] == "paused", "its driver has not begun yet"
+    assert "driver" in check_problem(client.post(f"/v1/jobs/{closed}/exports", json={}), 409)["detail"]
 
 
 def test_job_resumed_outside_its_window_waits_for_it(

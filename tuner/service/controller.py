@@ -96,14 +96,16 @@ class Controller(PeriodicService):
         Args:
             live: The launches that have not ended.
             begun: The jobs whose driver has started, including jobs whose driver has died since.
-            exporting: The jobs that have an export in progress. An export occupies the room of one trial on one node.
+            exporting: The jobs that have an export in progress. They are launched after it, because their trials could replace
+                the exported checkpoint. An export occupies the room of one trial on one node.
         """
         now = self._service.now()
         due = {launch.job: launch for launch in live if launch.is_due(now)}
         for name, launch in due.items():
             if name in begun:
                 self._submit(term, launch, self._row(name))
-        turns = self._queue(term, {name: launch for name, launch in due.items() if name not in begun}, now)
+        others = due.keys() - begun - set(exporting)
+        turns = self._queue(term, {name: launch for name, launch in due.items() if name in others}, now)
         if not turns:
             return
         known = {*(launch.job for launch in live), *exporting}

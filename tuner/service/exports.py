@@ -25,10 +25,11 @@ from tuner.service.checkpoints import choose
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch
 from tuner.service.leading import Term
 from tuner.service.machines import MachineQuery, PricedMachine, machine
-from tuner.store import exports, jobs, stored_files
+from tuner.store import exports, jobs, launches, stored_files
 from tuner.store.exports import ExportRow as ExportRow
 from tuner.store.exports import ExportSpec as ExportSpec
 from tuner.store.jobs import JobRow
+from tuner.store.launches import Launch
 from tuner.training.variants import Variant
 
 # How long the actor of an export can outlive the last heartbeat of the export's process, if the process dies before its next heartbeat.
@@ -81,14 +82,14 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
 
     Raises:
         NotFound: The job or the trial does not exist, or the trial has no checkpoint.
-        Conflict: The job is queued or running, another export of the job has not ended, or the job's trainable is a command,
-            which cannot declare an export.
+        Conflict: The job is queued or running, or its driver is starting or ending; another export of the job has not ended; or the
+            job's trainable is a command, which cannot declare an export.
         BudgetRefused: The budget or the export's own limit pays for less than `LEAST_NS` of a machine.
     """
     with service.database.write("job.export") as db:
         jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
-        _refuse_unfit(row)
+        _refuse_unfit(row, launches.get(db, job))
         if (other := exports.live_of(db, job)) is not None:
             raise Conflict(
                 f"the export {other.id} of this job is {other.state}; wait until the export has ended"
@@ -126,9 +127,14 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
     return get(service, job, new.id, ServingQuery())
 
 
-def _refuse_unfit(row: JobRow) -> None:
+def _refuse_unfit(row: JobRow, launch: Launch | None) -> None:
     if row.state in ("queued", "running"):
         raise Conflict(f"the job is {row.state}; pause the job first, or export it when it has ended")
+    # A job whose window has opened stays paused until its driver begins.
+    if launch is not None and launch.state in ("submitted", "running"):
+        raise Conflict(
+            f"the job is {row.state}, but its driver is starting or has not ended yet; pause the job and try again in a few seconds"
+        )
     if row.spec.command is not None:
         raise Conflict(
             "the job runs a command, which cannot declare export(config, state); download its checkpoint instead"
