@@ -20,6 +20,7 @@ from tuner.checkpoints.storage import Storage
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.database.database import Database
+from tuner.domain.errors import BadFile
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
 from tuner.domain.time import NS, Instant
@@ -78,6 +79,19 @@ def posted(database: Database, job: str, export: str) -> dict[str, int]:
     with database.read() as db:
         assert books.faults(db) == []
         return {kind: cost.usd.micro_usd for kind, cost in ledger.posted_by_kind(db, job, export).items()}
+
+
+def test_export_is_submitted_although_no_job_can_be_launched(
+    service: FakeService, client: TestClient, job: str
+) -> None:
+    """The setting TUNER_NODE_TYPES is wrong, so no waiting job can be launched."""
+    made = begin(client, job)
+    fakes.submit(client)
+    wrong = "{max_workers: x, available_node_types: {}}"
+    broken = replace(service, settings=replace(service.settings, node_types=wrong))
+    with pytest.raises(BadFile):
+        Controller(broken).one_pass()
+    assert service.cluster.submitted == [submission_id(service, job, made["id"])]
 
 
 def test_export_is_submitted_paid_and_answered_with_figures(

@@ -100,3 +100,17 @@ def test_threads_compute_the_same_digest_concurrently(root: Path) -> None:
 def test_too_deeply_nested_source_has_a_digest(root: Path) -> None:
     (root / "mine/train.py").write_text("x = " + "-" * 100_000 + "1")
     assert digest(root) is not None
+
+
+def test_code_with_an_unreadable_module_has_a_digest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read every file, so the refusal is simulated. An error would stop the launches of all jobs."""
+    read_bytes = Path.read_bytes
+
+    def refused(file: Path) -> bytes:
+        if file.name == "model.py":
+            raise PermissionError(file)
+        return read_bytes(file)
+
+    before = digest(root)
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert digest(root) not in (None, before)

@@ -75,8 +75,9 @@ class Controller(PeriodicService):
             exporting = [export.job for export in exports.live(db)]
         for launch in self._due(live):
             self._supervise(term, launch)
-        self._launch_wanted(term, live, begun, exporting)
+        # Exports come first, because an error of a launch ends the pass.
         self._exports.one_pass(term)
+        self._launch_wanted(term, live, begun, exporting)
         self._service.leading.pass_succeeded()
         self._service.health.controller_at = self._service.now()
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MODULES_MAX = 2000
 # If a command names a file larger than this, the digest covers only the size and the time of the last change.
 FILE_MAX_BYTES = 16 << 20
+UNREADABLE = b"cannot be read"  # counts as the content of a file that cannot be read
 _parsing = threading.Lock()
 
 
@@ -51,7 +52,7 @@ def code_digest(entry: str, roots: Sequence[str]) -> str | None:
         file = _file_of(module, [*roots, *sys.path] if module.partition(".")[0] == own else roots)
         if file is None:
             continue
-        sources[module] = file.read_bytes()
+        sources[module] = _source_of(file)
         for name in _imported(sources[module], module, is_package=file.name == "__init__.py"):
             if name not in known and name.partition(".")[0] != "tuner":
                 known.add(name)
@@ -79,6 +80,14 @@ def code_of(spec: "JobSpec", roots: Sequence[str]) -> str | None:
     return _digest(f"{spec.command}\n{spec.metrics_pattern}", sources)
 
 
+def _source_of(file: Path) -> bytes:
+    """Return the content of a module's file. Return fixed bytes if the file cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return UNREADABLE
+
+
 def _file_digest(file: Path) -> bytes:
     """Return bytes that change with the content of a file. Return fixed bytes if the file cannot be read."""
     try:
@@ -88,7 +97,7 @@ def _file_digest(file: Path) -> bytes:
                 return f"{about.st_size} {about.st_mtime_ns}".encode()
             return hashlib.file_digest(opened, "sha256").digest()
     except OSError:
-        return b"cannot be read"
+        return UNREADABLE
 
 
 def _of_training() -> dict[str, bytes]:
