@@ -27,8 +27,9 @@ from tests.planning.advising import (
 )
 from tests.strategies import examples
 from tuner.domain.budget import Budget
-from tuner.domain.job import Resources
+from tuner.domain.job import Algorithm, CheckpointPolicy, Resources, SchedulerName
 from tuner.domain.money import Money
+from tuner.domain.objective import Fidelity
 from tuner.domain.time import NS
 from tuner.domain.usage import Usage
 from tuner.planning.advice import RULES, findings
@@ -279,6 +280,49 @@ def test_job_with_most_of_its_budget_left_is_not_advised_to_raise_it() -> None:
 def test_idle_machines_are_reported() -> None:
     assert made(idle_expensive(evidence(measured_attempt(idle="1.00", train="4.00")))).saves == usd("1.00")
     assert idle_expensive(evidence(measured_attempt(idle="0.40", train="4.00"))) is None
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "fidelity", "then"),
+    [
+        ("asha", Fidelity(min=1, max=9), "3"),
+        ("asha", Fidelity(min=1, max=2), "2"),
+        ("asha", Fidelity(min=4, max=4), None),
+        ("asha", Fidelity(min=1), None),
+        ("none", Fidelity(min=1, max=9), None),
+        ("auto", Fidelity(min=1, max=120), "20"),  # its first rung is at step 10
+    ],
+)
+def test_first_rung_is_raised_only_if_there_is_a_higher_one(
+    scheduler: SchedulerName, fidelity: Fidelity, then: str | None
+) -> None:
+    job = spec(scheduler=scheduler, fidelity=fidelity)
+    pieces = [measured_attempt(n, setup="0.50", idle="1.00", train="1.00") for n in range(10)]
+    idle, setup = (made(rule(evidence(*pieces, job=job))) for rule in (idle_expensive, setup_expensive))
+    for changes in ((idle.change, *idle.alternatives), setup.alternatives):
+        advised = [change.then for change in changes if change.setting == "fidelity.min"]
+        assert advised == ([] if then is None else [then])
+
+
+def test_expensive_checkpoints_without_rungs_cause_no_advice_on_rungs() -> None:
+    from tuner.tuning.checkpointing import Hazard, InterruptionRisk
+
+    expensive = vars(saved(1000, train="8.00", checkpoint="2.00"))
+    exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
+    by_auto = replace(expensive["spec"], checkpoint=CheckpointPolicy())
+    for scheduler, then in (("asha", "3"), ("none", None)):
+        job = replace(by_auto, algorithm=Algorithm(scheduler=scheduler))
+        advice = checkpoint_interval(JobEvidence(**{**expensive, "spec": job, "risks": exposures}))
+        assert (advice and advice.change.then) == then
+
+
+def test_budget_that_pays_for_enough_setups_is_not_advised() -> None:
+    job = replace(spec(), budget=Budget(usd=usd("9.00")))
+    setup = measured_attempt(0, setup="0.50"), measured_attempt(1, setup="4.50")
+    assert made(setup_expensive(evidence(*setup, job=job))).change.then == "45"
+    cheap = [measured_attempt(n, setup="0.25", train="0.20") for n in range(4)]
+    small = replace(spec(), budget=Budget(usd=usd("3.00")))
+    assert setup_expensive(evidence(*cheap, job=small)) is None
 
 
 def test_cheaper_spot_machines_are_advised() -> None:

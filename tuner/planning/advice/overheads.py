@@ -16,6 +16,7 @@ from tuner.planning.advice.evidence import (
     sums,
     total,
 )
+from tuner.tuning.rungs import ladder
 
 LEAST_STALL_NS = NS // 10
 # Checkpoint intervals from half to twice the best interval cause no finding, because the cost hardly changes in this range.
@@ -47,7 +48,8 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
         between * FAR_OFF < best and share(saved_usd.micro_usd, spent.micro_usd) > SAVES_EXPENSIVE_ABOVE
     )
     too_rare = between > best * FAR_OFF and share(lost_usd.micro_usd, spent.micro_usd) > LOST_ABOVE
-    if not (too_expensive or too_rare):
+    change = _other_interval(evidence, best, saves=saves, too_expensive=too_expensive)
+    if change is None or not (too_expensive or too_rare):
         return None
     now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
     return AdviceFinding(
@@ -62,7 +64,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
             "checkpoint_usd": saved_usd,
             "lost_usd": lost_usd,
         },
-        change=_other_interval(evidence, best, saves=saves, too_expensive=too_expensive),
+        change=change,
         saves=min(
             saved_usd if too_expensive else lost_usd, portion(spent_on(attempts, "train", "lost"), now - then)
         ),
@@ -74,19 +76,34 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
     )
 
 
-def _other_interval(evidence: JobEvidence, best_ns: int, *, saves: int, too_expensive: bool) -> AdvisedChange:
-    fixed, fidelity = evidence.spec.checkpoint.interval_ns, evidence.spec.fidelity
+def _other_interval(
+    evidence: JobEvidence, best_ns: int, *, saves: int, too_expensive: bool
+) -> AdvisedChange | None:
+    """Return the change that leads to better intervals between saves, or None if no setting does."""
+    fixed = evidence.spec.checkpoint.interval_ns
     if fixed is None and too_expensive:
         # `auto` already chooses the best interval, so the excess saves must come from pauses at rungs. Advise a higher first rung.
-        then = fidelity.min * fidelity.reduction_factor
         how = "each pause at a rung saves a checkpoint; with fewer rungs, trials pause less often"
-        return AdvisedChange("fidelity.min", str(fidelity.min), str(then), how)
+        return _higher_first_rung(evidence, how)
     if not saves:
         how = "no checkpoint became durable: let the trainable save, with SpotSafe or tune.report(..., checkpoint=...)"
     else:
         how = "or auto, which measures the saves and chooses the best interval" if fixed else ""
     now = "auto" if fixed is None else f"{fixed / NS:g}s"
     return AdvisedChange("checkpoint.interval", now, f"{max(1, best_ns // NS)}s", how)
+
+
+def _higher_first_rung(evidence: JobEvidence, how: str) -> AdvisedChange | None:
+    """Return the change to a higher `fidelity.min`, at most the last step. Return None if the job has no rungs below its last step.
+
+    The scheduler `auto` chooses its own first rung, so the change is relative to that rung. A lower `fidelity.min` would have no effect.
+    """
+    rungs = ladder(evidence.spec)
+    is_whole = evidence.spec.algorithm.scheduler == "none"
+    if is_whole or rungs.max is None or rungs.min >= rungs.max:
+        return None
+    then = min(rungs.min * rungs.reduction_factor, rungs.max)
+    return AdvisedChange("fidelity.min", str(evidence.spec.fidelity.min), str(then), how)
 
 
 SETUP_EXPENSIVE_ABOVE = Fraction(3, 20)
@@ -110,7 +127,9 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         return _too_small_for_setup(evidence, setups, part)
     if len(setups) < LEAST_ATTEMPTS or part <= SETUP_EXPENSIVE_ABOVE:
         return None
-    fidelity = evidence.spec.fidelity
+    higher_rung = _higher_first_rung(
+        evidence, "a trial then trains more steps per setup, and fewer pauses cause fewer setups"
+    )
     return AdviceFinding(
         kind="setup_expensive",
         title=f"{float(part):.0%} of the money was spent on setting up trials",
@@ -121,14 +140,7 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
             "loads data and libraries when it is imported",
             "a worker imports it once, and each attempt starts as a copy of that process; do not use CUDA before the function is called",
         ),
-        alternatives=(
-            AdvisedChange(
-                "fidelity.min",
-                str(fidelity.min),
-                str(fidelity.min * fidelity.reduction_factor),
-                "a trial then trains more steps per setup, and fewer pauses cause fewer setups",
-            ),
-        ),
+        alternatives=() if higher_rung is None else (higher_rung,),
         # Each worker needs one setup in any case, so one setup per worker is not counted as savings.
         saves=max(ZERO, Money(spent.micro_usd - evidence.workers * max(setups).micro_usd)),
         saves_note=f"at most this: all setups, less the most expensive setup once for each of {evidence.workers} workers",
@@ -137,13 +149,17 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     )
 
 
-def _too_small_for_setup(evidence: JobEvidence, setups: Sequence[Money], part: Fraction) -> AdviceFinding:
-    """Return the finding that a few unavoidable setups took most of the spent money.
+def _too_small_for_setup(
+    evidence: JobEvidence, setups: Sequence[Money], part: Fraction
+) -> AdviceFinding | None:
+    """Return the finding that a few unavoidable setups took most of the spent money. Return None if the budget is large enough.
 
     Only a larger budget or fewer workers would help. `part` is the share of the money that was spent on setup.
     """
     limit = evidence.spec.budget.usd
     enough = Money(ENOUGH * max(1, evidence.workers) * max(1, max(setups).micro_usd))
+    if limit is not None and enough <= limit:
+        return None
     return AdviceFinding(
         kind="setup_expensive",
         title=f"{float(part):.0%} of the money was spent on setting up trials, which left little for training",
@@ -186,28 +202,24 @@ IDLE_EXPENSIVE_ABOVE = Fraction(1, 10)
 
 def idle_expensive(evidence: JobEvidence) -> AdviceFinding | None:
     """Find jobs that spent too large a share of their money on idle machines."""
-    idle, fidelity = spent_on(evidence.attempts, "idle"), evidence.spec.fidelity
+    idle = spent_on(evidence.attempts, "idle")
     part = share(idle.micro_usd, evidence.spent.micro_usd)
     if part <= IDLE_EXPENSIVE_ABOVE:
         return None
+    higher_rung = _higher_first_rung(
+        evidence,
+        "a worker is idle between attempts and while it waits for decisions at rungs; with later rungs, both happen less often",
+    )
+    sampler = AdvisedChange(
+        "algorithm.sampler", evidence.spec.algorithm.sampler, "random", "random suggestions take no time"
+    )
+    change, *alternatives = [sampler] if higher_rung is None else [higher_rung, sampler]
     return AdviceFinding(
         kind="idle_expensive",
         title=f"{float(part):.0%} of the money was spent on idle machines",
         evidence={"idle_usd": idle, "idle_share": part, "attempts": len(evidence.attempts)},
-        change=AdvisedChange(
-            "fidelity.min",
-            str(fidelity.min),
-            str(fidelity.min * fidelity.reduction_factor),
-            "a worker is idle between attempts and while it waits for decisions at rungs; with later rungs, both happen less often",
-        ),
-        alternatives=(
-            AdvisedChange(
-                "algorithm.sampler",
-                evidence.spec.algorithm.sampler,
-                "random",
-                "random suggestions take no time",
-            ),
-        ),
+        change=change,
+        alternatives=tuple(alternatives),
         saves=idle,
         saves_note="at most this: the cost of all idle time",
         verify="compare `idle` in the bills, and the best metric for the same budget",
