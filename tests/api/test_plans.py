@@ -202,6 +202,20 @@ def test_assumption_of_equal_speed_causes_a_warning(client: TestClient) -> None:
     assert pace["g4dn.xlarge"] > 1.5 * pace["g6.xlarge"]  # T4 against L4
 
 
+def test_h100_nvl_is_slower_than_the_h100_of_the_same_name(client: TestClient) -> None:
+    """The catalogue calls both H100. The NVL has 94 GiB, and 84 % of the TFLOP/s."""
+    kinds = ("p5.4xlarge", "Standard_NC40ads_H100_v5")
+    planning = {
+        "candidates": [{"instance_type": kind} for kind in kinds],
+        "step_seconds": 600,
+        "speeds": {kinds[0]: 1},
+    }
+    changes: dict[str, Any] = {"resources": {"gpus": 1}, "budget": {"usd": 500, "trials": 2}}
+    alternatives = plan(client, planning, **changes)["alternatives"]
+    pace = {alternative["instance_type"]: alternative["finish_seconds"] for alternative in alternatives}
+    assert pace[kinds[1]] > 1.1 * pace[kinds[0]]
+
+
 @pytest.mark.parametrize("market", ["on_demand", "spot"])
 def test_prices_and_source_of_a_candidate_are_those_of_one_region(client: TestClient, market: str) -> None:
     rows = client.get("/v1/prices", params={"instance_type": "p4d.24xlarge", "market": market}).json()

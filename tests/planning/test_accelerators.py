@@ -6,8 +6,11 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.planning.advising import listing
 from tuner.planning import accelerators
 from tuner.planning.accelerators import ACCELERATORS, accelerator, relative_speed
+from tuner.planning.catalogue import Catalogue
+from tuner.service.machines import accelerator_of
 
 names = st.sampled_from(sorted(ACCELERATORS))
 
@@ -23,6 +26,17 @@ def test_names_match_in_any_case_and_in_the_spelling_of_ray() -> None:
     assert accelerator("H100", 80) is ACCELERATORS["H100"]
     assert accelerator("TPU-v4") is None
     assert relative_speed("T4", "") is None
+
+
+def test_machine_with_an_h100_nvl_is_told_from_other_h100s_by_its_memory() -> None:
+    machines = [
+        listing(f"{vram}", "1.00", gpu=gpu, gpus=1, vram=vram)
+        for gpu, vram in (("H100", 80), ("H100", 94), ("TPU-v4", 32))
+    ]
+    named = [
+        accelerator_of(Catalogue(tuple(machines), "made up"), kind) for kind in ("80", "94", "32", "none")
+    ]
+    assert named == ["H100", "H100-NVL", "TPU-v4", ""]
 
 
 @given(names, names)

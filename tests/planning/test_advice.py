@@ -20,6 +20,7 @@ from tests.planning.advising import (
     curve,
     evidence,
     gpu_usage,
+    listing,
     measured_attempt,
     price,
     spec,
@@ -78,6 +79,26 @@ def test_mostly_idle_gpu_is_advised_to_be_smaller() -> None:
     assert isclose(advice.saves.usd, 8 - 2 * float(best), abs_tol=1e-5)
     # Half a GPU with all eight processors is not cheaper.
     assert [other.setting for other in advice.alternatives] == ["batch_size of the trainable"]
+
+
+def test_time_on_an_h100_nvl_is_that_of_its_own_data_sheet() -> None:
+    """Catalogues list it as an H100 with 94 GiB. Its peak is 835.5 of 989.5 TFLOP/s."""
+    machines = (
+        listing("p.h100", "8.00", gpu="H100", gpus=1, vram=80),
+        listing("p.nvl", "2.00", gpu="H100", gpus=1, vram=94),
+    )
+    usage = gpu_usage(20, used=70 * GIB, gpu_memory_bytes=80 * GIB)
+    attempt = measured_attempt(hourly="8.00", train="8.00", usage=usage)
+    case = evidence(
+        attempt,
+        offer=replace(OFFER, instance_type="p.h100", price=price("8.00")),
+        catalogue=Catalogue(machines, "made up"),
+    )
+    advice = made(gpu_underused(case))
+    slower = Fraction(4, 5) + Fraction(1, 5) / (Fraction(8355, 9895) * Fraction(3, 4))
+    assert advice.change.then == "p.nvl"
+    assert advice.saves is not None
+    assert isclose(advice.saves.usd, 8 - 2 * float(slower), abs_tol=1e-5)
 
 
 def test_sharing_a_gpu_is_advised_if_two_trials_fit() -> None:

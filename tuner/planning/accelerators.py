@@ -13,6 +13,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal
 
+from tuner.domain.listing import Listing
+
 # `half` is fp16 or bf16 in tensor cores, as mixed-precision training uses them.
 Precision = Literal["fp32", "half"]
 
@@ -115,6 +117,15 @@ def accelerator(name: str, memory_gib: float | None = None) -> Accelerator | Non
     ):
         return ACCELERATORS["H100-NVL"]
     return named_accelerator
+
+
+def chip_of(listing: Listing) -> str:
+    """Return the name of the data sheet of a listing's accelerator, to compare speeds. It may be more exact than the listed name.
+
+    Return the listed name if the table has no such accelerator.
+    """
+    sheet = accelerator(listing.accelerator, listing.gpu_memory_gib)
+    return listing.accelerator if sheet is None else sheet.name
 
 
 @cache

@@ -15,6 +15,7 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
+from tuner.planning.accelerators import chip_of
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
 from tuner.service.bootstrap import Service
@@ -109,9 +110,9 @@ def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachi
 
 
 def accelerator_of(prices: Catalogue, instance_type: str) -> str:
-    """Return the name of an instance type's accelerator, or an empty text if the catalogue has none."""
+    """Return the name of an instance type's accelerator, as in the data sheets. Return an empty text if the catalogue has none."""
     listings = prices.find(instance_type=instance_type)
-    return listings[0].accelerator if listings else ""
+    return chip_of(listings[0]) if listings else ""
 
 
 def _market(row: JobRow, requested: str | None) -> Market:
@@ -180,7 +181,7 @@ def _listed(
         price,
         cheapest.vcpus,
         cheapest.accelerators,
-        cheapest.accelerator,
+        chip_of(cheapest),
         source,
     )
 

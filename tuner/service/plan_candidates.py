@@ -17,7 +17,7 @@ from tuner.domain.listing import Market as ListedMarket
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.planning.accelerators import relative_speed
+from tuner.planning.accelerators import chip_of, relative_speed
 from tuner.planning.alternatives import MachineCandidate
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.evidence import PaceEvidence
@@ -359,7 +359,7 @@ def _by_data_sheets(prices: Catalogue, here: str, there: str) -> float | None:
     rows = [*prices.find(instance_type=here)[:1], *prices.find(instance_type=there)[:1]]
     if len(rows) < 2 or not all(row.accelerator for row in rows):
         return None
-    speed = relative_speed(rows[0].accelerator, rows[1].accelerator)
+    speed = relative_speed(*map(chip_of, rows))
     return None if speed is None else float(speed[1])
 
 

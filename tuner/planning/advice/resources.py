@@ -7,7 +7,7 @@ from tuner.domain.job import Resources
 from tuner.domain.listing import Listing
 from tuner.domain.money import NS_PER_HOUR, ZERO, Money
 from tuner.domain.offer import Offer
-from tuner.planning.accelerators import accelerator, relative_speed
+from tuner.planning.accelerators import accelerator, chip_of, relative_speed
 from tuner.planning.advice.evidence import (
     AdviceFinding,
     AdvisedChange,
@@ -128,7 +128,7 @@ def _smaller_gpu(
 
     best: GpuOption | None = None
     for listing in evidence.neighbours(fits):
-        price, speed = listing.price(evidence.market), relative_speed(home.accelerator, listing.accelerator)
+        price, speed = listing.price(evidence.market), relative_speed(chip_of(home), chip_of(listing))
         if price is None or speed is None or speed[0] <= 0:
             continue
         offer = Offer(listing.instance_type, price, listing.vcpus, listing.accelerators)
