@@ -274,3 +274,13 @@ def test_lost_time_is_billed_as_lost_and_only_kept_steps_as_training() -> None:
     )
     price = PRICE.of(kept).micro_usd
     assert abs(kinds["train"] - price) <= 0.02 * price + 1000
+
+
+def test_wall_clock_after_a_top_up_includes_the_time_before() -> None:
+    run = SimulatedRun(spec("1", scheduler="none", wall_clock_ns=20 * 10**9), loop_config(), Curves())
+    run.run()
+    assert ended(run) == "wall_clock"
+    run.top_up(replace(run.budget, wall_clock_ns=30 * 10**9))
+    run.run()
+    assert ended(run) == "wall_clock"
+    assert 25 * 10**9 < run.clock.elapsed_ns() <= 30 * 10**9

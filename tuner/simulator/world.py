@@ -144,7 +144,7 @@ class SimulatedRun:
         )
         if up_times is not None:
             self.fleet.follow(up_times, notice_ns=notice_ns)
-        self._driver_started_ns = 0
+        self._driver_started_ns = self.clock.elapsed_ns()
         self._launch(ev.ControlRequested(self.clock.now(), "resume"))
 
     @property
@@ -181,6 +181,7 @@ class SimulatedRun:
         if self.journal.tables.job[0] != "running":
             with self.journal.transaction() as tx:
                 tx.put_job("running", None, at=self.clock.now())
+        self.journal.ran_ns += self.clock.elapsed_ns() - self._driver_started_ns
         self._driver_started_ns = self.clock.elapsed_ns()
         self.fleet.end_all()
         self._looks = False
@@ -318,7 +319,6 @@ class SimulatedRun:
         if loop is not self.loop or loop.end is not None:
             return
         self.restarts += 1
-        self.journal.ran_ns += self.clock.elapsed_ns() - self._driver_started_ns
         self._launch(ev.ControlRequested(self.clock.now(), "resume"))
         self.on_turn()
 
