@@ -6,12 +6,17 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import fakes
+from tests.api.points import put_report
 from tests.api.test_bad_bodies import check_problem
 from tests.api.test_constraints import Reporting
 from tests.fakes import FakeService
 from tuner.cli import render
 from tuner.client.job import Job
+from tuner.domain.money import Cost, Money
+from tuner.domain.records import CheckpointRow, ReportRow
+from tuner.domain.time import NS
 from tuner.schemas.best import Pareto
+from tuner.store import stored_files
 
 ACC = {"metric": "acc", "mode": "max", "target": None}
 LATENCY = {"metric": "latency_ms", "mode": "min", "target": None}
@@ -49,6 +54,23 @@ def test_front_covers_both_metrics_and_the_cost(service: FakeService, client: Te
     heading, first, *_ = drawn(render.pareto(Pareto.model_validate(front))).splitlines()
     assert "metric  latency_ms" in heading
     assert "0.6     12" in first
+
+
+def test_files_of_the_best_trial_are_kept_if_it_is_best_by_the_second_objective(
+    service: FakeService, client: TestClient
+) -> None:
+    """Two trials have the same accuracy and cost. The one with the smaller latency trained longer."""
+    reporting = Reporting(service, client, objective=None, objectives=[ACC, LATENCY])
+    at = service.now()
+    with reporting.journal.transaction() as tx:
+        for trial, latency, ns in (("trial_00000", 12, NS), ("trial_00001", 5, 2 * NS)):
+            tx.put_trial(trial, "running", at=at, config={"lr": 0.1})
+            metrics = {"acc": 0.8, "latency_ms": latency}
+            put_report(tx, ReportRow(trial, 1, 1, at, 0.8, metrics, Cost(Money(1)), ns, 0))
+            tx.put_checkpoint(CheckpointRow(trial, 1, 1, "memory://a", 1, 0.1, at))
+    assert reporting.get("/best?forecast=false")["trial"] == "trial_00001"
+    with service.database.read() as db:
+        assert stored_files.retained_trials(db, reporting.job, "best") == {"trial_00001"}
 
 
 def test_single_entry_of_objectives_is_the_objective(client: TestClient) -> None:

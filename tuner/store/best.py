@@ -17,7 +17,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store.answers import CostedReport, step_report
-from tuner.store.pareto_front import loss_of, skyline
+from tuner.store.pareto_front import BEST_FIRST, CHEAPEST_FIRST, loss_of, skyline
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +186,6 @@ class CostLimits:
 
 
 ANY = CostLimits()
-_TIES = (front.c.second_loss, front.c.duration_ns, front.c.gpu_ms, front.c.seq)
-BEST_FIRST = (front.c.loss, front.c.usd, *_TIES)
-CHEAPEST_FIRST = (front.c.usd, front.c.loss, *_TIES)
 
 _POINTS: Select[Any] = select(front).where(front.c.job == bindparam("of"))
 _NEXT_BETTER = _POINTS.where(front.c.loss < bindparam("below")).order_by(*CHEAPEST_FIRST).limit(1)

@@ -27,6 +27,10 @@ from tuner.domain.objective import Mode, number
 from tuner.domain.records import ReportRow
 
 _F = front.c
+_TIES = (_F.second_loss, _F.duration_ns, _F.gpu_ms, _F.seq)
+# The order of the reports on the front, also for the choice of the files that are kept.
+BEST_FIRST = (_F.loss, _F.usd, *_TIES)
+CHEAPEST_FIRST = (_F.usd, _F.loss, *_TIES)
 _OF_JOB = _F.job == bindparam("of_job")
 _LOAD = select(_F.step, _F.loss, _F.second_loss, _F.usd, _F.gpu_ms, _F.duration_ns).where(_OF_JOB)
 _REMOVE_ALL = PreparedStatement(delete(front).where(_OF_JOB))

@@ -25,6 +25,7 @@ from tuner.domain.job import FINAL, Teacher
 from tuner.domain.retention import Retain
 from tuner.domain.time import Instant
 from tuner.store import exports
+from tuner.store.pareto_front import BEST_FIRST
 
 _FINAL = sorted(FINAL)
 
@@ -151,7 +152,7 @@ def retained_trials(db: Connection, job: str, retain: Retain, *, confirms: bool 
     f = front.c
     query = select(f.trial).where(f.job == job)
     if retain == "best":
-        query = query.order_by(f.loss, f.usd, f.duration_ns, f.gpu_ms, f.seq).limit(1)
+        query = query.order_by(*BEST_FIRST).limit(1)
     kept = set(db.execute(query).scalars())
     if not kept:
         r, c = reports.c, checkpoints.c
