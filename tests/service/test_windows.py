@@ -201,8 +201,8 @@ def test_finished_job_with_a_top_up_resumes_in_its_window(service: FakeService, 
     assert shown(client, job)["next_opening"] == OPENS_AGAIN
     assert look(service) == [f"{job}-1"]
     with service.database.read() as db:
-        ran_ns = jobs.running_ns(db, job, service.now())
+        ran_ns = jobs.get(db, job).running_ns(service.now())
     service.now.pass_s(1000)
     with service.database.read() as db:
-        assert jobs.running_ns(db, job, service.now()) == ran_ns
+        assert jobs.get(db, job).running_ns(service.now()) == ran_ns
     assert look(service, OPENS_AGAIN) == [f"{job}-1", f"{job}-2"]

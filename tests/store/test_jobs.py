@@ -213,14 +213,14 @@ def test_running_time_includes_the_current_run(database: Database) -> None:
     for state, at in [("running", 10), ("paused", 15), ("running", 100)]:
         move(database, state, at)  # type: ignore[arg-type]
     with database.read() as db:
-        assert jobs.running_ns(db, JOB, Instant(103)) == 8
+        assert jobs.get(db, JOB).running_ns(Instant(103)) == 8
 
 
 def test_clock_set_back_does_not_reduce_running_time(database: Database) -> None:
     create(database, new_job())
     move(database, "running", 10)
     with database.read() as db:
-        assert jobs.running_ns(db, JOB, Instant(4)) == 0
+        assert jobs.get(db, JOB).running_ns(Instant(4)) == 0
     move(database, "paused", 4)
     assert get(database).ran_ns == 0
 

@@ -380,7 +380,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
     ]
     if faults:
         raise Invalid(*faults)
-    begun, ran_ns = jobs.trials_begun(db, row.id), jobs.running_ns(db, row.id, now)
+    begun, ran_ns = jobs.trials_begun(db, row.id), row.running_ns(now)
     if budget.trials is not None and budget.trials < begun:
         raise Conflict(f"{begun} trials have already begun; set budget.trials to at least this number")
     changed = budget.wall_clock_ns != row.budget.wall_clock_ns

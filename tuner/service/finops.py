@@ -5,7 +5,7 @@ in the month, because what a job would have cost otherwise is known only for the
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -17,6 +17,7 @@ from tuner.domain.job import FINAL
 from tuner.domain.money import FREE, ZERO, Cost, Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
+from tuner.planning.advice.evidence import total
 from tuner.service.advice import AdviceFinding, advice
 from tuner.service.bill import bill
 from tuner.service.bootstrap import Service
@@ -106,7 +107,7 @@ class MonthlyReport:
     @property
     def goodput(self) -> float | None:
         """Return the share of the spend that paid for training whose work was not lost, or None if nothing was spent."""
-        return _share(self.by_kind.get("train", FREE).usd, sum_of(cost.usd for cost in self.by_kind.values()))
+        return _share(self.by_kind.get("train", FREE).usd, total(cost.usd for cost in self.by_kind.values()))
 
     @property
     def idle_usd(self) -> Money | None:
@@ -176,17 +177,13 @@ def _month(service: Service, month: str | None, timezone: str) -> tuple[Instant,
     return first, last, f"{datetime.fromtimestamp((first + last) // 2 // NS, where):%Y-%m}"
 
 
-def sum_of(amounts: Iterable[Money]) -> Money:
-    return sum(amounts, start=ZERO)
-
-
 def _share(part: Money, whole: Money) -> float | None:
     return round(part.micro_usd / whole.micro_usd, 6) if whole.micro_usd else None
 
 
 def _spot_share(rows: Sequence[SpendRow]) -> float | None:
     by_market = {row.keys[0]: row.cost.usd for row in rows if row.keys[0] is not None}
-    return _share(by_market.get("spot", ZERO), sum_of(by_market.values()))
+    return _share(by_market.get("spot", ZERO), total(by_market.values()))
 
 
 def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
@@ -206,7 +203,7 @@ def _savings(service: Service, ids: Sequence[str]) -> list[Saving]:
     savings = []
     for name, counterfactual, others in kinds:
         known = [(bill.search, other) for bill, other in zip(bills, others, strict=True) if other is not None]
-        usd, instead = sum_of(usd for usd, _ in known), sum_of(other for _, other in known)
+        usd, instead = total(usd for usd, _ in known), total(other for _, other in known)
         savings.append(Saving(name, counterfactual, len(known), usd, instead))
     return savings
 
@@ -221,12 +218,12 @@ def _right_sizing(service: Service, ids: Sequence[str]) -> list[RightSizing]:
     for kind, findings in by_kind.items():
         known = [finding.saves for finding in findings if finding.saves is not None]
         largest = max(findings, key=lambda finding: -1 if finding.saves is None else finding.saves.micro_usd)
-        sizings.append(RightSizing(kind, largest.title, len(findings), sum_of(known) if known else None))
+        sizings.append(RightSizing(kind, largest.title, len(findings), total(known) if known else None))
     return sorted(sizings, key=lambda sizing: (-(sizing.saves_usd or ZERO).micro_usd, sizing.kind))
 
 
 def _maturity(service: Service, report: MonthlyReport, by_tags: Sequence[SpendRow]) -> list[Maturity]:
-    allocated = sum_of(row.cost.usd for row in by_tags if any(row.keys))
+    allocated = total(row.cost.usd for row in by_tags if any(row.keys))
     stored = storage(service)
     limited = sum(
         job.size_bytes for job in stored.items if job.policy.retain != "all" or job.policy.for_ns is not None

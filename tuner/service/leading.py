@@ -10,8 +10,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 
 from tuner.database.database import Connection, Database
 from tuner.domain.errors import TunerError
@@ -71,8 +71,7 @@ class Leading:
         term, looked_at = self._term, self._looked_at
         return term is not None and looked_at is not None and self._now() - looked_at < LEASE_NS
 
-    @contextmanager
-    def write(self, term: Term, name: str = "") -> Iterator[Connection]:
+    def write(self, term: Term, name: str = "") -> AbstractContextManager[Connection]:
         """Open a write transaction for changes that this service decided as the leader in the given term.
 
         Args:
@@ -82,8 +81,7 @@ class Leading:
             Fenced: The term is over, because another one has begun.
             Unavailable: The database does not answer.
         """
-        with leadership.write(self._database, term, name) as db:
-            yield db
+        return leadership.write(self._database, term, name)
 
     def pass_succeeded(self) -> None:
         """Record that the leader's work has just succeeded, so that this service stays fit to lead."""

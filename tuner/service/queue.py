@@ -20,7 +20,6 @@ from tuner.ledger.shared_budgets import BudgetPeriod
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.store import queue
-from tuner.store import queue as rows
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch
 
@@ -94,8 +93,8 @@ class QueueWait:
 
 def in_fair_order(db: Connection, now: Instant) -> list[Waiting]:
     """Return the waiting jobs that may be launched now, in the order of the queue."""
-    waiting = rows.waiting(db, now)
-    shares = rows.shares(db, now) if len(waiting) > 1 else {}
+    waiting = queue.waiting(db, now)
+    shares = queue.shares(db, now) if len(waiting) > 1 else {}
     return line_up(waiting, shares)
 
 

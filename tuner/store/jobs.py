@@ -494,13 +494,6 @@ def revive(db: Connection, job: str) -> None:
     db.execute(update(jobs).where(jobs.c.id == job).values(fresh))
 
 
-def running_ns(db: Connection, job: str, now: Instant) -> int:
-    """Return how many nanoseconds the job has been running in total, including the time since it last began to run."""
-    j = jobs.c
-    row = db.execute(select(j.ran_ns, j.running_since).where(j.id == job)).one()
-    return int(row.ran_ns) + (max(0, now - row.running_since) if row.running_since is not None else 0)
-
-
 def _job(row: Row[Any]) -> JobRow:
     """Convert a row of `_WITH_TAGS`, or a row of `jobs` without tags."""
     return _made(tuple(row))

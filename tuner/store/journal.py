@@ -108,9 +108,9 @@ class SqlJournal:
     def __init__(self, database: Database, job: str, project: str, epoch: int, now: Instant) -> None:
         self._database, self._job, self._project, self._epoch = database, job, project, epoch
         with database.read() as db:
-            self._ran_ns = jobs.running_ns(db, job, now)
             row = jobs.get(db, job)
-            self.budget_version, self._spec = row.budget_version, row.spec
+            self._ran_ns, self._spec = row.running_ns(now), row.spec
+            self.budget_version = row.budget_version
             self._seq = jobs.newest_event(db, job)
         self._recorded: _Recorded | None = None  # None before the first transaction and after a failed one
 
