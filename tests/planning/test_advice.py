@@ -326,7 +326,7 @@ def test_first_rung_is_raised_only_if_there_is_a_higher_one(
 
 
 def test_expensive_checkpoints_without_rungs_cause_no_advice_on_rungs() -> None:
-    from tuner.tuning.checkpointing import Hazard, InterruptionRisk
+    from tuner.domain.checkpointing import Hazard, InterruptionRisk
 
     expensive = vars(saved(1000, train="8.00", checkpoint="2.00"))
     exposures = {"spot": InterruptionRisk(preemption=Hazard.of_spot())}
