@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tuner.domain.checkpointing import Hazard, InterruptionRisk, Notices, SaveTimes, steps_between
-from tuner.domain.job import Market
+from tuner.domain.job import MarketPolicy
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
@@ -31,7 +31,7 @@ class Policy:
 
     name: str
     place: Place
-    market: Market = "spot"
+    market: MarketPolicy = "spot"
     every_ns: int | None = None  #: The time between saves. None for the interval of `auto`, 0 for no saves.
     notices: bool = True  #: Save when a notice arrives.
 

@@ -23,11 +23,11 @@ from tuner.cluster.launch import ray_environment
 from tuner.cluster.local_cluster import LocalCluster
 from tuner.cluster.local_node import LocalNode, NodeSpec
 from tuner.cluster.local_watch import LocalWatch, Metadata
-from tuner.cluster.nodes import Market
 from tuner.cluster.notice_watch import NO_CLOUD
 from tuner.cluster.notices.feeds import wall_clock
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.processes import marked
+from tuner.domain.listing import Market
 from tuner.domain.time import Instant, rfc3339
 from tuner.service.cluster import RayCluster
 from tuner.settings import Settings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
-from tuner.domain.job import Algorithm, JobSpec, Market, Resources, SamplerName, SchedulerName
+from tuner.domain.job import Algorithm, JobSpec, MarketPolicy, Resources, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
@@ -30,7 +30,7 @@ from tuner.service.plan_evidence import delays_of
 from tuner.service.plan_runs import simulate
 
 SPACE = Space({"lr": Float(1e-4, 1, log=True), "width": Int(8, 64)})
-PRICES: dict[Market, Sequence[str]] = {
+PRICES: dict[MarketPolicy, Sequence[str]] = {
     "on_demand": ("1",),
     "spot": ("0.35",),
     "spot_with_fallback": ("1", "0.35"),
@@ -54,7 +54,7 @@ def question(
     trials: int | None = None,
     scheduler: SchedulerName = "asha",
     sampler: SamplerName = "random",
-    market: Market = "on_demand",
+    market: MarketPolicy = "on_demand",
     evidence: PaceEvidence | None = None,
     fidelity: Fidelity | None = None,
     target: float | None = None,
@@ -116,7 +116,7 @@ def test_machines_of_every_spot_type_are_preempted() -> None:
     known=st.sampled_from(["given", "seen", "nothing"]),
 )
 def test_plan_figures_follow_from_the_inputs(
-    usd: str, trials: int | None, scheduler: SchedulerName, market: Market, known: str
+    usd: str, trials: int | None, scheduler: SchedulerName, market: MarketPolicy, known: str
 ) -> None:
     evidence = {"given": None, "seen": seen(), "nothing": of_nothing()}[known]
     asked = question(usd=usd, trials=trials, scheduler=scheduler, market=market, evidence=evidence)
@@ -145,7 +145,7 @@ def test_plan_figures_follow_from_the_inputs(
     spread=st.sampled_from([0.0, 0.25]),
     market=st.sampled_from(["on_demand", "spot"]),
 )
-def test_deadline_affects_the_choice_but_no_price(hours: float, spread: float, market: Market) -> None:
+def test_deadline_affects_the_choice_but_no_price(hours: float, spread: float, market: MarketPolicy) -> None:
     evidence = of_given(60 * NS, delays=Delays(), spread=spread)
     asked = question(usd="1", trials=4, scheduler="none", market=market, evidence=evidence)
     fast = replace(

@@ -12,7 +12,7 @@ from tests import seeds
 from tests.simulation.made_tables import arrays, written
 from tests.simulation.test_simulated_jobs import check_books, ended, outcome
 from tests.simulation.watched import run_watched
-from tuner.domain.job import Algorithm, Market, SchedulerName
+from tuner.domain.job import Algorithm, MarketPolicy, SchedulerName
 from tuner.domain.money import Cost
 from tuner.domain.time import NS
 from tuner.simulator.recorded import RecordedTable
@@ -23,7 +23,7 @@ from tuner.simulator.world import Faults, SimulatedRun
 
 MINUTE = 60 * NS
 HOUR = 60 * MINUTE
-MARKETS: tuple[Market, ...] = ("spot", "spot_with_fallback", "on_demand")
+MARKETS: tuple[MarketPolicy, ...] = ("spot", "spot_with_fallback", "on_demand")
 SHIPPED = load_traces("bamboo")
 
 
@@ -145,7 +145,7 @@ def test_job_stays_within_budget_on_any_recorded_market(table: RecordedTable, se
     ],
 )
 def test_frequent_preemptions_do_not_change_decisions(
-    table: RecordedTable, scheduler: SchedulerName, market: Market, notice_ns: int | None
+    table: RecordedTable, scheduler: SchedulerName, market: MarketPolicy, notice_ns: int | None
 ) -> None:
     def run(trace: Trace | None) -> SimulatedRun:
         spot = SpotConditions(trace=trace, market=market, notice_ns=notice_ns)

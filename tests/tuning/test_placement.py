@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import examples
-from tuner.domain.job import Market
+from tuner.domain.job import MarketPolicy
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import Instant
@@ -33,7 +33,7 @@ D = 10 * MINUTE
 
 
 def placement_request(
-    market: Market = "spot_with_fallback",
+    market: MarketPolicy = "spot_with_fallback",
     *,
     work: int = 800,
     time: int | None = 1000,
@@ -84,7 +84,7 @@ def storm(memory: PlacementMemory, now: int, minutes: int) -> PlacementMemory:
 
 @pytest.mark.parametrize("market", ["on_demand", "spot", "spot_with_fallback"])
 @pytest.mark.parametrize("at", [None, DEMAND, SPOT])
-def test_finished_trial_gets_no_machine(market: Market, at: Offer | None) -> None:
+def test_finished_trial_gets_no_machine(market: MarketPolicy, at: Offer | None) -> None:
     assert chosen(placement_request(market), observation(left=0, at=at, there=(SPOT,))) == (None, "done")
 
 

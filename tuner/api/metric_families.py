@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tuner.domain.cost import KINDS
 from tuner.domain.job import JOB_STATES
+from tuner.domain.listing import MARKETS
 from tuner.domain.money import Cost
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
@@ -21,7 +22,6 @@ from tuner.service.periodic import Counted, ServiceHealth
 Values = Mapping[tuple[str, ...], float]
 """The values of a metric by its labels."""
 S = TypeVar("S")
-MARKETS = ("on_demand", "spot")
 DELIVERIES = ("pending", "delivered", "given_up")
 NOTICES = {"notice": "yes", "no_notice": "no"}
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tuner.cli import escape, tables
 from tuner.cli.output import Output, duration_ns, with_problems
-from tuner.domain.job import Market, SamplerName, SchedulerName
+from tuner.domain.job import MarketPolicy, SamplerName, SchedulerName
 
 if TYPE_CHECKING:
     from tuner.service.simulation import SimulationResult, SpotResult
@@ -68,7 +68,8 @@ def simulate(
         ),
     ] = None,
     market: Annotated[
-        Market | None, typer.Option(help="Market. Default: spot.", rich_help_panel=SPOT, show_default=False)
+        MarketPolicy | None,
+        typer.Option(help="Market. Default: spot.", rich_help_panel=SPOT, show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

@@ -21,6 +21,7 @@ from tuner.cluster import nodes as its
 from tuner.cluster.launch import NODE_PORT_OPTIONS, free_ports, ray_environment, start_command, tail
 from tuner.cluster.processes import kill_marked, mark_of
 from tuner.cluster.start_hook import SOCKETS
+from tuner.domain.listing import Market
 
 # The object store is small, because several nodes share one machine. Ray accepts no less than 75 MiB.
 OBJECT_STORE_BYTES = 80_000_000
@@ -33,7 +34,7 @@ class NodeSpec:
     """The machine that a node simulates: its size, market, machine type and price."""
 
     name: str
-    market: its.Market
+    market: Market
     instance_type: str
     usd_per_hour: Decimal
     cpus: int  #: Logical CPUs.
@@ -43,7 +44,7 @@ class NodeSpec:
     @property
     def labels(self) -> Mapping[str, str]:
         return {
-            its.MARKET: its.MARKETS[self.market],
+            its.MARKET: its.RAY_MARKETS[self.market],
             its.INSTANCE_TYPE[-1]: self.instance_type,
             its.PRICE: f"{self.usd_per_hour:f}",
         }

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import Any
 
 from tuner.cluster.dashboard import Dashboard
+from tuner.domain.listing import Market
 
-Market = Literal["on_demand", "spot"]
 MARKET = "ray.io/market-type"
 PRICE = "usd-per-hour"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
@@ -16,7 +16,7 @@ REGION = ("topology.kubernetes.io/region", "ray.io/availability-region", "ray.io
 ZONE = ("topology.k8s.aws/zone-id", "topology.kubernetes.io/zone", "ray.io/availability-zone", "zone")
 LOCAL = "local"
 # Ray's name of each market.
-MARKETS: Mapping[Market, str] = {"on_demand": "on-demand", "spot": "spot"}
+RAY_MARKETS: Mapping[Market, str] = {"on_demand": "on-demand", "spot": "spot"}
 USD_PER_HOUR_MAX = 100_000
 
 
@@ -30,7 +30,7 @@ def market_of(labels: Mapping[str, str]) -> Market:
 
     A node without a market label counts as on demand, because it is not expected to be taken away.
     """
-    return "spot" if labels.get(MARKET) == MARKETS["spot"] else "on_demand"
+    return "spot" if labels.get(MARKET) == RAY_MARKETS["spot"] else "on_demand"
 
 
 def instance_type_of(labels: Mapping[str, str]) -> str:
@@ -57,7 +57,7 @@ def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, 
     names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
     billed = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
     if facts.get("market") in ("spot", "on_demand"):
-        billed[MARKET] = MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
+        billed[MARKET] = RAY_MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
     labelled, region = first(labels, INSTANCE_TYPE), region_of(labels)
     if (
         market_of(labels) != market_of(billed)

@@ -36,7 +36,7 @@ StopReason = Literal[
     "cancelled",
     "error",
 ]
-Market = Literal["on_demand", "spot", "spot_with_fallback"]
+MarketPolicy = Literal["on_demand", "spot", "spot_with_fallback"]
 SchedulerName = Literal["auto", "asha", "asha_stopping", "none"]
 TrainableKind = Literal["ray_tune", "optuna"]
 MAX_CONCURRENT_TRIALS = 10_000
@@ -76,7 +76,7 @@ class Resources:
 
     cpus: float = 1  #: CPUs of each node.
     gpus: float = 0  #: GPUs of each node.
-    market: Market = "on_demand"
+    market: MarketPolicy = "on_demand"
     instance_type: str | None = None  #: None if any machine type of the cluster may be used.
     region: str | None = None  #: None if any region of the cluster may be used.
     max_concurrent_trials: int | None = None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, Market, Resources, SamplerName
+from tuner.domain.job import Algorithm, MarketPolicy, Resources, SamplerName
 from tuner.domain.money import MS_PER_HOUR, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
@@ -24,13 +24,13 @@ class MachineCandidate:
     """A machine and market that the job may run on."""
 
     instance_type: str
-    market: Market
+    market: MarketPolicy
     offers: tuple[Offer, ...]  #: The offers that its trials may run on, most expensive first.
     concurrency: int
     speed: float | None = 1.0  #: Relative to the machine whose step times are known. None if it is not known.
     why_not: str | None = None  #: Why the job cannot run on this candidate. None if it can.
     #: The offers of the same machine type by market. Markets without a known price are missing.
-    markets: Mapping[Market, tuple[Offer, ...]] = field(default_factory=dict)
+    markets: Mapping[MarketPolicy, tuple[Offer, ...]] = field(default_factory=dict)
 
     def setting(self, base: Setting, life: SpotLife) -> Setting:
         spec = replace(base.spec, resources=replace(base.spec.resources, market=self.market))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tuner.domain.job import Market
+from tuner.domain.job import MarketPolicy
 from tuner.domain.money import Money, Price
 from tuner.domain.offer import Offer
 from tuner.planning.evidence import PaceEvidence
@@ -62,7 +62,7 @@ class Alternative:
     """A machine and market that the job could run on, with the mean figures of its simulated runs."""
 
     instance_type: str
-    market: Market
+    market: MarketPolicy
     usd_per_hour: Price | None  #: What one running trial costs. None if it is not known.
     concurrency: int
     source: str

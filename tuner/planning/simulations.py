@@ -59,7 +59,7 @@ class KnowingSampler(Oblivious):
 
 # Spot markets as (share of the time in which a machine was available, mean hours until its preemption). They are the deciles, by share, of
 # the 30 AWS markets (zone and type) recorded for "Can't Be Late" (Wu et al., NSDI 2024) from October 2022 to May 2023.
-MARKETS = (
+RECORDED_MARKETS = (
     (0.17, 0.7),
     (0.33, 1.6),
     (0.42, 1.8),
@@ -86,14 +86,14 @@ class SpotLife:
     nodes: int = 1  #: The machines of a trial. The loss of any of them ends its attempt, so `mean_ns` is the mean until the first loss.
 
     def of_market(self, place: float) -> "SpotLife":
-        """Return the availability with the lifetime, wait and share of one of the recorded MARKETS.
+        """Return the availability with the lifetime, wait and share of one of the recorded RECORDED_MARKETS.
 
         `place` selects the market: 0 is the one with the scarcest machines, and values just below 1 are the one with the most available
         machines. If machines are never preempted, return the availability unchanged.
         """
         if self.mean_ns is None:
             return self
-        share, hours = MARKETS[int(place * len(MARKETS))]
+        share, hours = RECORDED_MARKETS[int(place * len(RECORDED_MARKETS))]
         mean_ns = round(hours * 3600) * NS
         wait_ns = round(mean_ns * (1 - share) / share)
         return replace(self, mean_ns=mean_ns // self.nodes, wait_ns=wait_ns, share=share**self.nodes)

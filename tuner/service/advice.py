@@ -9,7 +9,7 @@ from itertools import groupby
 from tuner.database.database import Connection
 from tuner.domain.checkpointing import InterruptionRisk
 from tuner.domain.job import JobSpec
-from tuner.domain.listing import Market as ListedMarket
+from tuner.domain.listing import MARKETS
 from tuner.domain.money import Money
 from tuner.domain.time import NS
 from tuner.domain.trial import TrialState
@@ -39,7 +39,6 @@ from tuner.store import jobs
 from tuner.store.evidence import losses
 from tuner.store.jobs import JobRow
 
-MARKETS: tuple[ListedMarket, ...] = ("on_demand", "spot")
 TRIALS_PAGE = 200
 
 

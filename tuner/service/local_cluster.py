@@ -20,8 +20,9 @@ from tuner.cluster.jobs import RayJobs
 from tuner.cluster.local_cluster import TURN_S, LocalCluster
 from tuner.cluster.local_node import NodeSpec
 from tuner.cluster.local_watch import Metadata
-from tuner.cluster.nodes import Market, Node, nodes
+from tuner.cluster.nodes import Node, nodes
 from tuner.domain.errors import Conflict, NotFound, Unavailable
+from tuner.domain.listing import Market
 from tuner.domain.time import NS
 from tuner.service.cluster import import_path
 from tuner.settings import Settings

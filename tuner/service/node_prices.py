@@ -51,7 +51,7 @@ def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: 
 
 def priced_kind(settings: Settings, offer: Offer, market: Market) -> NodePrice:
     """Return the price of a machine of the offer's type and size on the given market, which may differ from the offer's."""
-    named = {"instance-type": offer.instance_type, its.MARKET: its.MARKETS[market]}
+    named = {"instance-type": offer.instance_type, its.MARKET: its.RAY_MARKETS[market]}
     where = {} if offer.region is None else {"region": offer.region}
     return priced(settings, {**named, **where}, cpus=offer.cpus, gpus=offer.gpus)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from tuner.cluster.node_types import node_types_of
-from tuner.cluster.nodes import INSTANCE_TYPE, MARKET, MARKETS, Node, first
+from tuner.cluster.nodes import INSTANCE_TYPE, MARKET, RAY_MARKETS, Node, first
 from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.money import Price
@@ -130,13 +130,13 @@ def _binding(node: Node) -> tuple[tuple[str, str], ...]:
 
     The price label is not among them, because a machine that replaces this one may have another price.
     """
-    market = MARKETS["spot"] if node.market == "spot" else f"!{MARKETS['spot']}"
+    market = RAY_MARKETS["spot"] if node.market == "spot" else f"!{RAY_MARKETS['spot']}"
     kind = first(node.labels, INSTANCE_TYPE)
     return ((MARKET, market), *([kind] if kind else []))
 
 
 def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
-    word = MARKETS["spot" if wanted.market == "spot" else "on_demand"]
+    word = RAY_MARKETS["spot" if wanted.market == "spot" else "on_demand"]
     other = "on_demand" if wanted.market == "spot" else "spot"
     what = f"has the label {MARKET}={word}"
     types = _types(nodes)
@@ -199,7 +199,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
 def _types(nodes: Iterable[Node]) -> str:
     """Return the types of the nodes that the autoscaler may start, as one line of text. The text is empty if there are none."""
     kinds = {
-        f"{node.name} ({node.instance_type}, {MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
+        f"{node.name} ({node.instance_type}, {RAY_MARKETS[node.market]}, {node.cpus:g} CPUs, {node.gpus:g} GPUs)"
         for node in nodes
         if not node.alive
     }

@@ -10,10 +10,8 @@ from itertools import zip_longest
 from typing import Any
 
 from tuner.domain.errors import Fault, Invalid
-from tuner.domain.job import MAX_CONCURRENT_TRIALS, JobSpec, Market, Resources
-from tuner.domain.listing import MARKETS as LISTED
-from tuner.domain.listing import Listing
-from tuner.domain.listing import Market as ListedMarket
+from tuner.domain.job import MAX_CONCURRENT_TRIALS, JobSpec, MarketPolicy, Resources
+from tuner.domain.listing import MARKETS, Listing, Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
@@ -45,7 +43,7 @@ class DescribedMachine:
     gpu_memory_gib: float | None = None
     speed: float | None = None  #: Speed relative to the machine on which the step times were measured.
     step_ns: int | None = None  #: Time of one step of the mean configuration on this machine.
-    market: Market | None = None
+    market: MarketPolicy | None = None
     cloud: str | None = None
     region: str | None = None
 
@@ -77,7 +75,7 @@ class RequestedMachines:
     listed: MachineFilter | None = None
     needs: MachineRequirements = field(default_factory=MachineRequirements)
     speeds: Mapping[str, float] = field(default_factory=dict)  #: Relative speeds by instance type.
-    markets: tuple[Market, ...] = ()
+    markets: tuple[MarketPolicy, ...] = ()
 
     @property
     def any(self) -> bool:
@@ -118,7 +116,7 @@ def _of_cluster(
     machine = DescribedMachine(kind, cpus=offers[0].cpus, gpus=offers[0].gpus)
     speed = _speed(catalogue(service.settings), machine, evidence, machines.speeds)
     priced: dict[str, Offer] = {}
-    for name in LISTED:
+    for name in MARKETS:
         priced_offer = priced_kind(service.settings, offers[0], name)
         if priced_offer.price is not None:
             priced[name] = replace(
@@ -129,12 +127,12 @@ def _of_cluster(
     return (MachineCandidate(kind, market, tuple(offers), concurrency, speed, None, markets),)
 
 
-def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[Market, tuple[Offer, ...]]:
+def _by_market(on_demand: Offer | None, spot: Offer | None) -> dict[MarketPolicy, tuple[Offer, ...]]:
     """Return the offers of a machine by market, the most expensive first. Markets on which its price is not known are left out.
 
     `spot_with_fallback` is included, with both offers, if both prices are known.
     """
-    markets: dict[Market, tuple[Offer, ...]] = {}
+    markets: dict[MarketPolicy, tuple[Offer, ...]] = {}
     if on_demand is not None:
         markets["on_demand"] = (on_demand,)
     if spot is not None:
@@ -149,7 +147,7 @@ def _candidate(
     spec: JobSpec,
     given: DescribedMachine,
     machine: DescribedMachine,
-    market: Market,
+    market: MarketPolicy,
     speed: float | None,
     evidence: PaceEvidence,
     needs: MachineRequirements,
@@ -192,8 +190,8 @@ def _candidate(
 def _why_not(
     wanted: Resources,
     machine: DescribedMachine,
-    market: Market,
-    markets: Mapping[Market, tuple[Offer, ...]],
+    market: MarketPolicy,
+    markets: Mapping[MarketPolicy, tuple[Offer, ...]],
     needs: MachineRequirements,
 ) -> str | None:
     if market not in markets:
@@ -217,7 +215,7 @@ def _from_catalogue(
     spec: JobSpec,
     listed: MachineFilter,
     needs: MachineRequirements,
-    markets: Sequence[Market],
+    markets: Sequence[MarketPolicy],
 ) -> list[DescribedMachine]:
     """Return at most `FROM_CATALOGUE` instance types of the catalogue on which a trial costs least per hour, the cheapest first.
 
@@ -249,7 +247,7 @@ def _from_catalogue(
     ]
 
 
-def _cheapest(rows: Iterable[Listing], wanted: Resources, market: ListedMarket) -> list[Listing]:
+def _cheapest(rows: Iterable[Listing], wanted: Resources, market: Market) -> list[Listing]:
     """Return the cheapest listing of each instance type that has a price on this market, the cheapest first."""
     cheapest: dict[str, tuple[Price, Listing]] = {}
     for row in rows:
@@ -262,7 +260,7 @@ def _cheapest(rows: Iterable[Listing], wanted: Resources, market: ListedMarket) 
     return [row for _, row in pairs]
 
 
-def _listed_market(market: Market) -> ListedMarket:
+def _listed_market(market: MarketPolicy) -> Market:
     """Return the market whose prices decide between machines. With fallback, it is the spot market."""
     return "on_demand" if market == "on_demand" else "spot"
 
@@ -273,7 +271,9 @@ def _fits(row: Listing, wanted: Resources, needs: MachineRequirements) -> bool:
     return large and all(needed is None or (there is not None and there >= needed) for there, needed in has)
 
 
-def _completed(prices: Catalogue, machine: DescribedMachine, number: int, market: Market) -> DescribedMachine:
+def _completed(
+    prices: Catalogue, machine: DescribedMachine, number: int, market: MarketPolicy
+) -> DescribedMachine:
     """Return the machine with its unset fields filled in from the catalogue.
 
     If the request names no region, it is the region in which the machine is cheapest on the market; with fallback, this is the spot market.
@@ -308,7 +308,7 @@ def _completed(prices: Catalogue, machine: DescribedMachine, number: int, market
     return replace(machine, cloud=row.cloud, **missing)
 
 
-def _least(rows: Iterable[Listing], market: ListedMarket) -> Price | None:
+def _least(rows: Iterable[Listing], market: Market) -> Price | None:
     return min((price for row in rows if (price := row.price(market)) is not None), default=None)
 
 

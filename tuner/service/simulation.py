@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tuner.domain.cost import KINDS
 from tuner.domain.errors import Invalid
-from tuner.domain.job import Algorithm, Market, SamplerName, SchedulerName
+from tuner.domain.job import Algorithm, MarketPolicy, SamplerName, SchedulerName
 from tuner.domain.money import NS_PER_HOUR, ZERO, Money
 from tuner.domain.space import Config
 from tuner.domain.time import NS
@@ -76,7 +76,7 @@ class SimulationResult:
     spot: SpotResult | None  #: None if no spot machines were simulated.
 
 
-def recorded_spot(path: Path, *, seed: int, market: Market = "spot") -> SpotConditions:
+def recorded_spot(path: Path, *, seed: int, market: MarketPolicy = "spot") -> SpotConditions:
     """Draw a random trace of spot machines from a file, and a random time in it at which the job starts.
 
     The time from a preemption notice to the preemption is the one that the cloud of the trace promises.

@@ -41,7 +41,7 @@ MAX_CONCURRENCY = 10_000
 # a budget that pays for this much time is accepted without checking measured step times
 AMPLE_NS = 3600 * NS_PER_SECOND
 COMMANDS_OFF = "commands are disabled here; to allow them, and packages, the operator sets TUNER_PACKAGES=on and restarts the service"
-MARKETS = {"spot": "spot", "on_demand": "on demand"}
+MARKET_WORDS = {"spot": "spot", "on_demand": "on demand"}
 
 
 def submit(
@@ -204,7 +204,9 @@ def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:
     offers = list(offers)
     if any(offer.is_of(node.labels) and node.cpus for node in nodes for offer in offers):
         return ""
-    kinds = ", ".join(dict.fromkeys(f"{offer.instance_type} ({MARKETS[offer.market]})" for offer in offers))
+    kinds = ", ".join(
+        dict.fromkeys(f"{offer.instance_type} ({MARKET_WORDS[offer.market]})" for offer in offers)
+    )
     return f"no machine that the job may use is running yet: the autoscaler will be asked to start {kinds}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, JobSpec, Market, Resources
+from tuner.domain.job import Algorithm, JobSpec, MarketPolicy, Resources
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
@@ -44,7 +44,7 @@ class SpotConditions:
     trace: Trace | None = None  #: When machines are available. None means that they are never taken away.
     start_ns: int = 0  #: The time in the trace at which the job starts.
     notice_ns: int | None = None  #: How long before a preemption the notice comes. None means no notice.
-    market: Market = "spot"
+    market: MarketPolicy = "spot"
     saving: float = SPOT_SAVES  #: Discount of the spot price, as a fraction of the on-demand price.
     spot_wait_ns: int = OFFER_WAIT_NS  #: Fall back to on-demand after this time without a spot machine.
     save_ns: int = SAVE_NS  #: Time until a checkpoint is durable. Training is stalled for a tenth of it.

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, Self
 
-from tuner.domain.job import Market
+from tuner.domain.job import MarketPolicy
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
@@ -153,7 +153,7 @@ class PlacementRequest:
         ValueError: A market that the training may use has no offer.
     """
 
-    market: Market
+    market: MarketPolicy
     offers: tuple[Offer, ...]
     begun: Instant
     work_ns: int  #: The whole work, as training time on an on-demand machine: C(0).
@@ -333,7 +333,7 @@ def _nearly_done(request: PlacementRequest, memory: PlacementMemory, observation
     )
 
 
-def _of(request: PlacementRequest, market: Market) -> list[Offer]:
+def _of(request: PlacementRequest, market: MarketPolicy) -> list[Offer]:
     return [offer for offer in request.offers if offer.market == market]
 
 
