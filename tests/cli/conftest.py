@@ -31,13 +31,18 @@ def waiting(rest: TestClient) -> str:
     return fakes.submit(rest)
 
 
-@pytest.fixture
-def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
-    """Return a function that runs the command line against the app.
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command line never note that the service is silent, because on a busy machine any answer may take that long.
 
-    The command line never notes that the service is silent, because on a busy machine any answer may take that long.
+    The note of a request that failed would also appear seconds later, in the output of another test.
     """
     monkeypatch.setattr("tuner.cli.output.SILENT_S", threading.TIMEOUT_MAX)
+
+
+@pytest.fixture
+def tuner(rest: TestClient, monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    """Return a function that runs the command line against the app."""
     monkeypatch.setattr(
         "tuner.client.Client",
         lambda **options: Client("http://tuner", fakes.KEY, transport=rest._transport, **options),
