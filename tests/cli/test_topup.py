@@ -9,8 +9,9 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner, Result
 
 from tests import fakes
+from tests.fakes import FakeService
 from tuner.cli.main import app
-from tuner.client import Client
+from tuner.client import ApiError, Client
 
 service, rest = fakes.fixtures("module")
 Act = Callable[[], object]
@@ -111,3 +112,34 @@ def test_top_up_without_a_final_response_reports_an_unknown_outcome(
     assert result.exit_code == 1
     assert f"tuner job {job}" in result.stderr
     assert "unknown" in result.stderr
+
+
+class BeforeResume(Line):
+    """A transport that refuses to resume jobs, or refuses the connection if there is no `refusal`."""
+
+    refusal: httpx2.Response | None = None
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if not request.url.path.endswith("/resume"):
+            return super().handle_request(request)
+        if self.refusal is None:
+            raise httpx2.ConnectError("refused", request=request)
+        return self.refusal
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_top_up_whose_resume_fails_says_that_the_budget_was_raised(
+    rest: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    problem = {"type": "urn:tuner:problem:conflict", "title": "Not now", "status": 409, "detail": "too busy"}
+    line, code = BeforeResume(rest), "conflict" if is_refused else ""
+    line.refusal = httpx2.Response(409, json=problem) if is_refused else None
+    job = fakes.submit(rest, budget={"usd": 0.001})
+    fakes.simulate(service, job)
+    result = top_up(line, job, monkeypatch)
+    assert result.exit_code == 1
+    assert "The budget was raised from $0.001 to $5.001, but the job was not resumed: " in result.stderr
+    assert f"run `tuner resume {job}`" in result.stderr
+    with pytest.raises(ApiError, match=r"raised from \$5\.001 to \$10\.001") as caught:
+        Client("http://tuner", fakes.KEY, transport=line).top_up(job, usd=5)
+    assert (caught.value.code, caught.value.status) == (code, 409 if is_refused else 0)

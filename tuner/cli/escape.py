@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.domain.money import dollars
+
 # The C0 and C1 control characters except tab and newline, and the characters that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -20,16 +22,8 @@ def harmless(text: str) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """Return an amount in dollars with two to six decimals, as many as it needs, or "-" for None.
-
-    >>> usd(0.5), usd(0.001234), usd(-2)
-    ('$0.50', '$0.001234', '-$2.00')
-    """
-    if amount is None:
-        return "-"
-    sign = "-" if amount < 0 else ""
-    whole, _, decimals = f"{abs(amount):.6f}".rstrip("0").partition(".")
-    return f"{sign}${whole}.{decimals.ljust(2, '0')}"
+    """Return an amount in dollars with two to six decimals, as many as it needs, or "-" for None."""
+    return "-" if amount is None else dollars(amount)
 
 
 def number(value: float | None) -> str:

@@ -381,7 +381,7 @@ def topup(
         if more is not None and not more > 0:
             raise typer.BadParameter("the amount to add must be more than 0", param_hint=option)
     from tuner.client import ApiError
-    from tuner.client.changes import raised, wants_more
+    from tuner.client.changes import not_resumed, raised, wants_more
 
     client = connect()
     before = client.job(job)
@@ -397,7 +397,10 @@ def topup(
         typer.echo(_refused(client, before, change, error), err=True)
         raise typer.Exit(1) from error
     if wants_more(after):
-        after = client.resume(job)
+        try:
+            after = client.resume(job)
+        except ApiError as error:
+            raise not_resumed(before, after, error) from error
     Output(as_json).show(after, render.job)
 
 
@@ -405,9 +408,10 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
     """Return the error message for a top-up that was refused or whose answer was lost. It contains the budget's current limits if they can
     be read.
     """
-    asked, had = _limits(change), _limits(before.budget)
     from tuner.client import ApiError
+    from tuner.client.changes import limits_text
 
+    asked, had = limits_text(change), limits_text(before.budget)
     try:
         now = client.job(before.id)
     except ApiError:
@@ -417,7 +421,7 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
         )
     if now.revision == before.revision:
         return f"{error.title}\nNothing was added; the budget is still {had}. Try again\n{error.detail}"
-    has = _limits(now.budget)
+    has = limits_text(now.budget)
     if error.in_doubt:
         return (
             f"{error.title}\nThe budget was {had} and is now {has}. An answer was lost; it is unknown whether this includes your amount: "
@@ -427,9 +431,3 @@ def _refused(client: Client, before: Job, change: dict[str, float], error: ApiEr
         f"{error.title}\nAnother user changed the job: its budget was {had} and is now {has}. "
         "Your amount was not added. Try again to add it to the new budget"
     )
-
-
-def _limits(budget: dict[str, Any]) -> str:
-    usd, gpu_hours = budget.get("usd"), budget.get("gpu_hours")
-    limits = [escape.usd(usd)] if usd is not None else []
-    return " and ".join([*limits, f"{gpu_hours:g} GPU-hours"] if gpu_hours is not None else limits)

@@ -13,7 +13,7 @@ import httpx2
 
 from tuner.client import follow, http
 from tuner.client.bridge import Items, call, series
-from tuner.client.changes import is_made, raised, wants_more
+from tuner.client.changes import is_made, not_resumed, raised, wants_more
 from tuner.client.follow import progress_of
 from tuner.client.http import ApiError, BestQuery, Http, MachineOptions, quoted, refuse_unknown
 from tuner.schemas import answers
@@ -204,13 +204,19 @@ class Calls(ABC):
         The amount is added exactly once, even if the connection breaks.
 
         Raises:
-            ApiError: With status 412 if somebody else changes the job at the same time. In that case nothing was added.
+            ApiError: With status 412 if somebody else changes the job at the same time. In that case nothing was added. If the budget was
+                raised but the job was not resumed, the error says so.
             ValueError: No amount was given, or the job has no limit of that kind.
         """
         before = await self._ask_job("GET", path_of(job))
         change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)
         after = await Calls.patch.body(self, job, if_match=before.revision, budget=change)
-        return await Calls.resume.body(self, job) if wants_more(after) else after
+        if not wants_more(after):
+            return after
+        try:
+            return await Calls.resume.body(self, job)
+        except ApiError as error:
+            raise not_resumed(before, after, error) from error
 
     @call
     async def pilot(self, job: Mapping[str, Any], *, usd: float | None = None) -> JobFacts:

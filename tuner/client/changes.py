@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.client.http import PROBLEM, ApiError
+from tuner.domain.money import dollars
+from tuner.schemas.base import Problem
 from tuner.schemas.job import JobFacts
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -36,6 +39,24 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
 def wants_more(job: JobFacts) -> bool:
     """Return whether the job was paused or ended because its budget was spent."""
     return job.state in ("paused", "succeeded") and str(job.stop_reason).startswith("budget")
+
+
+def not_resumed(before: JobFacts, after: JobFacts, error: ApiError) -> ApiError:
+    """Return the error of a top-up that raised the budget and then failed to resume the job.
+
+    It has the code of `error`. It says that the budget was raised, because a second top-up would add the amount again.
+    """
+    had, has = limits_text(before.budget), limits_text(after.budget)
+    detail = f"The budget was raised from {had} to {has}, but the job was not resumed: {error.detail}; run `tuner resume {after.id}`"
+    problem = Problem(type=PROBLEM + error.code, title=error.title, status=error.status, detail=detail)
+    return ApiError(problem, path=error.path, in_doubt=error.in_doubt)
+
+
+def limits_text(budget: Mapping[str, Any]) -> str:
+    """Return the limits of a budget in dollars and GPU-hours as text. A limit that is None is left out."""
+    usd, gpu_hours = budget.get("usd"), budget.get("gpu_hours")
+    limits = [dollars(usd)] if usd is not None else []
+    return " and ".join([*limits, f"{gpu_hours:g} GPU-hours"] if gpu_hours is not None else limits)
 
 
 def _same(name: str, wanted: Any, current: Any) -> bool:

@@ -59,6 +59,17 @@ class Money:
 ZERO = Money(0)
 
 
+def dollars(amount: float) -> str:
+    """Format an amount in dollars with two to six decimals, as many as it needs.
+
+    >>> dollars(0.5), dollars(0.001234), dollars(-2)
+    ('$0.50', '$0.001234', '-$2.00')
+    """
+    sign = "-" if amount < 0 else ""
+    whole, _, decimals = f"{abs(amount):.6f}".rstrip("0").partition(".")
+    return f"{sign}${whole}.{decimals.ljust(2, '0')}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Price:
     """A price in micro-dollars per hour."""
