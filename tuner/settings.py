@@ -139,7 +139,7 @@ class Settings:
             mlflow_experiment=environ.get("TUNER_MLFLOW_EXPERIMENT") or "tuner",
             mlflow_register=_one_of(environ, "TUNER_MLFLOW_REGISTER", ("off", "on")) == "on",
             failpoint=environ.get("TUNER_FAILPOINT", ""),
-            given_api_key=environ.get("TUNER_API_KEY") or None,
+            given_api_key=visible("TUNER_API_KEY", environ.get("TUNER_API_KEY", "").strip()) or None,
             project=_project(environ.get("TUNER_PROJECT", "")),
         )
 
@@ -233,6 +233,20 @@ def write_private(path: Path, text: str) -> None:
         draft.unlink()
 
 
+def visible(name: str, value: str) -> str:
+    """Return a value that is sent in an HTTP header.
+
+    Raises:
+        ValueError: The value has a space or another character that is not visible ASCII. The message has the name and not the value,
+            which may be a secret.
+    """
+    if all("!" <= character <= "~" for character in value):
+        return value
+    raise ValueError(
+        f"{name} has a space or another character that is not visible ASCII, so it cannot be sent in an HTTP header; remove this character"
+    )
+
+
 def _unless_off(text: str) -> str:
     return "" if text == "off" else text
 
@@ -262,7 +276,7 @@ def _project(text: str) -> str:
     if re.fullmatch(r"([a-z0-9][a-z0-9-]{0,62})?", text):
         return text
     raise ValueError(
-        f"TUNER_PROJECT: {text!r} is not a project name: use at most 63 lower-case letters, digits and -, a letter or digit first"
+        "TUNER_PROJECT is not a project name: use at most 63 lower-case letters, digits and -, a letter or digit first"
     )
 
 

@@ -325,6 +325,28 @@ def test_key_is_read_from_the_file_of_the_service(monkeypatch: pytest.MonkeyPatc
     assert server.requests[0].headers["Authorization"] == "Bearer kept"
 
 
+@pytest.mark.parametrize("origin", ["argument", "file"])
+def test_key_that_a_header_cannot_hold_is_refused_without_printing_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, origin: str
+) -> None:
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path))
+    (tmp_path / "api_key").write_text("secret\nkey")
+    server = Server(httpx2.Response(200, json=TRAINABLES))
+    with pytest.raises(ApiError) as caught:
+        server.client("http://tuner", "secret\nkey" if origin == "argument" else "")
+    assert caught.value.status == 422
+    assert caught.value.detail.startswith("api_key " if origin == "argument" else str(tmp_path / "api_key"))
+    assert "secret" not in str(caught.value)
+
+
+def test_request_that_does_not_follow_http_is_not_repeated_and_shows_no_header() -> None:
+    server = Server(httpx2.LocalProtocolError("Illegal header value b'Bearer secret'"))
+    with pytest.raises(ApiError) as caught:
+        server.client().trainables()
+    assert (caught.value.status, len(server.requests)) == (422, 1)
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("answer", "ready"), [(200, True), (503, False), (None, False)])
 def test_readiness_check_raises_no_error(answer: int | None, ready: bool) -> None:
     server = Server(SILENCE if answer is None else httpx2.Response(answer, json={}))

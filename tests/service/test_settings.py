@@ -43,6 +43,19 @@ def test_invalid_value_is_refused_with_the_name_of_the_variable(name: str, value
         Settings.from_env({name: value})
 
 
+@pytest.mark.parametrize("space", ["\n", "\r\n", " ", "\t"])
+def test_space_around_the_key_is_removed(space: str) -> None:
+    assert Settings.from_env({"TUNER_API_KEY": f"{space}tk_1{space}"}).given_api_key == "tk_1"
+
+
+@pytest.mark.parametrize("name", ["TUNER_API_KEY", "TUNER_PROJECT"])
+@pytest.mark.parametrize("value", ["secret\nkey", "secret key", "secret\x7f", "secret\u201d"])
+def test_value_that_a_header_cannot_hold_is_refused_without_printing_it(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} ") as caught:
+        Settings.from_env({name: value})
+    assert "secret" not in str(caught.value)
+
+
 def test_generated_key_is_kept_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     settings = Settings.from_env({"TUNER_HOME": str(tmp_path / "home")})
     key = settings.api_key()

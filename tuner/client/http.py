@@ -14,7 +14,7 @@ import httpx2
 
 from tuner.client.bridge import Items
 from tuner.schemas.base import Answer, FieldProblem, Problem
-from tuner.settings import Settings
+from tuner.settings import Settings, visible
 
 
 class MachineOptions(TypedDict, total=False):
@@ -60,6 +60,7 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
 
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
+UNSENDABLE = "The request is not valid"  # the title of the error for a request that cannot be sent
 PROBLEM = "urn:tuner:problem:"  # the prefix of the error code in the field `type` of an error response
 # The error code for an answer that cannot come from this service. It may be the error page of a proxy, for example.
 INVALID_ANSWER = "strange-answer"
@@ -108,15 +109,26 @@ def address(url: str | None, api_key: str | None, project: str | None = None) ->
     """Return the service's address. Arguments that are None are taken from the environment.
 
     The URL is TUNER_URL, the key is TUNER_API_KEY or the content of $TUNER_HOME/api_key, and the project is TUNER_PROJECT.
+
+    Raises:
+        ApiError: With status 422 if the key or the project cannot be sent in a header.
+        ValueError: A setting in the environment has an invalid value.
     """
     settings = Settings.from_env()
-    key = api_key or settings.given_api_key
+    key, source = api_key or settings.given_api_key or "", "api_key"
     if not key:
+        source = str(settings.api_key_path)
         with suppress(OSError):
-            key = settings.api_key_path.read_text().strip()
+            key = settings.api_key_path.read_text(errors="replace").strip()
+    project = project or settings.project
+    try:
+        visible(source, key)
+        visible("project", project)
+    except ValueError as error:
+        raise ApiError(Problem(title=UNSENDABLE, status=422, detail=str(error))) from error
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    if project or settings.project:
-        headers["Tuner-Project"] = project or settings.project
+    if project:
+        headers["Tuner-Project"] = project
     return Address((url or settings.url).rstrip("/"), headers)
 
 
@@ -242,9 +254,8 @@ class Http(ABC):
             is_last = not repeat or attempt >= TRIES
             try:
                 response = await self.request(method, path, **options, **_content(body, headers))
-            except (TypeError, ValueError) as error:
-                problem = Problem(title="The request is not valid", status=422, detail=str(error))
-                raise ApiError(problem, path=path) from error
+            except (TypeError, ValueError, httpx2.LocalProtocolError) as error:
+                raise _unsendable(method, path, error) from None
             except httpx2.HTTPError as error:
                 in_doubt = in_doubt or not isinstance(error, httpx2.ConnectError)
                 if is_last:
@@ -344,6 +355,17 @@ def _content(body: Mapping[str, Any] | bytes | None, headers: Mapping[str, str] 
         "content": body if is_zip else json.dumps(body),
         "headers": {**(headers or {}), "Content-Type": kind},
     }
+
+
+def _unsendable(method: str, path: str, error: Exception) -> ApiError:
+    """Return the error for a request that cannot be sent.
+
+    It does not contain the text of a LocalProtocolError, which may show the value of a header, and so the API key. Raise it `from None`,
+    because a traceback shows the text of the cause.
+    """
+    is_protocol = isinstance(error, httpx2.LocalProtocolError)
+    detail = f"the headers or the body of {method} {path} do not follow HTTP" if is_protocol else str(error)
+    return ApiError(Problem(title=UNSENDABLE, status=422, detail=detail), path=path)
 
 
 def _retry_after_s(response: httpx2.Response) -> float:
