@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -9,7 +10,7 @@ import pytest
 
 from tests.client.both import Both, both
 from tuner.client import TRIES, ApiError, Event
-from tuner.client.follow import EventReader
+from tuner.client.follow import RESTART_S, EventReader
 
 PROBLEM = {
     "type": "urn:tuner:problem:invalid",
@@ -279,11 +280,28 @@ def test_events_start_after_the_given_id() -> None:
 
 @pytest.mark.parametrize(("answer", "status"), [(problem(404), 404), (SILENCE, 0)], ids=["404", "silence"])
 def test_events_of_an_unknown_job_or_an_unreachable_service_raise_an_error(
-    answer: httpx2.Response | Exception, status: int
+    answer: httpx2.Response | Exception, status: int, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tuner.client.follow.time", SimpleNamespace(monotonic=lambda: sum(slept)))
     with pytest.raises(ApiError) as caught:
         list(Server(answer).client().events("job_1"))
     assert caught.value.status == status
+    assert sum(slept) <= (0 if status else RESTART_S + 1)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "pause_s"),
+    [(httpx2.Response(429, headers={"Retry-After": "7"}), 7), (problem(503), 0.5), (SILENCE, 0.5)],
+    ids=["429", "503", "silence"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_events_continue_after_an_overload_or_a_restart(
+    trouble: httpx2.Response | Exception, pause_s: float, is_first: bool, slept: list[float]
+) -> None:
+    before = [] if is_first else [httpx2.Response(200, stream=Broken(frame(3, n=1), breaks=True))]
+    server = Server(*before, trouble, httpx2.Response(200, stream=Broken(ENDED, breaks=False)))
+    assert list(server.client().events("job_1"))[-1].data == {"state": "succeeded"}
+    assert slept[-1] == pause_s
 
 
 def test_event_frames_are_parsed_as_the_standard_defines() -> None:

@@ -57,6 +57,22 @@ def test_wait_on_a_queued_job_times_out(client: Both) -> None:
         client.submit(fakes.body()).wait(timeout_s=0)
 
 
+def test_wait_continues_after_a_refused_connection_at_its_first_poll(
+    client: Both, rest: TestClient, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry, refusals = rest._transport.handle_request, [httpx2.ConnectError("refused")]
+
+    def refuse_once(request: httpx2.Request) -> httpx2.Response:
+        if refusals:
+            raise refusals.pop()
+        return carry(request)
+
+    monkeypatch.setattr("tuner.client.follow.PAUSE_S", 0.0)
+    monkeypatch.setattr(rest._transport, "handle_request", refuse_once)
+    assert client.wait(done).state == "succeeded"
+    assert refusals == []
+
+
 def test_top_up_adds_to_the_current_budget(client: Both, rest: TestClient) -> None:
     job = client.submit(fakes.body(budget={"usd": 1}))
     rest.patch(f"/v1/jobs/{job.id}", json={"budget": {"usd": 2}})

@@ -170,7 +170,8 @@ class ReconnectLimit:
         self._lasts_s = lasts_s
         self._on_connection = on_connection or (lambda _: None)
         self._on_silence = on_silence or (lambda _: None)
-        self._answered_at: float | None = None
+        # When the service last answered. Before its first answer, the start of the call.
+        self._answered_at = time.monotonic()
         self.answer_time = datetime.now().astimezone()
         self.answer_s = SILENT_S  #: How many seconds to wait for the next answer.
 
@@ -184,25 +185,19 @@ class ReconnectLimit:
             self._on_silence(self.answer_time)
         self._on_connection(is_there)
 
-    def raise_unless_tolerated(self, error: ApiError) -> None:
-        """Raise the error unless the call should be tried again.
+    def pause_after(self, error: ApiError) -> float:
+        """Return how many seconds to wait before the next try, or raise the error if the call should not be tried again.
 
-        - An error with an HTTP status below 500 is always raised.
-        - If the service has answered before, any other error is raised only when the service has been silent for longer than `lasts_s`.
-        - If the service has never answered, a timeout is raised only if this try already had the longest time limit, `ANSWER_S_MAX`. Any
-          other error is raised at once.
-
-        Each timeout that is not raised doubles the time limit of the next try, up to `ANSWER_S_MAX`.
+        An error with a status below 500 is raised at once, except 429. Any other error is raised only when the service has not answered
+        for longer than `lasts_s`. Before its first answer, this time counts from the start of the call. A timeout that is not raised
+        doubles the time limit of the next try, up to `ANSWER_S_MAX`.
         """
-        was_slow = isinstance(error.__cause__, httpx2.TimeoutException)
-        if self._answered_at is not None:
-            is_over = time.monotonic() - self._answered_at > self._lasts_s
-        else:
-            is_over = not was_slow or self.answer_s >= ANSWER_S_MAX
-        if 0 < error.status < 500 or is_over:
+        is_final = 0 < error.status < 500 and error.status != 429
+        if is_final or time.monotonic() - self._answered_at > self._lasts_s:
             raise error
-        if was_slow:
+        if isinstance(error.__cause__, httpx2.TimeoutException):
             self.answer_s = min(2 * self.answer_s, ANSWER_S_MAX)
+        return max(PAUSE_S, error.retry_after_s)
 
 
 async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit) -> Items[Event]:
@@ -235,12 +230,13 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
                         has_ended = event.data["state"] in ENDED if event.type == "job" else has_ended
             if has_ended:  # the stream ended after all events, and was not interrupted
                 return
+            pause_s = PAUSE_S
         except httpx2.HTTPError as error:
-            limit.raise_unless_tolerated(unreachable(http.url, error))
+            pause_s = limit.pause_after(unreachable(http.url, error))
         except ApiError as error:
-            limit.raise_unless_tolerated(error)
+            pause_s = limit.pause_after(error)
         limit.report(False)
-        await http.sleep(PAUSE_S)
+        await http.sleep(pause_s)
 
 
 async def wait(
@@ -258,6 +254,7 @@ async def wait(
     """
     began, limit, state = time.monotonic(), ReconnectLimit(), "unknown"
     while True:
+        pause_s = PAUSE_S
         try:
             current = await fetch(limit.answer_s)
             limit.note_answer()
@@ -266,9 +263,9 @@ async def wait(
             if state in until:
                 return current
         except ApiError as error:
-            limit.raise_unless_tolerated(error)
+            pause_s = limit.pause_after(error)
             if error.status == 0:
                 show.silent(limit.answer_time)
         if timeout_s is not None and time.monotonic() - began > timeout_s:
             raise TimeoutError(f"{job} is still {state} after {timeout_s:g} s")
-        await http.sleep(PAUSE_S)
+        await http.sleep(pause_s)

@@ -79,14 +79,17 @@ class ApiError(Exception):
         path: The path of the request, or an empty string if none was sent.
         errors: The fields of the request that are wrong.
         in_doubt: Whether the request may have been executed, because one of its tries got no response or status 503.
+        retry_after_s: How many seconds the service asks to wait before the next try, at most LONGEST_WAIT_S. It is 0 if it does not ask.
     """
 
-    def __init__(self, problem: Problem, *, path: str = "", in_doubt: bool = False) -> None:
+    def __init__(
+        self, problem: Problem, *, path: str = "", in_doubt: bool = False, retry_after_s: float = 0.0
+    ) -> None:
         super().__init__(f"{problem.title}: {problem.detail}")
         self.status, self.title, self.detail = problem.status, problem.title, problem.detail
         self.code = problem.type.removeprefix(PROBLEM) if problem.type.startswith(PROBLEM) else ""
         self.errors: list[FieldProblem] = problem.errors
-        self.path, self.in_doubt = path, in_doubt
+        self.path, self.in_doubt, self.retry_after_s = path, in_doubt, retry_after_s
 
     @classmethod
     def of(cls, response: httpx2.Response, *, in_doubt: bool = False) -> "ApiError":
@@ -95,7 +98,8 @@ class ApiError(Exception):
             problem = Problem.model_validate(response.json())
         except ValueError:
             problem = _invalid_answer(response.status_code, response.text[:500])
-        return cls(problem, path=response.request.url.raw_path.decode().partition("?")[0], in_doubt=in_doubt)
+        path = response.request.url.raw_path.decode().partition("?")[0]
+        return cls(problem, path=path, in_doubt=in_doubt, retry_after_s=_retry_after_s(response))
 
 
 class Address(NamedTuple):
@@ -269,7 +273,7 @@ class Http(ABC):
                 if response.status_code not in (429, 503) or is_last:
                     raise refusal
                 in_doubt = in_doubt or response.status_code == 503
-                wait_s = max(wait_s, _retry_after_s(response))
+                wait_s = max(wait_s, refusal.retry_after_s)
             await self.sleep(wait_s)
             waited_s += wait_s
         raise AssertionError("the last try neither returned a response nor raised an error")
