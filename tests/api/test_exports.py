@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -475,14 +476,18 @@ def test_figures_that_user_code_made_up_are_refused(change: dict[str, Any]) -> N
         Variant.of({**plain, **change})
 
 
-def test_command_waits_shows_the_figures_and_downloads_the_files(
-    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    store, work = CheckpointStore(service.settings.storage, "default", job), tmp_path / "work"
+def publish(service: FakeService, job: str, work: Path) -> None:
+    """Store the files of the first export of a job."""
     for variant_of in DONE.variants[:2]:
         (work / variant_of.format).mkdir(parents=True)
         (work / str(variant_of.file)).write_bytes(CONTENT)
-    store.publish("export_00001", 1, 1, work)
+    CheckpointStore(service.settings.storage, "default", job).publish("export_00001", 1, 1, work)
+
+
+def test_command_waits_shows_the_figures_and_downloads_the_files(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    publish(service, job, tmp_path / "work")
     own = Client("http://tuner", fakes.KEY, transport=client._transport)
     monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
 
@@ -502,3 +507,71 @@ def test_command_waits_shows_the_figures_and_downloads_the_files(
     refused = CliRunner().invoke(app, ["export", job, "--formats", "tflite"])
     assert refused.exit_code == 1
     assert "formats" in refused.stderr
+
+
+class Breaking(httpx2.BaseTransport):
+    """A transport that refuses the connection of each request whose path contains `breaks`, `left` times."""
+
+    def __init__(self, inner: httpx2.BaseTransport) -> None:
+        self._inner, self.breaks, self.left = inner, "", 0
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.left and self.breaks in request.url.path and request.method == "GET":
+            self.left -= 1
+            raise httpx2.ConnectError("refused", request=request)
+        return self._inner.handle_request(request)
+
+
+def test_paid_export_survives_a_failed_download(
+    service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    publish(service, job, tmp_path / "work")
+    line = Breaking(client._transport)
+    own = Client("http://tuner", fakes.KEY, transport=line)
+    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+
+    async def sleep(_seconds: float) -> None:
+        with service.database.read() as db:
+            is_queued = exports.get(db, job, "export_00001").state == "queued"
+        if is_queued:
+            run(service, job, "export_00001", FakeExportActors(DONE))
+
+    monkeypatch.setattr(own._http, "sleep", sleep)
+    line.breaks, line.left = "/exports/export_00001", 6
+    done = CliRunner().invoke(app, ["export", job])
+    assert done.exit_code == 0, done.output
+    line.breaks, line.left = "/variants/", 1000
+    words = ["export", job, "--export", "export_00001", "--to", str(tmp_path / "out")]
+    broken = CliRunner().invoke(app, words)
+    assert broken.exit_code == 1
+    assert "export_00001 succeeded" in broken.stdout
+    assert "The service does not answer" in broken.stderr
+    line.left = 0
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert (tmp_path / "out/int8-dynamic.onnx").read_bytes() == CONTENT
+    assert len(own.exports(job).items) == 1
+
+
+def test_id_of_an_export_is_printed_when_it_begins(
+    client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Client("http://tuner", fakes.KEY, transport=client._transport)
+    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+    monkeypatch.setattr(own._http, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    left = CliRunner().invoke(app, ["export", job])
+    assert f"tuner export {job} --export export_00001" in left.stderr
+
+
+def test_export_does_not_begin_if_its_directory_cannot_be_created(
+    client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = Client("http://tuner", fakes.KEY, transport=client._transport)
+    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+    monkeypatch.setattr(own._http, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    (tmp_path / "file").write_text("")
+    refused = CliRunner().invoke(app, ["export", job, "--to", str(tmp_path / "file")])
+    assert refused.exit_code == 2
+    assert "--to" in refused.stderr
+    assert own.exports(job).items == []
+    words = ["export", job, "--export", "export_00001", "--formats", "onnx"]
+    assert CliRunner().invoke(app, words).exit_code == 2

@@ -53,6 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "export": (
         "tuner export JOB --to files",
         "tuner export JOB --formats onnx,int8-dynamic --max-drop 0.01",
+        "tuner export JOB --export export_00001 --to files",
     ),
     "bill": ("tuner bill JOB", "tuner bill JOB --format markdown"),
     "ledger": ("tuner ledger JOB --format csv",),

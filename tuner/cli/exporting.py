@@ -19,6 +19,7 @@ from tuner.cli.tables import Format, Style
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tuner.client import Client
     from tuner.schemas.exports import Export, ExportVariant, ServingPrice, VariantLatency
 
 
@@ -49,6 +50,14 @@ def export(
             help="Download the files to this directory. It is created if it does not exist.",
         ),
     ] = None,
+    export_id: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            metavar="ID",
+            help="Show this earlier export and download its files. Start no new one.",
+        ),
+    ] = None,
     per_second: Annotated[
         float,
         typer.Option(metavar="NUMBER", help="Requests per second, for the price of serving in real time."),
@@ -60,19 +69,43 @@ def export(
 
     The export is paid for from the job's budget. The exit status is 1 if it fails.
     """
+    if export_id is not None and (trial, formats, max_drop) != (None, None, None):
+        raise typer.BadParameter(
+            "cannot be given with --trial, --formats or --max-drop", param_hint="--export"
+        )
     client = connect()
-    wanted = None if formats is None else [format_name.strip() for format_name in formats.split(",")]
-    done = client.export(job, trial=trial, formats=wanted, max_cost_usd=max_cost_usd, max_drop=max_drop)
-    answer = client.get_export(job, done.id, requests_per_second=per_second)
     if to is not None:
-        to.mkdir(parents=True, exist_ok=True)
-        for variant in answer.variants:
-            if variant.file is not None:
-                suffix = variant.file.rpartition(".")[2]
-                client.download_variant(job, answer.id, variant.format, to=to / f"{variant.format}.{suffix}")
+        _make(to)  # before the export, which costs money
+    if export_id is None:
+        wanted = None if formats is None else [format_name.strip() for format_name in formats.split(",")]
+        begun = client.export(
+            job, trial=trial, formats=wanted, max_cost_usd=max_cost_usd, max_drop=max_drop, wait=False
+        )
+        export_id = begun.id
+        typer.echo(f"{export_id} has begun; tuner export {job} --export {export_id} shows it again", err=True)
+    client.wait_export(job, export_id)
+    answer = client.get_export(job, export_id, requests_per_second=per_second)
     Output(as_json, style).show(answer, _shown)
+    if to is not None:
+        _download(client, job, answer, to)
     if answer.state == "failed":
         raise typer.Exit(1)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{directory} cannot be created: {error.strerror}", param_hint="--to"
+        ) from error
+
+
+def _download(client: Client, job: str, answer: Export, to: Path) -> None:
+    for variant in answer.variants:
+        if variant.file is not None:
+            suffix = variant.file.rpartition(".")[2]
+            client.download_variant(job, answer.id, variant.format, to=to / f"{variant.format}.{suffix}")
 
 
 def _shown(answer: Export) -> RenderableType:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tuner.schemas.plan import Plan
 
 AnyJob = str | JobFacts
-EXPORT_LOOK_S = 0.5  # seconds between two requests for the state of an export, while `export` waits for it
 
 
 class Calls(ABC):
@@ -522,10 +521,28 @@ class Calls(ABC):
         if formats is not None:
             body["formats"] = list(formats)
         export = await self._http.ask(Export, "POST", path_of(job, "/exports"), body=body)
-        while wait and export.state in ("queued", "running"):
-            await self._http.sleep(EXPORT_LOOK_S)
-            export = await Calls.get_export.body(self, job, export.id)
-        return export
+        return await Calls.wait_export.body(self, job, export.id) if wait else export
+
+    @call
+    async def wait_export(self, job: AnyJob, export: str) -> Export:
+        """Wait until an export has ended, and return it. A restart of the service does not end the wait.
+
+        Args:
+            export: The export's id.
+        """
+        from tuner.schemas.exports import Export
+
+        path, limit = path_of(job, f"/exports/{quoted(export)}"), follow.ReconnectLimit()
+        while True:
+            pause_s = follow.PAUSE_S
+            try:
+                current = await self._http.ask(Export, "GET", path, limit_s=limit.answer_s)
+                limit.note_answer()
+                if current.state not in ("queued", "running"):
+                    return current
+            except ApiError as error:
+                pause_s = limit.pause_after(error)
+            await self._http.sleep(pause_s)
 
     @call
     async def exports(self, job: AnyJob) -> ExportList:

@@ -123,6 +123,7 @@ class Acting(JobFacts):
     download_artifacts = of_job(Calls.download_artifacts)
     delete_artifacts = of_job(Calls.delete_artifacts)
     export = of_job(Calls.export)
+    wait_export = of_job(Calls.wait_export)
     exports = of_job(Calls.exports)
     get_export = of_job(Calls.get_export)
     download_variant = of_job(Calls.download_variant)
