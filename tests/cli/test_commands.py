@@ -278,6 +278,12 @@ def test_job_is_submitted_from_standard_input(tuner: Tuner, job_file: Path) -> N
     assert printed(tuner("submit", "-", "--json", typed=job_file.read_text()))["state"] == "queued"
 
 
+def test_second_submission_with_the_same_key_shows_the_first_job(tuner: Tuner, job_file: Path) -> None:
+    words = ["submit", str(job_file), "--json"]
+    first, again = (printed(tuner(*words, "--idempotency-key", "mine")) for _ in range(2))
+    assert first["id"] == again["id"] != printed(tuner(*words))["id"]
+
+
 @pytest.mark.parametrize(("state", "status"), [("succeeded", 0), ("cancelled", 1)])
 def test_submit_with_wait_exits_with_the_status_of_the_job(
     tuner: Tuner,
@@ -297,6 +303,7 @@ def test_submit_with_wait_exits_with_the_status_of_the_job(
     result = tuner("submit", str(job_file), "--wait", "--json")
     assert result.exit_code == status
     assert json.loads(result.stdout)["state"] == state
+    assert result.stderr.splitlines()[0] == f"submitted {json.loads(result.stdout)['id']}"
 
 
 @pytest.mark.parametrize("command", ["submit", "pilot"])

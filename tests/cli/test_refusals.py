@@ -110,6 +110,27 @@ def test_unreachable_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "tuner serve" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "is_in_doubt"), [(httpx2.ReadError("it broke"), True), (httpx2.ConnectError("refused"), False)]
+)
+def test_submission_without_an_answer_says_that_the_job_may_exist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: httpx2.HTTPError, is_in_doubt: bool
+) -> None:
+    def break_off(_: httpx2.Request) -> httpx2.Response:
+        raise error
+
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(fakes.body()))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(
+        "tuner.client.Client",
+        lambda: Client("http://tuner", "key", transport=httpx2.MockTransport(break_off)),
+    )
+    result = CliRunner().invoke(app, ["submit", str(file)])
+    assert result.exit_code == 1
+    assert ("the job may have been submitted; check `tuner jobs`" in result.stderr) is is_in_doubt
+
+
 def one_line(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 

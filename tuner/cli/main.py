@@ -177,6 +177,13 @@ def submit(
             help="Try the best configuration of this job first. Can be repeated.",
         ),
     ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="If a job was already submitted with this key, show it, and submit no second one.",
+        ),
+    ] = None,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the job file, and submit nothing.")
     ] = False,
@@ -188,6 +195,7 @@ def submit(
     --space on this machine to read the search space. The code is not uploaded: the service's workers must be able to import it, too.
     """
     from tuner.cli.job_of_code import Overrides, job_of, with_start
+    from tuner.client import ApiError
 
     overrides = Overrides(space, kind, metric, mode, usd, gpu_hours, wall_clock, trials, max_steps)
     asked = job_of(what, overrides)
@@ -197,13 +205,18 @@ def submit(
         typer.echo(json.dumps(asked) if as_json else job_file(asked), nl=as_json)
         return
     client = connect()
-    job = client.submit(asked)
+    try:
+        job = client.submit(asked, idempotency_key=idempotency_key)
+    except ApiError as error:
+        if error.in_doubt:
+            error.add_note("the job may have been submitted; check `tuner jobs`")
+        raise
     if not wait:
         Output(as_json).show(job, render.job)
         return
     with watching.may_leave(job.id):
+        typer.echo(f"submitted {job.id}", err=as_json)
         if not as_json:
-            typer.echo(f"submitted {job.id}")
             watching.watch(client, job.id)
         job = client.wait(job.id, progress=False)
     Output(as_json).show(job, render.job)

@@ -120,7 +120,10 @@ def duration_ns(text: str, option: str) -> int:
 
 
 def with_problems(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command so that errors of the service or the settings are printed to standard error and the exit status is 1."""
+    """Decorate a command so that errors of the service or the settings are printed to standard error and the exit status is 1.
+
+    Notes that a command has added to an ApiError are printed after it.
+    """
 
     @functools.wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -135,7 +138,8 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             raise _exit("A setting is wrong", str(error)) from error
         except _api_error() as error:
-            raise _exit(error.title, *_details(error), *_advice(error)) from error
+            notes = getattr(error, "__notes__", ())
+            raise _exit(error.title, *_details(error), *_advice(error), *notes) from error
 
     return call
 
