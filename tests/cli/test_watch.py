@@ -163,6 +163,9 @@ def test_paused_job_is_shown_completely_and_watching_ends(
     result = tuner("watch", paused)
     assert result.exit_code == 1
     assert "paused budget_usd" in result.stdout
+    events = tuner("watch", paused, "--json")
+    assert events.exit_code == 1
+    assert json.loads(events.stdout.splitlines()[-1])["data"]["state"] == "paused"
     follower = JobFollower(client.job(paused))
     follower.complete(client)
     best = client.job(paused).best_so_far

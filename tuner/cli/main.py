@@ -247,7 +247,7 @@ def watch(
     job: JobId,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
 ) -> None:
-    """Follow a job until it ends. With --json, print one event per line."""
+    """Follow a job until it ends or is paused. With --json, print one event per line."""
     follow = watching.print_events if as_json else watching.watch
     with watching.may_leave(job):
         state = follow(connect(), job)

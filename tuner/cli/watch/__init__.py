@@ -55,7 +55,7 @@ def may_leave(job: str) -> Iterator[None]:
 
 
 def print_events(client: "Client", job: str) -> str:
-    """Print each event of the job as a line of JSON until the job ends, and return its last state."""
+    """Print each event of the job as a line of JSON until the job ends or is paused, and return its last state."""
     from tuner.client.follow import silent_since
 
     silent: list[datetime] = []
@@ -70,6 +70,8 @@ def print_events(client: "Client", job: str) -> str:
     for event in client.events(job, on_silence=silence):
         typer.echo(json.dumps({"event": event.type, "id": event.id, "data": event.data}))
         state = event.data["state"] if event.type == "job" else state
+        if state == "paused":
+            break
     return state
 
 
