@@ -95,6 +95,14 @@ def test_text_that_looks_like_a_number_is_quoted() -> None:
     assert repr(yaml.load(text, JobYaml)) == "{'1e5': ['1e-3', '.5e3', 1e-05, 'on']}"  # noqa: S506
 
 
+def test_time_of_day_is_text_and_not_a_number_in_base_60() -> None:
+    text = "{start: 22:00, end: 1:30:00.5, minus: -1:30, number: 10, exponent: 1e-3, address: 10.0.0.1:80}"
+    assert yaml.load(text, JobYaml) == {  # noqa: S506
+        **{"start": "22:00", "end": "1:30:00.5", "minus": "-1:30"},
+        **{"number": 10, "exponent": 0.001, "address": "10.0.0.1:80"},
+    }
+
+
 def test_job_file_of_an_objective_needs_no_search_space(tuner: Tuner, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     sent = fakes.body(kind="optuna", trainable="tests.frameworks.with_optuna:one_value")

@@ -1,6 +1,6 @@
 """Read and write job files in YAML.
 
-1e-4 is a number, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text.
+1e-4 is a number and 22:00 is text, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text and 22:00 is 1320, a number in base 60.
 """
 
 import json
@@ -18,10 +18,11 @@ MAX_BYTES = 1 << 20  # The same limit as in the service.
 MAX_DEPTH = 60  # This limit only protects the parser. The service has a lower limit, and its error says where the job exceeds it.
 MAX_VALUES = 100_000
 MERGE = "tag:yaml.org,2002:merge"
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class JobYaml(yaml.SafeLoader):
-    """A safe loader that reads numbers with exponents as YAML 1.2 does.
+    """A safe loader that reads numbers with exponents, and text such as 22:00, as YAML 1.2 does.
 
     It refuses duplicate keys, because one of them would be ignored. It also refuses files with more than `MAX_VALUES` values after aliases
     are expanded, aliases inside the node that they refer to, and nesting deeper than `MAX_DEPTH`.
@@ -32,6 +33,11 @@ class JobYaml(yaml.SafeLoader):
         self._depth, self._values = 0, 0
         # The number of values in each finished node, by the node's id(). An alias of a node counts as that many values.
         self._sizes: dict[int, int] = {}
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        is_base_60 = kind is yaml.ScalarNode and tag in NUMBERS and ":" in value
+        return self.DEFAULT_SCALAR_TAG if is_base_60 else tag
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         before = self._values
