@@ -156,6 +156,28 @@ def test_yaml_syntax_error_is_reported_with_line_and_column(
     assert says in one_line(result.stderr)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tags: {sprint: 2026-01-01}", "/tags/sprint is a date: put it in quotes"),
+        ("start: [{a/b: 2026-01-01 08:00:00}]", "/start/0/a~1b is a date: put it in quotes"),
+        ("budget: {usd: .inf}", "/budget/usd is inf: give a finite number"),
+        ("budget: {usd: .nan}", "/budget/usd is nan: give a finite number"),
+        ("tags: {2026-01-01: x}", "/tags has the key 2026-01-01: put it in quotes"),
+        ("tags: !!set {a}", "/tags is of the YAML type set: write text"),
+        ("tags: {sprint: 2026-02-31}", "put dates and similar values in quotes"),
+    ],
+)
+def test_value_that_json_does_not_have_is_reported_with_its_pointer(
+    tuner: Tuner, tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: a\n{text}\n")
+    result = tuner("submit", str(file))
+    assert result.exit_code == 2
+    assert says in one_line(result.stderr)
+
+
 def test_missing_items_are_reported_with_the_nearest_match(tuner: Tuner, rest: TestClient, done: str) -> None:
     assert f"the nearest: {done}" in tuner("job", done[:-1]).stderr
     newest = rest.get("/v1/jobs").json()["items"][0]["id"]

@@ -3,16 +3,19 @@
 1e-4 is a number and 22:00 is text, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text and 22:00 is 1320, a number in base 60.
 """
 
-import json
+import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import typer
 import yaml
 from yaml.composer import ComposerError
+
+from tuner.domain.space import pointer_token
 
 MAX_BYTES = 1 << 20  # The same limit as in the service.
 MAX_DEPTH = 60  # This limit only protects the parser. The service has a lower limit, and its error says where the job exceeds it.
@@ -133,14 +136,33 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     text = _text(file)
     try:
         mapping = yaml.load(text, JobYaml)  # noqa: S506  JobYaml is a SafeLoader
-        json.dumps(mapping, allow_nan=False)
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{_place(file, error)} is not YAML: {_problem(error)}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:  # such as the date 2026-02-31
         raise typer.BadParameter(f"{file}: {error}; put dates and similar values in quotes") from error
     if not isinstance(mapping, dict):
         raise typer.BadParameter(f"{file} does not contain {what}")
+    for fault in _json_faults("", mapping):
+        raise typer.BadParameter(f"{file}: {fault}")
     return mapping
+
+
+def _json_faults(pointer: str, value: Any) -> Iterator[str]:
+    """Yield, for each value of a YAML document that JSON does not have, its JSON pointer and what to write instead."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str | int | float | None):
+                yield f"{pointer or 'the file'} has the key {key}: put it in quotes"
+            yield from _json_faults(f"{pointer}/{pointer_token(str(key))}", inner)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _json_faults(f"{pointer}/{index}", inner)
+    elif isinstance(value, date):  # a datetime is a date, too
+        yield f"{pointer} is a date: put it in quotes"
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{pointer} is {value}: give a finite number"
+    elif not isinstance(value, str | int | float | None):
+        yield f"{pointer} is of the YAML type {type(value).__name__}: write text, a number, a list or a mapping"
 
 
 def _place(file: Path, error: yaml.YAMLError) -> str:
