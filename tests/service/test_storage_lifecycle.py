@@ -1,5 +1,6 @@
 """Stored files are removed when they are due, and never while they are needed, even if a removal fails halfway."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -485,7 +486,13 @@ def test_storage_is_measured_and_shown_with_its_price(
     dry = runner.invoke(app, ["storage", "gc", "--dry-run"])
     assert f"{job} has {size} bytes and keeps the files of best" in dry.output
     assert deletions(service) == []
+    (due,) = json.loads(runner.invoke(app, ["storage", "gc", "--dry-run", "--json"]).stdout)["items"]
+    assert due["due_trials"] == len(recorded(service, job)) - 1
     assert "deleted the files of" in runner.invoke(app, ["storage", "gc"]).output
+    assert client.get("/v1/storage").json()["items"][0]["due_trials"] == 0
+    for words in (["storage", "gc", "--dry-run"], ["storage", "gc"]):
+        assert "no ended job has files to delete" in runner.invoke(app, words).output
+    assert len(deletions(service)) == 1
     assert files(service, job) > {best_trial(service, job)}
     clocks.one_pass()
     clocks.one_pass()
@@ -499,6 +506,25 @@ def test_storage_is_measured_and_shown_with_its_price(
         spans = list(stored_files.spans(db, "default", Instant(0), Instant(2**62)))
     assert spans[0].size_bytes == size
     assert spans[0].until == spans[1].since
+
+
+def test_refused_deletion_does_not_stop_the_deletions_of_other_jobs(
+    service: FakeService, client: TestClient, clocks: Clocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        finished(service, client, tmp_path, artifacts={"retain": "none"})
+    clocks.one_pass()
+    clocks.pass_s(DAY_S)
+    made = Client("http://tuner", fakes.KEY, transport=client._transport)
+    listed = made.storage()
+    needed, other = (item.job for item in listed.items)
+    later = fakes.submit(client, warm_start={"jobs": [needed]})
+    monkeypatch.setattr("tuner.cli.money.connect", lambda: made)
+    monkeypatch.setattr(made, "storage", lambda: listed)
+    result = CliRunner().invoke(app, ["storage", "gc", "--json"])
+    assert result.exit_code == 1
+    assert f"{later} continues trials of this job" in result.stderr
+    assert [deleted["job"] for deleted in json.loads(result.stdout)["items"]] == [other]
 
 
 def test_period_that_has_not_begun_has_no_storage_cost(service: FakeService, client: TestClient) -> None:

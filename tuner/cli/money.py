@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tuner.client import ApiError, Client, Job
-    from tuner.schemas.answers import StoredFiles
+    from tuner.schemas.answers import DeletedArtifacts, StoredFiles, StoredJob
     from tuner.schemas.budgets import ClusterCost, Quota, SharedBudgetAnswer, SpendAnswer, SpendFigures
 
 
@@ -333,20 +332,59 @@ def collect(
     """Delete the files of ended jobs that their retention policies do not keep. The service itself deletes such files within minutes of their becoming due,
     and tries again if the storage fails."""
     client = connect()
-    due = [job for job in client.storage().items if job.keeps not in (None, "all") and job.needed_by is None]
-    done = [] if dry_run else [client.delete_artifacts(job.job, retain=str(job.keeps)) for job in due]
-    if as_json:
-        typer.echo(json.dumps([row.model_dump() for row in (due if dry_run else done)]))
+    due = [files for files in client.storage().items if files.due_trials and files.needed_by is None]
+    if dry_run:
+        Output(as_json).show_all(due, _due)
         return
-    for job_storage in due:
-        kept = "nothing" if job_storage.keeps == "none" else f"the files of {job_storage.keeps}"
-        typer.echo(f"{job_storage.job} has {job_storage.bytes} bytes and keeps {kept}")
-    for deleted in done:
-        typer.echo(
-            f"{deleted.job}: deleted the files of {escape.plural(deleted.trials, 'trial')}, {deleted.checkpoint_bytes} bytes of checkpoints"
+    done: list[DeletedArtifacts] = []
+    try:
+        is_complete = _delete(client, due, done, as_json=as_json)
+    finally:
+        if as_json:  # also if the service does not answer any more
+            Output(as_json).show_all(done, lambda _: "")
+    if not is_complete:
+        raise typer.Exit(1)
+    if not due and not as_json:
+        typer.echo(NOTHING_DUE)
+
+
+NOTHING_DUE = "no ended job has files to delete"
+
+
+def _delete(client: Client, due: Sequence[StoredJob], done: list[DeletedArtifacts], *, as_json: bool) -> bool:
+    """Delete files that are due, and append each deletion to `done`. Return False if the service refused one with 409.
+
+    A job may be needed again since the files were listed. The files of the other jobs are deleted nevertheless.
+    """
+    from tuner.client import ApiError
+
+    is_complete = True
+    for files in due:
+        try:
+            deleted = client.delete_artifacts(files.job, retain=str(files.keeps))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            typer.echo(escape.harmless(f"{files.job}: {error.title}: {error.detail}"), err=True)
+            is_complete = False
+            continue
+        done.append(deleted)
+        if not as_json:
+            typer.echo(
+                f"{deleted.job}: deleted the files of {escape.plural(deleted.trials, 'trial')}, {deleted.checkpoint_bytes} bytes of checkpoints"
+            )
+    return is_complete
+
+
+def _due(due: Sequence[StoredJob]) -> RenderableType:
+    lines = []
+    for files in due:
+        kept = "nothing" if files.keeps == "none" else f"the files of {files.keeps}"
+        trials = escape.plural(files.due_trials, "trial")
+        lines.append(
+            f"{files.job} has {files.bytes} bytes and keeps {kept}; the files of {trials} are due for deletion"
         )
-    if not due:
-        typer.echo("no ended job has files to delete")
+    return Text("\n".join(lines) if lines else NOTHING_DUE)
 
 
 def _storage(answer: StoredFiles) -> RenderableType:

@@ -257,6 +257,7 @@ class StoredJob:
     needed_by: str | None  #: Why the files are needed. None if they are not.
     #: The trials whose files the job keeps now; the files of its other trials are due. None if the job has not ended.
     keeps: Retain | None
+    due_trials: int  #: Number of the trials whose files are due. Their files may be deleted unless the job's files are needed.
     next_change: Instant | None  #: When more of the job's files become due. None if never.
     storage_gb_months: float  #: Size of the files times the time for which they were stored until now.
     storage_usd: Money | None  #: Cost of storing the files until now. None if the price is not known.
@@ -299,6 +300,7 @@ def storage(service: Service, job: str | None = None) -> StorageView:
         for row in jobs.selected(db, which):
             (size, measured_at), byte_time = sizes[row.id], byte_ns.get(row.id, 0)
             policy, ended = policy_of(service, row), row.ended_at if row.state in FINAL else None
+            keeps = None if ended is None else policy.keeps(ended, now)
             items.append(
                 StoredJob(
                     row.id,
@@ -309,7 +311,8 @@ def storage(service: Service, job: str | None = None) -> StorageView:
                     monthly(price, size),
                     policy,
                     needed.get(row.id),
-                    None if ended is None else policy.keeps(ended, now),
+                    keeps,
+                    0 if keeps is None else _due_trials(db, row, keeps),
                     None if ended is None else policy.next_change(ended, now),
                     gb_months(byte_time),
                     storage_cost(price, byte_time),
@@ -318,6 +321,15 @@ def storage(service: Service, job: str | None = None) -> StorageView:
     items.sort(key=lambda item: (-item.size_bytes, item.job))
     total = sum(item.size_bytes for item in items)
     return StorageView(items, total, price, monthly(price, total))
+
+
+def _due_trials(db: Connection, row: JobRow, keeps: Retain) -> int:
+    """Return the number of trials that have recorded files or exports with files and are not retained."""
+    kept = stored_files.retained_trials(db, row.id, keeps, confirms=row.spec.confirm is not None)
+    if kept is None:
+        return 0
+    exported = stored_files.exports_with_files(db, row.id).values()
+    return len({*stored_files.trials_with_files(db, row.id), *exported} - kept)
 
 
 GB = 10**9
