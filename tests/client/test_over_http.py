@@ -1,6 +1,8 @@
 """Both clients over real connections: a stream or a download that breaks midway."""
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +15,7 @@ import pytest
 from tests.client.both import Both, both
 from tests.listening import listening
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
+from tuner.client import ApiError
 
 EVENTS = [
     ("report", {"n": 1}, 3),
@@ -130,15 +133,40 @@ def test_silent_stream_is_reported_and_resumed(
     assert all(notice >= began for notice in notices if isinstance(notice, datetime))
 
 
-def test_broken_download_resumes_at_the_same_byte(client: Both, service: Service, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "state.pt").write_bytes(b"weights" * 10_000)
-    store = CheckpointStore(str(tmp_path / "storage"), "default", "job_1")
-    store.publish("trial_00000", 1, 3, tmp_path / "work")
+def stored(service: Service, folder: Path) -> None:
+    """Let the service send a checkpoint of 70,000 bytes."""
+    (folder / "work").mkdir()
+    (folder / "work" / "state.pt").write_bytes(b"weights" * 10_000)
+    store = CheckpointStore(str(folder / "storage"), "default", "job_1")
+    store.publish("trial_00000", 1, 3, folder / "work")
     archive = store.archive("trial_00000", CheckpointId(3, 1))
     service.tar = b"".join(archive.read(0, archive.size))
+
+
+def test_broken_download_resumes_at_the_same_byte(client: Both, service: Service, tmp_path: Path) -> None:
+    stored(service, tmp_path)
     checkpoint = client.download_checkpoint("job_1", "trial_00000", to=tmp_path / "model")
     assert (tmp_path / "model" / "state.pt").read_bytes() == b"weights" * 10_000
     assert (checkpoint.step, checkpoint.size_bytes) == (3, 70_000)
     third = len(service.tar) // 3 + 1
     assert service.last_event_ids == [None, f"bytes={third}-", f"bytes={2 * third}-"]
+
+
+@pytest.mark.parametrize("full", ["tar", "files/state.pt"])
+def test_download_to_a_full_disk_is_refused_and_leaves_nothing(
+    client: Both, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    stored(service, tmp_path)
+    (tmp_path / "here").mkdir()
+    opened = Path.open
+
+    def full_disk(path: Path, mode: str = "r", *options: Any, **more: Any) -> Any:
+        if mode == "wb" and path.as_posix().endswith(full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return opened(path, mode, *options, **more)
+
+    monkeypatch.setattr(Path, "open", full_disk)
+    with pytest.raises(ApiError, match="No space left on device") as caught:
+        client.download_checkpoint("job_1", "trial_00000", to=tmp_path / "here" / "model")
+    assert (caught.value.status, caught.value.title) == (422, "The directory cannot be written")
+    assert list((tmp_path / "here").iterdir()) == []

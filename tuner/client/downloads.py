@@ -1,6 +1,6 @@
 """Download checkpoints, artifacts and the files of exports.
 
-All downloads are verified with their SHA-256. Checkpoints and the files of exports are streamed, and continue after an interruption.
+All downloads are verified with their SHA-256. Checkpoints and the files of exports are streamed, and continue after a broken connection.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ async def download(http: Http, path: str, trial: str, to: Path, step: int | None
         step = int(headers["Tuner-Step"])
         try:
             size = _unpack(partial / "tar", partial / "files")
-            if to.exists():
-                to.rmdir()
-            os.replace(partial / "files", to)
-        except (OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
+        except (ValueError, KeyError, TypeError, tarfile.TarError) as error:
             raise _refused(0, "The download is not a valid checkpoint", str(error)) from error
+        if to.exists():
+            to.rmdir()
+        os.replace(partial / "files", to)
         return Downloaded(str(to), trial, step, size)
+    except OSError as error:  # such as a full disk
+        raise _refused(422, "The directory cannot be written", str(error)) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -90,6 +92,8 @@ async def download_file(http: Http, path: str, to: Path) -> Path:
             to = to / PurePosixPath(headers["Tuner-File"]).name
         os.replace(partial, to)
         return to
+    except OSError as error:
+        raise _refused(422, "The file cannot be written", str(error)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
