@@ -308,6 +308,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "deadline": ({"run": {**RUN, "deadline": "0s"}}, "/run/deadline", "longer than 0"),
     "past": ({"run": {**RUN, "deadline": "2001-01-01T00:00:00Z"}}, "/run/deadline", "has passed"),
     "negative deadline": ({"run": {**RUN, "deadline": -5}}, "/run/deadline", "has passed"),
+    "word with a t": ({"run": {**RUN, "deadline": "tomorrow"}}, "/run/deadline", "must be a duration"),
+    "no such month": ({"run": {**RUN, "deadline": "2026-13-01T00:00Z"}}, "/run/deadline", "give a time with"),
     "no time": ({"run": {**RUN, "deadline": "soon"}}, "/run/deadline", "90s"),
     "resale": (
         {"ownership": {**OWNED, "resale_usd": 2000, "cloud_usd_per_hour": 1}},

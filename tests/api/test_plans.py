@@ -148,6 +148,7 @@ BAD = [
     ({"deadline": 0}, "/planning/deadline", ""),
     ({"deadline": "2001-01-01T00:00:00Z"}, "/planning/deadline", "later"),
     ({"deadline": "soon"}, "/planning/deadline", "duration"),
+    ({"deadline": "2026-13-01T00:00:00Z"}, "/planning/deadline", "give a time with its offset"),
     ({"step_seconds": -1}, "/planning/step_seconds", ""),
     ({"step_seconds": 0}, "/planning/step_seconds", "more than 0"),
     ({"steps_from": ["job_0"]}, "/planning/steps_from/0", "the job 'job_0' does not exist"),

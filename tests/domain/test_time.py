@@ -20,6 +20,9 @@ def test_fraction_of_a_second_before_1970_is_negative() -> None:
     assert parse_rfc3339("1969-12-31T23:59:59.500000Z") == -500_000_000
 
 
-def test_a_time_without_an_offset_is_refused() -> None:
-    with pytest.raises(ValueError, match="with its offset"):
-        parse_rfc3339("2026-01-31T12:00:00")
+@pytest.mark.parametrize(
+    "text", ["2026-01-31T12:00:00", "2026-01-31", "2026-13-01T00:00:00Z", "tomorrow", ""]
+)
+def test_text_that_is_not_a_time_with_an_offset_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^give a time with its offset, such as .*, or a duration"):
+        parse_rfc3339(text)

@@ -27,7 +27,7 @@ from tuner.domain.job import (
 from tuner.domain.money import MS_PER_HOUR, Money, Price
 from tuner.domain.objective import Constraint, Fidelity, Objective
 from tuner.domain.retention import RetentionPolicy
-from tuner.domain.time import Instant, parse_duration_ns, parse_rfc3339, seconds_ns
+from tuner.domain.time import Instant, is_time, parse_duration_ns, parse_rfc3339, seconds_ns
 from tuner.schemas import job as job_models
 from tuner.schemas import plan as plan_models
 from tuner.schemas.plan import Pilot
@@ -318,6 +318,6 @@ def _seconds_ns(seconds: float) -> int:
 
 def _deadline(given: float | str) -> tuple[int | None, Instant | None]:
     """Return a deadline as a pair: nanoseconds from now, and a time. One of the two is None."""
-    if isinstance(given, str) and given[4:5] == "-":
-        return None, parse_rfc3339(given)
+    if is_time(given):
+        return None, parse_rfc3339(str(given))
     return parse_duration_ns(given), None

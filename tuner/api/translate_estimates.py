@@ -9,7 +9,7 @@ from tuner.api.translate import RequestReader
 from tuner.domain.errors import Invalid, NotFound
 from tuner.domain.job import Resources
 from tuner.domain.money import Money, Price
-from tuner.domain.time import NS, Instant, parse_duration_ns, parse_rfc3339
+from tuner.domain.time import NS, Instant, is_time, parse_duration_ns, parse_rfc3339
 from tuner.schemas import estimates as wire
 from tuner.service import estimates
 from tuner.service.estimates import ReplicaSpeed, ServedModel, described
@@ -141,10 +141,9 @@ def _spot(read: RequestReader, given: wire.SpotTerms) -> described.SpotAssumptio
 
 def _until(value: int | float | str, now: Instant) -> int:
     """Return the nanoseconds from `now` to a deadline. `value` is a duration or a time. Raise ValueError if the deadline is not in the future."""
-    is_time = isinstance(value, str) and "T" in value.upper()
-    left = parse_rfc3339(str(value)) - now if is_time else _duration(value)
+    left = parse_rfc3339(str(value)) - now if is_time(value) else _duration(value)
     if left <= 0:
-        fix = "has passed" if is_time else "must be longer than 0"
+        fix = "has passed" if is_time(value) else "must be longer than 0"
         raise ValueError(f"{fix}: give a future time, or a duration such as 12h")
     return left
 

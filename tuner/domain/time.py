@@ -1,6 +1,7 @@
 """Time in whole nanoseconds. The core receives the time as an argument and never reads a clock."""
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NewType
 
@@ -46,8 +47,17 @@ def rfc3339(at: int) -> str:
 
 def parse_rfc3339(text: str) -> Instant:
     """Return the instant of a text such as 2026-01-31T12:00:00Z. Raise ValueError if it is not a time with an offset."""
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    if moment.tzinfo is None:
-        raise ValueError("give the time with its offset, such as 2026-01-31T12:00:00Z")
+    moment: datetime | None = None
+    with suppress(ValueError):  # its message says nothing to a user
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(
+            "give a time with its offset, such as 2026-01-31T12:00:00Z, or a duration such as 12h"
+        )
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return Instant((since.days * 86_400 + since.seconds) * NS + since.microseconds * 1000)
+
+
+def is_time(given: str | float) -> bool:
+    """Return whether a deadline is written as a time, which begins with a year and a hyphen, and not as a duration."""
+    return isinstance(given, str) and given[4:5] == "-"
