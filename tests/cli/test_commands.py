@@ -170,6 +170,19 @@ def test_job_shows_how_many_trials_share_a_worker(tuner: Tuner, rest: TestClient
     assert "worker" not in tuner("job", plain).stdout
 
 
+def test_job_limited_in_gpu_hours_only_shows_all_digits_and_no_dollar_limit(
+    tuner: Tuner, waiting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Client.job
+    limits = {"usd": None, "gpu_hours": 1234567.25, "wall_clock": None, "trials": None}
+    monkeypatch.setattr(
+        Client, "job", lambda client, job: ask(client, job).model_copy(update={"budget": limits})
+    )
+    shown = tuner("job", waiting).stdout
+    assert "of -" not in shown
+    assert "0 of 1234567.25" in shown
+
+
 def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient) -> None:
     words = ["--usd", "100", "--match", "project:none", "--period", "month", "--timezone", "Asia/Tokyo"]
     made = printed(
@@ -192,11 +205,13 @@ def test_budgets_are_set_listed_shown_and_removed(tuner: Tuner, rest: TestClient
 
 
 def test_quota_is_set_and_shown(tuner: Tuner, rest: TestClient) -> None:
-    words = ["--usd", "500", "--period", "month", "--concurrent-jobs", "4", "--concurrent-trials", "16"]
+    words = ["--usd", "500", "--period", "month", "--concurrent-jobs", "123456", "--concurrent-trials", "16"]
+    words += ["--gpu-hours", "1234567.25"]
     made = printed(tuner("quota", "set", *words, "--json"))
     assert made == printed(tuner("quota", "show", "--json")) == get(rest, "/v1/quota")
-    assert (made["usd"], made["concurrent_jobs"], made["concurrent_trials"]) == (500, 4, 16)
-    assert "$500.00" in tuner("quota", "show").stdout
+    assert (made["usd"], made["concurrent_jobs"], made["concurrent_trials"]) == (500, 123456, 16)
+    for limit in ("$500.00", "1234567.25", "123456"):
+        assert f" {limit}" in tuner("quota", "show").stdout
     assert tuner("quota", "set", "--concurrent-jobs", "0").exit_code == 1
     assert printed(tuner("quota", "set", "--json"))["usd"] is None
 

@@ -138,6 +138,14 @@ def test_user_given_names_are_escaped_in_html(client: Both, done: str) -> None:
     assert done in repr(acting)
 
 
+def test_small_amounts_are_shown_without_an_exponent(client: Both, rest: TestClient) -> None:
+    job = client.submit(fakes.body(budget={"usd": 1}))
+    acting = getattr(job, "_inner", job)
+    acting.budget = {**job.budget, "usd": 5e-05}
+    acting.spend.usd = 0.000012
+    assert "$0.000012 of $0.00005 spent" in repr(acting)
+
+
 def test_wait_prints_progress_lines_only_on_request(
     client: Both, done: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.domain.money import dollars
+from tuner.domain.money import dollars, plain
 
 # The C0 and C1 control characters except tab and newline, and the characters that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -24,6 +24,11 @@ def harmless(text: str) -> str:
 def usd(amount: float | None) -> str:
     """Return an amount in dollars with two to six decimals, as many as it needs, or "-" for None."""
     return "-" if amount is None else dollars(amount)
+
+
+def amount(value: float | None) -> str:
+    """Return hours or a count with all digits and without an exponent, or "-" for None."""
+    return "-" if value is None else plain(value)
 
 
 def number(value: float | None) -> str:

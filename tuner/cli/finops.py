@@ -11,7 +11,7 @@ import typer
 
 from tuner.cli import arguments, render
 from tuner.cli.arguments import Json
-from tuner.cli.escape import harmless, number, usd
+from tuner.cli.escape import amount, harmless, number, usd
 from tuner.cli.output import PROJECT, Output, connect
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def markdown(report: MonthlyReport) -> str:
         "## Spend by kind",
         _table(
             ("kind", "spent", "GPU-hours"),
-            [(spend.kind, usd(spend.usd), number(spend.gpu_hours)) for spend in report.by_kind],
+            [(spend.kind, usd(spend.usd), amount(spend.gpu_hours)) for spend in report.by_kind],
         ),
         "## Savings",
         f"These figures cover the {report.examined_jobs} most expensive jobs that ended in the month, over the whole life of each job.",
@@ -150,7 +150,7 @@ def _figures(report: MonthlyReport) -> list[Row]:
     ended = ", ".join(f"{count} {state}" for state, count in report.ended_jobs.items() if count)
     return [
         ("spent", usd(total.usd)),
-        ("GPU-hours", number(total.gpu_hours)),
+        ("GPU-hours", amount(total.gpu_hours)),
         ("jobs that ended", ended or "none"),
         ("completed trials", str(total.completed_trials)),
         ("cost per completed trial", usd(total.usd_per_completed_trial)),

@@ -114,7 +114,7 @@ def _budgets_table(items: Sequence[SharedBudgetAnswer]) -> RenderableType:
     for budget in items:
         spend, period_end, runs_out = budget.spend, budget.period_end, budget.forecast.runs_out_at
         money = (escape.usd(spend.usd), escape.usd(spend.held_usd), escape.usd(budget.usd))
-        hours = (f"{spend.gpu_hours:g}", escape.number(budget.gpu_hours))
+        hours = (escape.amount(spend.gpu_hours), escape.amount(budget.gpu_hours))
         when = (budget.period or "-", escape.moment(period_end), escape.moment(runs_out))
         table.add_row(budget.name, *money, *hours, *when, str(len(budget.waiting_jobs)))
     return table if items else Text("no budgets")
@@ -184,10 +184,10 @@ def _quota_table(quota: Quota) -> RenderableType:
     table.add_row(
         "dollars", escape.usd(used.usd), escape.usd(used.held_usd), f"{escape.usd(quota.usd)}{ends}"
     )
-    hours = (escape.number(used.gpu_hours), escape.number(used.held_gpu_hours))
-    table.add_row("GPU-hours", *hours, f"{escape.number(quota.gpu_hours)}{ends}")
-    table.add_row("jobs at once", str(used.concurrent_jobs), "", escape.number(quota.concurrent_jobs))
-    table.add_row("trials at once", str(used.concurrent_trials), "", escape.number(quota.concurrent_trials))
+    hours = (escape.amount(used.gpu_hours), escape.amount(used.held_gpu_hours))
+    table.add_row("GPU-hours", *hours, f"{escape.amount(quota.gpu_hours)}{ends}")
+    table.add_row("jobs at once", str(used.concurrent_jobs), "", escape.amount(quota.concurrent_jobs))
+    table.add_row("trials at once", str(used.concurrent_trials), "", escape.amount(quota.concurrent_trials))
     return table
 
 
@@ -239,7 +239,7 @@ def _spend(answer: SpendAnswer) -> Table:
 
 FIGURES: dict[str, Callable[[SpendFigures], object]] = {
     "spent": lambda spend: escape.usd(spend.usd),
-    "GPU-hours": lambda spend: f"{spend.gpu_hours:g}",
+    "GPU-hours": lambda spend: escape.amount(spend.gpu_hours),
     "jobs": lambda spend: spend.jobs,
     "trials": lambda spend: spend.trials,
     "completed": lambda spend: spend.completed_trials,
@@ -292,9 +292,9 @@ def _idle(answer: SpendAnswer, cluster: ClusterCost) -> str:
         idle, whole = escape.usd(answer.cluster_idle_usd), escape.usd(cluster.usd)
         text = f"idle machines: {idle} of the {whole} that workers cost, not counted in bills"
     if cluster.unpriced_node_hours:
-        text += f"; {cluster.unpriced_node_hours:g} node-hours have no known price"
+        text += f"; {escape.amount(cluster.unpriced_node_hours)} node-hours have no known price"
     if cluster.unseen_hours:
-        text += f"; the cluster was not observed for {cluster.unseen_hours:g} h"
+        text += f"; the cluster was not observed for {escape.amount(cluster.unseen_hours)} h"
     is_older = answer.since is None or answer.since < cluster.known_since
     return f"{text}; counted since {cluster.known_since}" if is_older else text
 
@@ -305,8 +305,8 @@ def _machines(cluster: ClusterCost) -> Table:
         {
             "machine": lambda kind: kind.instance_type or "-",
             "market": lambda kind: kind.market,
-            "hours": lambda kind: f"{kind.node_hours:g}",
-            "idle hours": lambda kind: f"{kind.idle_hours:g}",
+            "hours": lambda kind: escape.amount(kind.node_hours),
+            "idle hours": lambda kind: escape.amount(kind.idle_hours),
             "cost": lambda kind: escape.usd(kind.usd),
             "cost idle": lambda kind: escape.usd(kind.idle_usd),
         },

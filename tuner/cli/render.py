@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli import tables
-from tuner.cli.escape import config, number, plural, usd
+from tuner.cli.escape import amount, config, number, plural, usd
 from tuner.domain.objective import Constraint, gain_of_next
 
 if TYPE_CHECKING:
@@ -66,9 +66,11 @@ def job(answer: Job) -> RenderableType:
     if waits(answer):
         table.add_row("waits", waits(answer))
     held = f", {usd(answer.spend.held_usd)} held" if answer.spend.held_usd else ""
-    table.add_row("spent", f"{usd(answer.spend.usd)} of {usd(answer.budget['usd'])}{held}")
+    table.add_row("spent", f"{usd(answer.spend.usd)}{_of(answer.budget['usd'], usd)}{held}")
     if answer.budget["gpu_hours"] is not None or answer.spend.gpu_hours:
-        table.add_row("GPU-hours", f"{answer.spend.gpu_hours:g} of {number(answer.budget['gpu_hours'])}")
+        table.add_row(
+            "GPU-hours", f"{amount(answer.spend.gpu_hours)}{_of(answer.budget['gpu_hours'], amount)}"
+        )
     states = ", ".join(f"{count} {state}" for state, count in answer.progress.trials.items() if count)
     table.add_row("trials", states or "none yet")
     pack = answer.resources.get("pack", 1)  # an older service does not return it
@@ -88,6 +90,11 @@ def job(answer: Job) -> RenderableType:
         table.add_row("best", best_line(answer.best_so_far, answer.objective["metric"]))
         table.add_row("", config(answer.best_so_far.config))
     return table
+
+
+def _of(limit: float | None, shown: Callable[[float], str]) -> str:
+    """Return " of" and a limit of the budget, or "" if the budget has no such limit."""
+    return "" if limit is None else f" of {shown(limit)}"
 
 
 def best_line(answer: Best, metric: str = "metric") -> str:

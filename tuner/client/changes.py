@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.client.http import PROBLEM, ApiError
-from tuner.domain.money import dollars
+from tuner.domain.money import dollars, plain
 from tuner.schemas.base import Problem
 from tuner.schemas.job import JobFacts
 
@@ -56,7 +56,7 @@ def limits_text(budget: Mapping[str, Any]) -> str:
     """Return the limits of a budget in dollars and GPU-hours as text. A limit that is None is left out."""
     usd, gpu_hours = budget.get("usd"), budget.get("gpu_hours")
     limits = [dollars(usd)] if usd is not None else []
-    return " and ".join([*limits, f"{gpu_hours:g} GPU-hours"] if gpu_hours is not None else limits)
+    return " and ".join([*limits, f"{plain(gpu_hours)} GPU-hours"] if gpu_hours is not None else limits)
 
 
 def _same(name: str, wanted: Any, current: Any) -> bool:

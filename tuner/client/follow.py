@@ -13,6 +13,7 @@ import httpx2
 
 from tuner.client.bridge import Items
 from tuner.client.http import ApiError, Http, unreachable
+from tuner.domain.money import dollars
 from tuner.schemas.job import JobFacts
 
 
@@ -95,9 +96,9 @@ def line_of(job: Any) -> str:
     """Return a line with a job's state, spend, number of trials and steps, and best metric so far."""
     state = f"{job.state} ({job.stop_reason})" if job.stop_reason else job.state
     limit = job.budget.get("usd")
-    of_limit = "" if limit is None else f" of ${limit:.6g}"
+    of_limit = "" if limit is None else f" of {dollars(limit)}"
     trials = sum(job.progress.trials.values())
-    line = f"{job.name}: {state}, ${job.spend.usd:.6g}{of_limit} spent, {trials} trials, {job.progress.steps} steps"
+    line = f"{job.name}: {state}, {dollars(job.spend.usd)}{of_limit} spent, {trials} trials, {job.progress.steps} steps"
     if job.best_so_far is None:
         return line
     metric = job.best_so_far.metric

@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from tuner.domain.money import plain
 from tuner.schemas.answers import Bill, Curves, TrialBill, TrialCurve
 from tuner.schemas.best import Pareto
 from tuner.schemas.job import JobFacts
@@ -180,7 +181,7 @@ def draw_bill(axes: Axes, data: PlotData) -> None:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=7)
-    _labels(axes, f"Bill: {data.bill.total_usd:.6g} dollars", "dollars", "")
+    _labels(axes, f"Bill: {plain(data.bill.total_usd)} dollars", "dollars", "")
     _legend(axes)
 
 

@@ -70,6 +70,15 @@ def dollars(amount: float) -> str:
     return f"{sign}${whole}.{decimals.ljust(2, '0')}"
 
 
+def plain(amount: float) -> str:
+    """Format hours, dollars or a count without an exponent, and with at most nine decimals.
+
+    >>> plain(5e-05), plain(1234567.0), plain(3)
+    ('0.00005', '1234567', '3')
+    """
+    return str(amount) if isinstance(amount, int) else f"{amount:.9f}".rstrip("0").rstrip(".")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Price:
     """A price in micro-dollars per hour."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from tuner.cli.escape import config, number, plural, span, usd
+from tuner.cli.escape import amount, config, number, plural, span, usd
 from tuner.cli.watch.state import FirstLimit, Highlight, JobState
 
 STATES = ("running", "pending", "paused", "completed", "stopped", "failed")
@@ -127,7 +127,7 @@ def _bars(view: View, size: ScreenSize) -> Iterator[Text]:
         ("money", f"{usd(spend['usd'])}{of_limit}{held}", shares[0], shares[1])
     ]
     if budget["gpu_hours"]:
-        text = f"{number(spend['gpu_hours'])} of {number(budget['gpu_hours'])} GPU-hours"
+        text = f"{amount(spend['gpu_hours'])} of {amount(budget['gpu_hours'])} GPU-hours"
         rows.append(("GPUs", text, spend["gpu_hours"] / budget["gpu_hours"], 0.0))
     if budget["wall_clock"] is not None:
         text = f"{span(view.running_s)} of {span(budget['wall_clock'])}"
@@ -253,7 +253,7 @@ def summary(view: View) -> str:
     of_limit = f" of {usd(budget['usd'])}" if budget["usd"] is not None else ""
     parts = [f"{usd(spend['usd'])}{of_limit} spent"]
     if budget["gpu_hours"] is not None:
-        parts.append(f"{number(spend['gpu_hours'])} of {number(budget['gpu_hours'])} GPU-hours")
+        parts.append(f"{amount(spend['gpu_hours'])} of {amount(budget['gpu_hours'])} GPU-hours")
     parts.append(f"{plural(sum(states.values()), 'trial')}, {states.get('running', 0)} running")
     if (best := job.best) is not None:
         parts.append(f"best {job.facts.metric} {number(best.metric)}")

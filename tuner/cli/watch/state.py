@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tuner.cli.escape import number, plural, span, usd
+from tuner.cli.escape import amount, number, plural, span, usd
 
 Kind = Literal["best", "promoted", "preempted", "failed", "state"]
 
@@ -188,7 +188,7 @@ def budget_line(limits: Mapping[str, Any]) -> str:
     """
     parts = [
         usd(limits["usd"]) if limits["usd"] is not None else "",
-        f"{number(limits['gpu_hours'])} GPU-hours" if limits["gpu_hours"] is not None else "",
+        f"{amount(limits['gpu_hours'])} GPU-hours" if limits["gpu_hours"] is not None else "",
         f"{span(limits['wall_clock'])} of wall clock" if limits["wall_clock"] is not None else "",
         plural(limits["trials"], "trial") if limits["trials"] is not None else "",
     ]
