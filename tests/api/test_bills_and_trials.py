@@ -124,11 +124,15 @@ def table(finished: Finished, job: str, **query: Any) -> list[dict[str, str]]:
 
 def test_csv_ledger_has_the_same_entries_as_json(finished: Finished) -> None:
     for job in finished.all:
-        entries = ledger(finished, job)
-        rows = [
+        entries, rows = ledger(finished, job), table(finished, job)
+        amounts = [(row.pop("usd"), row.pop("gpu_hours")) for row in rows]
+        assert [tuple(map(float, pair)) for pair in amounts] == [
+            (entry.pop("usd"), entry.pop("gpu_hours")) for entry in entries
+        ]
+        assert not any("e" in amount for pair in amounts for amount in pair), "no amount has an exponent"
+        assert rows == [
             {name: "" if value is None else str(value) for name, value in entry.items()} for entry in entries
         ]
-        assert table(finished, job) == rows
 
 
 def test_limit_applies_to_the_csv_ledger(finished: Finished) -> None:

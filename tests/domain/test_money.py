@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.cost import KINDS, CostKind, Meter, slice_costs, total
-from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price, Rate, trial_rate
+from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price, Rate, dollars, plain, trial_rate
 
 prices = st.integers(0, 10**9).map(Price)
 rates = st.builds(Rate, prices, st.integers(0, 8000))
@@ -123,3 +123,11 @@ def test_valid_meter_is_read_and_invalid_meter_is_refused() -> None:
     for bad in ({"train": -1}, {"sleep": 3}):
         with pytest.raises(ValueError, match="negative time or an unknown cost kind"):
             Meter.of(bad)
+
+
+@given(st.integers(0, 10**12))
+def test_amount_as_text_has_all_digits_and_no_exponent(micro_usd: int) -> None:
+    amount = micro_usd / 10**6
+    assert float(plain(amount)) == float(dollars(amount).removeprefix("$")) == amount
+    assert dollars(-amount) == ("-" if amount else "") + dollars(amount)
+    assert not set(plain(amount) + dollars(amount)) - set("$.0123456789")

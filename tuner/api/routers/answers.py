@@ -13,7 +13,7 @@ from tuner.api.deps import Limit, Svc, page_of, read_cursor
 from tuner.api.serialize_jobs import fields_of, trial_detail_of
 from tuner.domain.cost import CostKind, total
 from tuner.domain.ids import RESTORED, SELF_TEST
-from tuner.domain.money import Cost
+from tuner.domain.money import Cost, plain
 from tuner.domain.time import rfc3339
 from tuner.schemas import answers as show
 from tuner.schemas.answers import TrialLog
@@ -163,8 +163,13 @@ def _csv(rows: Iterator[answers.EntryRow]) -> Iterator[str]:
     for row in rows:
         line = io.StringIO()
         entry = show.LedgerEntry.model_validate(row).model_dump()
-        csv.writer(line).writerow(["" if value is None else value for value in entry.values()])
+        csv.writer(line).writerow([_cell(value) for value in entry.values()])
         yield line.getvalue()
+
+
+def _cell(value: str | float | None) -> str:
+    """Format a value for a CSV file. Numbers have no exponent, because some programs that read CSV do not understand exponents."""
+    return "" if value is None else value if isinstance(value, str) else plain(value)
 
 
 def _bill(view: BillView) -> show.Bill:

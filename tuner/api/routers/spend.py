@@ -10,7 +10,7 @@ from tuner.api.deps import Svc
 from tuner.api.response_cache import AnswerCache, as_json
 from tuner.api.serialize_jobs import usd_of
 from tuner.domain.cost import KINDS
-from tuner.domain.money import NS_PER_HOUR
+from tuner.domain.money import NS_PER_HOUR, plain
 from tuner.domain.time import rfc3339
 from tuner.schemas import budgets as show
 from tuner.schemas import finops as finops_models
@@ -129,14 +129,10 @@ def _table(view: SpendView) -> list[list[str]]:
     lines = [[*view.group_by, *show.SpendFigures.model_fields]]
     for row in view.rows:
         figures = show.SpendFigures.model_validate(row).model_dump().values()
-        numbers = ["" if figure is None else _plain(figure) for figure in figures]
+        # Some programs that read CSV do not understand exponents.
+        numbers = ["" if figure is None else plain(figure) for figure in figures]
         lines.append([*(_escaped(key or "") for key in row.keys), *numbers])
     return lines
-
-
-def _plain(value: float) -> str:
-    """Format a number without an exponent, because some programs that read CSV do not understand exponents."""
-    return str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def _escaped(text: str) -> str:
