@@ -18,6 +18,7 @@ from tests import fakes
 from tests.cli.conftest import Tuner
 from tests.fakes import FakeService
 from tuner.cli.training import command
+from tuner.client import Client
 from tuner.database.tables import reports
 from tuner.schemas.answers import Environment
 
@@ -127,6 +128,25 @@ def test_trial_of_a_job_is_trained_to_its_best_step(
         (job["trainable"], trial["config"], at),
         (job["trainable"], trial["config"], 2),
     ]
+
+
+def test_job_whose_code_is_in_a_package_names_the_package(
+    tuner: Tuner, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, asked, changes = Client.job, list[Any](), {"package": "pkg_1", "trainable": "pickled_train:train"}
+    monkeypatch.setattr(Client, "job", lambda client, job: ask(client, job).model_copy(update=changes))
+    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: asked.append(words))
+    for words in (["best", done], ["best-of-all", fakes.ENTRY, "acc"]):
+        shown = tuner(*words).stdout
+        assert shown.rstrip().endswith("its code is in package pkg_1")
+        assert "tuner train" not in shown
+    refused = tuner("train", done)
+    assert refused.exit_code == 1
+    assert f"the code of {done} is in package pkg_1, and pickled_train:train is not found" in refused.stderr
+    assert asked == []
+    changes["trainable"] = fakes.ENTRY
+    assert tuner("train", done).exit_code == 0
+    assert asked[0][0] == fakes.ENTRY
 
 
 @pytest.mark.parametrize(

@@ -115,13 +115,18 @@ def _show(
     """Show `answer`, which contains the best configuration of the job with the id `name`.
 
     `shown` renders the answer; its second argument is the name of the metric. Unless JSON is printed, also print the `tuner train` command
-    that trains this configuration.
+    that trains this configuration, or the package that has the job's code.
     """
     if as_json:
         Output(as_json).show(answer, lambda best_answer: shown(best_answer, ""))
         return
     job = client.job(name)
     Output(as_json).show(answer, lambda best_answer: shown(best_answer, job.objective["metric"]))
+    if (
+        job.package is not None
+    ):  # `tuner train` may not find the code: a function from a notebook is in no file
+        typer.echo(harmless(f"\nits code is in package {job.package}"))
+        return
     # Without a job id, `tuner train` can only call a function with a configuration. The line for a command or an Optuna objective
     # therefore names the job.
     if job.command is not None or job.kind == "optuna":

@@ -18,6 +18,7 @@ from tuner.cli.escape import harmless, number
 from tuner.cli.output import connect
 from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.environment import Environment
+from tuner.domain.errors import Invalid
 from tuner.domain.job import config_values, program_config
 
 if TYPE_CHECKING:
@@ -142,7 +143,18 @@ def _of_job(
     """Return what training a trial needs: the `module:function` to call, its configuration, the last step, and the recorded environment.
 
     Without `trial`, use the best trial of the job. Without `steps`, the last step is the one at which the trial was best.
+
+    Raises:
+        Invalid: The job's code is in a package, and this machine does not have it.
     """
+    from tuner.service import training_alone  # imported late because it is slow
+
+    if job.package is not None and job.command is None and not training_alone.is_found(job.trainable):
+        raise Invalid.at(
+            "trainable",
+            f"the code of {job.id} is in package {job.package}, and {job.trainable} is not found on this machine; change to the "
+            "directory that contains it, or call the function in the notebook that submitted it",
+        )
     if trial is None:
         best = client.best(job.id, forecast=False)
         answer, last = client.trial(job.id, best.trial), best.step

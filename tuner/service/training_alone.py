@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -128,10 +129,20 @@ def train(
     return Trained(entry, dict(config), answering.step, answering.metrics, answering.checkpoint)
 
 
+def is_found(entry: str) -> bool:
+    """Return whether this machine has the package or module of a trainable, without importing it."""
+    _extend_path()
+    return find_spec(entry.partition(":")[0].partition(".")[0]) is not None
+
+
+def _extend_path() -> None:
+    sys.path[:0] = [path for path in import_path() if path not in sys.path]
+
+
 def _loaded(entry: str) -> Callable[..., Any]:
     from tuner.worker import child
 
-    sys.path[:0] = [path for path in import_path() if path not in sys.path]
+    _extend_path()
     module, colon, attribute = entry.partition(":")
     if not (module and colon and attribute):
         raise Invalid.at("trainable", f"{entry!r} is not a trainable: write it as module:function")
