@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import anyio.to_thread
 import httpx2
 import pytest
 from hypothesis import given
@@ -167,6 +168,20 @@ def test_each_key_has_its_own_rate_limit(service: FakeService, monkeypatch: pyte
     check_problem(client.get("/", headers={"Authorization": ""}), 429)
     for path in ("/healthz", "/readyz", "/metrics"):
         assert [client.get(path).status_code for _ in range(8)] == [200] * 8
+
+
+def test_liveness_is_answered_while_all_threads_wait(service: FakeService) -> None:
+    """They wait for a database that does not answer, for example."""
+
+    async def tried() -> int:
+        threads = anyio.to_thread.current_default_thread_limiter()
+        threads.total_tokens = 1
+        threads.acquire_on_behalf_of_nowait(object())
+        transport = httpx2.ASGITransport(fakes.app_of(service))
+        async with asyncio.timeout(20), httpx2.AsyncClient(transport=transport) as client:
+            return (await client.get("http://tuner/healthz")).status_code
+
+    assert asyncio.run(tried()) == 200
 
 
 async def room(app: ASGIApp, path: str = "/v1/jobs") -> tuple[asyncio.Task[None], list[Message]]:

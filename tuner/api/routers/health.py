@@ -16,8 +16,9 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-def healthz() -> dict[str, str]:
+async def healthz() -> dict[str, str]:
     """Return 200 if the process answers."""
+    # A plain function would wait for a thread, and all threads may wait for a database that does not answer.
     return {"status": "ok"}
 
 
