@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.both import Both, both
 from tuner.client import TRIES, ApiError, Event
-from tuner.client.follow import RESTART_S, EventReader
+from tuner.client.follow import FIRST_ANSWER_S, EventReader
 
 PROBLEM = {
     "type": "urn:tuner:problem:invalid",
@@ -286,7 +286,7 @@ def test_events_of_an_unknown_job_or_an_unreachable_service_raise_an_error(
     with pytest.raises(ApiError) as caught:
         list(Server(answer).client().events("job_1"))
     assert caught.value.status == status
-    assert sum(slept) <= (0 if status else RESTART_S + 1)
+    assert sum(slept) <= (0 if status else FIRST_ANSWER_S + 1)
 
 
 @pytest.mark.parametrize(

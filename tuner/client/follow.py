@@ -120,6 +120,7 @@ def html_of(job: Any) -> str:
 J = TypeVar("J", bound=JobFacts)
 ENDED = ("succeeded", "cancelled", "failed")
 RESTART_S = 120.0  # seconds; long enough for a restart of the service
+FIRST_ANSWER_S = 5.0  # seconds until a call gives up an address at which nothing has ever answered it
 PAUSE_S = 0.5
 # The service sends a line on each stream every two seconds. After twice that time without a line, it counts as not answering.
 SILENT_S = 4.0
@@ -172,12 +173,13 @@ class ReconnectLimit:
         self._on_connection = on_connection or (lambda _: None)
         self._on_silence = on_silence or (lambda _: None)
         # When the service last answered. Before its first answer, the start of the call.
-        self._answered_at = time.monotonic()
+        self._answered_at, self._has_answered = time.monotonic(), False
         self.answer_time = datetime.now().astimezone()
         self.answer_s = SILENT_S  #: How many seconds to wait for the next answer.
 
     def note_answer(self) -> None:
         self._answered_at, self.answer_time = time.monotonic(), datetime.now().astimezone()
+        self._has_answered = True
         self.answer_s = SILENT_S
 
     def report(self, is_there: bool) -> None:
@@ -190,13 +192,17 @@ class ReconnectLimit:
         """Return how many seconds to wait before the next try, or raise the error if the call should not be tried again.
 
         An error with a status below 500 is raised at once, except 429. Any other error is raised only when the service has not answered
-        for longer than `lasts_s`. Before its first answer, this time counts from the start of the call. A timeout that is not raised
-        doubles the time limit of the next try, up to `ANSWER_S_MAX`.
+        for longer than `lasts_s`. Before its first answer, this time counts from the start of the call, and is `FIRST_ANSWER_S` if no
+        connection can be made: the address is probably wrong. A timeout that is not raised doubles the time limit of the next try, up to
+        `ANSWER_S_MAX`.
         """
+        was_slow = isinstance(error.__cause__, httpx2.TimeoutException)
+        is_absent = not self._has_answered and error.status == 0 and not was_slow
+        lasts_s = min(FIRST_ANSWER_S, self._lasts_s) if is_absent else self._lasts_s
         is_final = 0 < error.status < 500 and error.status != 429
-        if is_final or time.monotonic() - self._answered_at > self._lasts_s:
+        if is_final or time.monotonic() - self._answered_at > lasts_s:
             raise error
-        if isinstance(error.__cause__, httpx2.TimeoutException):
+        if was_slow:
             self.answer_s = min(2 * self.answer_s, ANSWER_S_MAX)
         return max(PAUSE_S, error.retry_after_s)
 
