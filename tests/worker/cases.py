@@ -160,6 +160,11 @@ def kills_itself(config: dict[str, Any]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kills_itself_in_real_time(config: dict[str, Any]) -> None:
+    """Use a real-time signal, which has no name."""
+    os.kill(os.getpid(), 40)
+
+
 def raises(config: dict[str, Any]) -> None:
     raise ValueError("the data is not there")
 

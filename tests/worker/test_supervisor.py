@@ -193,6 +193,7 @@ FAILURES = [
     ("exits", "exited", "exit status 3"),
     ("exits_politely", "exited", "exit status 4"),
     ("kills_itself", "killed", "SIGKILL"),
+    ("kills_itself_in_real_time", "killed", "signal 40"),
     ("no_such_function", "import", "no_such_function"),
     ("not_callable", "import", "not a function"),
     ("reports_an_object", "metrics", "acc"),
@@ -211,6 +212,35 @@ def test_user_code_failure_is_reported_with_kind_and_message(
     assert word in failed["error"]["message"]
     driver.begin()  # the worker survives it
     assert driver.until_state("failed")["attempt"] == 2
+
+
+def test_fork_server_that_a_real_time_signal_killed_is_described() -> None:
+    assert "ended (signal 40)" in endings.exited(None, -40, "")["message"]
+
+
+@pytest.mark.parametrize(
+    ("case", "failing"),
+    [
+        ("exits", (endings, "exited")),
+        ("hangs", (endings, "limit_exceeded")),
+        ("hangs", (supervisor.Supervisor, "kill_all")),
+    ],
+    ids=["reader and mourner", "watchdog", "lease"],
+)
+def test_error_in_a_thread_of_the_supervisor_fails_the_attempt(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, case: str, failing: tuple[Any, str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("an unexpected error")
+
+    driver = drive(case)
+    with monkeypatch.context() as patch:
+        patch.setattr(*failing, fail)
+        driver.begin(lease_s=5)
+        error = driver.until_state("failed")["error"]
+    assert (error["kind"], error["type"]) == ("supervisor", "RuntimeError")
+    assert "an unexpected error" in error["message"]
+    assert "in fail" in error["traceback"]
 
 
 def test_message_with_which_user_code_exits_is_shown(drive: Any) -> None:

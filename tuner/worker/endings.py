@@ -6,10 +6,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from traceback import format_exception
 
 from tuner.domain.errors import BadFile
 from tuner.worker.child_channel import FailedMessage
 from tuner.worker.limits import UserCodeLimits, excess
+from tuner.worker.process_tree import signal_name
 from tuner.worker.server_handle import ForkServer, SlotServer
 
 STATUS_S, LAST_WORDS_S = 10.0, 1.0
@@ -31,21 +33,17 @@ def exited(code: int | None, server_code: int | None, log: str) -> FailureFields
         log: The last part of what the child printed.
     """
     if code is None and server_code is not None:
-        how = _signal_name(server_code) if server_code < 0 else f"exit status {server_code}"
+        how = signal_name(-server_code) if server_code < 0 else f"exit status {server_code}"
         message = f"the trial's process ended because the fork server that started it ended ({how}{_memory(server_code)})"
     elif code is None:
         message = "user code's process closed its channel to its supervisor; let the training function return instead"
     elif code >= 0:
         message = f"user code ended its process with exit status {code}; return from the function instead"
     else:
-        message = f"user code's process was killed by {_signal_name(code)}{_memory(code)}"
+        message = f"user code's process was killed by {signal_name(-code)}{_memory(code)}"
     killed = server_code is not None if code is None else code < 0
     tail = f"the end of what it printed:\n{log}" if log else "it printed nothing"
     return failure("killed" if killed else "exited", message, traceback=tail)
-
-
-def _signal_name(code: int) -> str:
-    return signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
 
 
 def _memory(code: int) -> str:
@@ -120,6 +118,14 @@ def not_begun(error: Exception) -> FailureFields:
     """
     kind = "import" if isinstance(error, BadFile) else "storage"
     return failure(kind, f"the attempt could not begin: {error}", error="StartFailed")
+
+
+def supervisor_failed(error: Exception) -> FailureFields:
+    """Describe an attempt that a thread of the supervisor can no longer watch, because the thread raised an unexpected exception."""
+    message = f"the worker cannot supervise the trial's process any more: {error}; report this error with its traceback to the operator"
+    return failure(
+        "supervisor", message, error=type(error).__name__, traceback="".join(format_exception(error))
+    )
 
 
 def user_code_raised(message: FailedMessage) -> FailureFields:

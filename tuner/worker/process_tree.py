@@ -33,6 +33,14 @@ def signal_at_parents_death(number: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as `SIGKILL`, or for example `signal 40` if it has no name, like most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def become_child(output_fd: int) -> None:
     """Prepare a forked process that runs user code.
 

@@ -27,7 +27,13 @@ from tuner.training.artifacts import ArtifactFolder, ArtifactLimits, ArtifactRef
 from tuner.training.channel import Channel, Reply, StopTraining, current, scalars
 from tuner.training.datasets import VARIABLES as DATASET_VARIABLES
 from tuner.worker.limits import is_own
-from tuner.worker.process_tree import become_subreaper, collect_ended, descendants, kill_own_descendants
+from tuner.worker.process_tree import (
+    become_subreaper,
+    collect_ended,
+    descendants,
+    kill_own_descendants,
+    signal_name,
+)
 from tuner.worker.tune_compat import KeptCheckpoint
 
 POLL_S = 0.005
@@ -201,7 +207,7 @@ class Program:
         if NO_FILE in last and not ABSOLUTE.search(last) and not os.environ.get(PACKAGE_VARIABLE):
             printed += f". {EMPTY_DIRECTORY}"
         if code:
-            how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
+            how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
             raise ProgramFailed(f"the program {how}{printed}", output=output)
         if self._step == 0 and self._is_first_rank:
             where = "append lines of JSON to the file that TUNER_METRICS names, or set metrics_pattern"
@@ -381,13 +387,6 @@ def _signal_all(number: signal.Signals, pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 def _writes_below(pid: int, directory: Path) -> bool:

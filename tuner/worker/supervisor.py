@@ -8,7 +8,7 @@ lock: a reply is sent only if the child's channel has room for it.
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -360,9 +360,9 @@ class Supervisor:
             begin = attempt.begin(staging, checkpoint)
         for process in processes:
             if process is first:
-                background("reader", self._read, attempt, process.channel)
+                background("reader", self.or_fail, self._read, attempt, process.channel)
             else:
-                background("reader", self._read_peer, attempt, process)
+                background("reader", self.or_fail, self._read_peer, attempt, process)
         # Send without the lock: a child that does not read blocks this call until the lease ends.
         for process in processes:
             variables = group.variables(process.rank)
@@ -469,7 +469,7 @@ class Supervisor:
             return
         attempt.rank_ends.append(end)
         if attempt.node == 0 and len(attempt.rank_ends) == 1:
-            background("cause", self._fail_by_cause, attempt)
+            background("cause", self.or_fail, self._fail_by_cause, attempt)
         self._changed.notify_all()
 
     def _fail_by_cause(self, attempt: RunningAttempt) -> None:
@@ -563,6 +563,19 @@ class Supervisor:
             self.kill()
             self._changed.notify_all()
 
+    def or_fail(
+        self, work: Callable[..., None], attempt: RunningAttempt, *args: object, **more: object
+    ) -> None:
+        """Call `work(attempt, ...)` in a thread that supervises the attempt. If it raises an exception, fail the attempt.
+
+        Without the thread, nobody may notice that the attempt has ended, and it would be billed until then.
+        """
+        try:
+            work(attempt, *args, **more)
+        except Exception as error:
+            with self._changed:
+                self._fail(attempt, endings.supervisor_failed(error))
+
     def _on_exit(self, pid: int, code: int) -> None:
         with self._changed:
             self._exits[pid] = code
@@ -574,9 +587,9 @@ class Supervisor:
         # In a thread of its own, because this waits for the child's last messages, and processes that the child left behind may hold its
         # channel open.
         if pid == self._pid:
-            background("mourner", self._on_silence, attempt, last_words=5)
+            background("mourner", self.or_fail, self._on_silence, attempt, last_words=5)
         elif peer is not None:
-            background("mourner", self._on_peer_silence, attempt, peer, last_words=5)
+            background("mourner", self.or_fail, self._on_peer_silence, attempt, peer, last_words=5)
 
     def _on_silence(self, attempt: RunningAttempt, last_words: int = 0) -> None:
         """Fail an attempt whose child closed its channel or exited. Do nothing if the child's last message or

@@ -14,6 +14,7 @@ from tuner.cluster.notices.notice import Notice
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.limits import UserCodeLimits
+from tuner.worker.publishing import background
 
 if TYPE_CHECKING:
     from tuner.worker.supervisor import Supervisor
@@ -54,7 +55,7 @@ class Watchdog:
                 attempt.leave("paused" if kept else "preempted")
                 return
         for name, watch in (("lease", self._watch_lease), ("watchdog", self._watch)):
-            threading.Thread(target=watch, args=(attempt,), name=name, daemon=True).start()
+            background(name, self._supervisor.or_fail, watch, attempt)
 
     def _watch_lease(self, attempt: RunningAttempt) -> None:
         while attempt.state is None:
