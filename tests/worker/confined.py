@@ -97,6 +97,15 @@ def prints_after_its_end(config: dict[str, Any]) -> dict[str, float]:
     return {"acc": 1.0}
 
 
+def leaves_a_daemon(config: dict[str, Any]) -> None:
+    """Start a process in a session of its own, and write its id to a file."""
+    daemon = subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
+    Path(config["marker"]).write_text(str(daemon.pid))
+    time.sleep(60)
+
+
 def locks_its_directory(config: dict[str, Any]) -> dict[str, float]:
     """Copy a read-only folder over the working directory, as copytree does with the folder of a package."""
     if config["how"] == "mode":

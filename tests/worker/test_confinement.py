@@ -205,6 +205,28 @@ def test_worker_ends_although_a_process_that_left_its_session_prints(tmp_path: P
     assert not driver.supervisor.server.alive
 
 
+CLOSES = """
+import os, signal, sys
+from pathlib import Path
+from tests.worker.driving import Driver
+from tuner.worker.supervisor import Supervisor
+
+entry, marker = "tests.worker.confined:leaves_a_daemon", Path("marker")
+driver = Driver("storage", entry, Supervisor(entry, owns_process=True))
+driver.begin(config={"marker": str(marker.absolute())})
+driver.until(lambda _: marker.exists() and marker.read_text())
+os.kill(driver.supervisor.server.pid, signal.SIGKILL)
+driver.supervisor.close()
+"""
+
+
+def test_closed_worker_leaves_no_orphan_of_a_killed_fork_server(tmp_path: Path) -> None:
+    """The worker is a process of its own, because a worker that owns its process kills all children of it."""
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", CLOSES], cwd=tmp_path, env=environment, check=True, timeout=120)
+    assert not psutil.pid_exists(int((tmp_path / "marker").read_text()))
+
+
 @pytest.mark.parametrize("killed", [True, False])
 def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, killed: bool) -> None:
     driver, marker = drive("leaves_files", MODULE), tmp_path / "marker"

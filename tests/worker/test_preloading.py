@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from tests.data_server import data_server
+from tests.worker.driving import Driver
 from tuner.domain.usage import Usage
 from tuner.driver.messages import WorkerMessage
+from tuner.worker.supervisor import Supervisor
 
 
 @pytest.mark.parametrize(
@@ -218,3 +220,21 @@ def test_each_attempt_prepares_the_data_if_that_starts_threads(drive: Any) -> No
     driver = drive("train", "tests.worker.prepared_threads", fresh=True)
     driver.run_to(1)
     assert driver.reports[0]["metrics"]["in_this_process"] == 1
+
+
+def test_exit_handlers_of_user_code_do_not_run_in_the_fork_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would run after the server has killed all processes that user code started."""
+    module, marker = f"registers_at_exit_{tmp_path.name}", tmp_path / "marker"
+    (tmp_path / f"{module}.py").write_text(
+        f"import atexit, pathlib\natexit.register(pathlib.Path({str(marker)!r}).touch)\n"
+        "def train(config):\n    return {'acc': 1}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = Driver(tmp_path / "storage", f"{module}:train", Supervisor(f"{module}:train"))
+    driver.run_to(1)
+    driver.end("stop")
+    driver.supervisor.close()
+    assert driver.supervisor.server.exit_code == 0
+    assert not marker.exists()

@@ -30,6 +30,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -346,4 +347,12 @@ def _send(control: socket.socket, message: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
+    status = 1
+    try:
+        main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Do not run the exit handlers of user code: nobody would end them, or the processes that they start.
+        os._exit(status)

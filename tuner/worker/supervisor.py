@@ -843,6 +843,7 @@ class Supervisor:
             pump, self._pump = self._pump, None
         self._sampler.close()
         self.server.close()
+        self._kill_orphans()
         # Close it after the server, because a process that the child left behind may print until the server has killed it.
         if pump is not None:
             pump.close()
