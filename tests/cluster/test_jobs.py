@@ -3,12 +3,14 @@
 import shlex
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.waiting import until
 from tuner.cluster.dashboard import Dashboard, RayUnavailable
 from tuner.cluster.jobs import JobStatus, RayJobs
+from tuner.service.cluster import DRIVER_ENV
 
 pytestmark = pytest.mark.system
 
@@ -18,6 +20,26 @@ import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 time.sleep(1000)
+"""
+
+# An actor with a child that touches a file when the actor's process is gone, as a fork server then kills what user code started.
+KILLED = """
+import subprocess, sys
+import ray
+
+CHILD = "import pathlib, sys; sys.stdin.read(); pathlib.Path(sys.argv[1]).touch()"
+
+@ray.remote(num_cpus=0)
+class Worker:
+    def __init__(self, marker):
+        self.child = subprocess.Popen([sys.executable, "-S", "-c", CHILD, marker], stdin=subprocess.PIPE)
+    def ready(self):
+        pass
+
+ray.init(log_to_driver=False)
+worker = Worker.remote(MARKER)
+ray.get(worker.ready.remote())
+ray.kill(worker)
 """
 
 
@@ -65,3 +87,11 @@ def test_job_that_was_never_submitted_is_unknown(jobs: RayJobs) -> None:
     assert jobs.logs("nobody") == ""
     assert not jobs.stop("nobody")
     assert not jobs.delete("nobody")
+
+
+def test_child_of_a_killed_worker_can_clean_up(jobs: RayJobs, name: str, tmp_path: Path) -> None:
+    marker = tmp_path / "cleaned"
+    jobs.submit(name, driver(KILLED.replace("MARKER", repr(str(marker)))), env=DRIVER_ENV)
+    until(lambda: jobs.status(name) in ENDED)
+    assert jobs.status(name) == "succeeded", jobs.logs(name)
+    until(marker.exists, seconds=20)

@@ -30,6 +30,9 @@ DRIVER_ENV = {
     # Ray keeps about 40 kB of metrics per task name. Our task names contain the attempt, so memory would grow with every
     # attempt. Metrics of machines are still collected.
     "RAY_enable_metrics_collection": "0",
+    # By default Ray kills the fork server of a worker just before it kills the worker itself. The fork server must end by itself instead:
+    # when its worker is gone, it kills all processes that user code started, but Ray would leave those of a command running.
+    "RAY_kill_child_processes_on_worker_exit": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
