@@ -1,10 +1,15 @@
 """Test what a fork server imports before the first attempt: what the code needs, and no more."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from tests.cluster.waiting import is_dead, until
 from tests.data_server import data_server
 from tests.worker.driving import Driver
 from tuner.domain.usage import Usage
@@ -238,3 +243,23 @@ def test_exit_handlers_of_user_code_do_not_run_in_the_fork_server(
     driver.supervisor.close()
     assert driver.supervisor.server.exit_code == 0
     assert not marker.exists()
+
+
+HANGS_WITH_A_CHILD = """
+import os, pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True)
+pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}\\n")
+time.sleep(60)
+"""
+STARTS = "import time; from tuner.worker.supervisor import Supervisor; Supervisor('hangs_with_a_child:train'); time.sleep(60)"
+
+
+def test_server_that_runs_user_code_ends_with_its_worker_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "hangs_with_a_child.py").write_text(HANGS_WITH_A_CHILD)
+    paths, pids = os.pathsep.join([str(tmp_path), os.getcwd()]), tmp_path / "pids"
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", STARTS], cwd=tmp_path, env=environment) as worker:
+        until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        worker.kill()
+    until(lambda: all(map(is_dead, started)), seconds=30)

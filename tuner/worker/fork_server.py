@@ -83,7 +83,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     os.close(null)
     gc.disable()  # saves a tenth of the processor time of the imports
     if entry:
-        _preload(entry, constants)
+        _preload(control, entry, constants)
     else:
         _import(*modules)
     if "numpy" in sys.modules:
@@ -104,7 +104,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     Server(control, package, dynamo_needed).run()
 
 
-def _preload(entry: str, constants: dict[str, object]) -> None:
+def _preload(control: socket.socket, entry: str, constants: dict[str, object]) -> None:
     """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
     If user code cannot be imported, the child will report the error. If user code started threads, used CUDA or computed with several
@@ -114,7 +114,7 @@ def _preload(entry: str, constants: dict[str, object]) -> None:
     module, before = entry.partition(":")[0], set(sys.modules)
     # whether preparing the data has started threads outside Python, such as those of OpenMP
     has_native_threads = False
-    with contextlib.suppress(BaseException), _output_discarded():
+    with contextlib.suppress(BaseException), _output_discarded(), _ends_with_its_worker(control):
         imported = importlib.import_module(module)
         found = set(IMPORTS_SLOW.findall(inspect.getsource(imported)))
         _import(*(name for name in ("pandas", "ray.tune") if name.partition(".")[0] in found))
@@ -159,6 +159,38 @@ def _output_discarded() -> Iterator[None]:
             os.dup2(before, number)
         for descriptor in (*kept, null):
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _ends_with_its_worker(control: socket.socket) -> Iterator[None]:
+    """While the block runs user code, end this process and all its descendants if the worker is gone.
+
+    A thread waits until the other end of the socket is closed. The thread has ended when the block is left, because children cannot be
+    forked safely while threads run. The kernel could instead kill this process with its worker (`PR_SET_PDEATHSIG`), but that would
+    leave the processes that user code started, and would also happen when only the thread that started this process has ended.
+    """
+    reader, writer = os.pipe()
+
+    def watch() -> None:
+        waiting = select.poll()
+        waiting.register(reader, select.POLLIN)
+        waiting.register(control, 0)  # reports only that the other end was closed
+        if reader in dict(waiting.poll()):
+            return
+        try:
+            kill_own_descendants()
+        finally:
+            os._exit(1)
+
+    thread = threading.Thread(target=watch, name="worker", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.write(writer, b"x")
+        thread.join()
+        os.close(reader)
+        os.close(writer)
 
 
 def _cuda_is_lost_to_forks() -> bool:
