@@ -227,6 +227,49 @@ def test_closed_worker_leaves_no_orphan_of_a_killed_fork_server(tmp_path: Path) 
     assert not psutil.pid_exists(int((tmp_path / "marker").read_text()))
 
 
+LEAVES_A_DAEMON = """
+import os, signal, subprocess, sys
+daemon = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True)
+with open(os.environ["TUNER_USER_PIDS"], "a") as file:
+    file.write(f"{daemon.pid}\\n")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+RUNS = """
+import sys, time
+from pathlib import Path
+from tuner.driver import self_test_actor
+from tuner.worker import export
+
+def fetch(*_):
+    while not Path("pids").exists():
+        time.sleep(0.01)
+    raise export.CheckpointMissing("there is no checkpoint")
+
+export.CheckpointStore.fetch = fetch
+self_test_actor.hide_unrequested_gpus = lambda: None
+order = {"entry": "leaves_a_daemon:train", "limit_s": 60, "resources": {"CPU": 1}}
+if sys.argv[1] == "self-test":
+    self_test_actor.Tester().run({**order, "configs": [{}], "max_step": 9})
+else:
+    names = {name: name for name in ("project", "job", "export", "trial")}
+    wanted = {"formats": ["onnx"]}
+    self_test_actor.Exporting().run(
+        {**order, **names, "package": None, "storage": "storage", "step": 1, "attempt": 1, "wanted": wanted}
+    )
+"""
+
+
+@pytest.mark.parametrize("work", ["self-test", "export"])
+def test_self_test_or_export_leaves_no_orphan_of_a_fork_server_that_died(tmp_path: Path, work: str) -> None:
+    """User code starts a process and kills the fork server, while the server imports it."""
+    (tmp_path / "leaves_a_daemon.py").write_text(LEAVES_A_DAEMON)
+    paths, pids = os.pathsep.join([str(tmp_path), os.getcwd()]), tmp_path / "pids"
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path), "TUNER_USER_PIDS": str(pids)}
+    command = [sys.executable, "-c", RUNS, work]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
+    assert not [pid for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
+
+
 @pytest.mark.parametrize("killed", [True, False])
 def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, killed: bool) -> None:
     driver, marker = drive("leaves_files", MODULE), tmp_path / "marker"

@@ -53,6 +53,7 @@ def export(
     wanted: Mapping[str, Any],
     limit_s: float,
     resources: Mapping[str, float],
+    owns_process: bool = False,
 ) -> ExportResult:
     """Export a trial's checkpoint, and return the result. This blocks for up to `limit_s` plus a few seconds.
 
@@ -67,6 +68,7 @@ def export(
         wanted: What to export and how to measure it: the keys `config`, `formats`, `mode`, `max_drop` and `threads`.
         limit_s: How many seconds the download of the checkpoint and the attempt may take together.
         resources: The numbers of CPUs and GPUs that the export may use.
+        owns_process: As in `Supervisor`. True in a process that does nothing else.
     """
     began, formats = time.monotonic(), len(wanted["formats"])
     store = CheckpointStore(storage, project, job)
@@ -74,7 +76,9 @@ def export(
         # The supervisor imports the trainable while the checkpoint is downloaded.
         with (
             closing(Scratch("export")) as scratch,
-            closing(Supervisor(entry, package=Stored.parse(package))) as supervisor,
+            closing(
+                Supervisor(entry, package=Stored.parse(package), owns_process=owns_process)
+            ) as supervisor,
         ):
             try:
                 checkpoint = store.fetch(trial, CheckpointId(step, attempt), scratch.path / "checkpoint")

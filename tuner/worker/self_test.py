@@ -69,13 +69,15 @@ def self_test(
     kind: str | None = None,
     processes: int = 1,
     teacher: Mapping[str, Any] | None = None,
+    owns_process: bool = False,
 ) -> Verdict:
     """Run the restore self-test in a supervisor of its own, and return the verdict. This blocks for up to `limit_s` plus a few seconds.
 
-    The configurations `configs` are tried in order until one decides the verdict. The other arguments are those with which the job's
-    attempts run.
+    The configurations `configs` are tried in order until one decides the verdict. `owns_process` is that of `Supervisor`: True in a
+    process that does nothing else. The other arguments are those with which the job's attempts run.
     """
-    scratch, supervisor = Scratch("self-test"), Supervisor(entry, package=Stored.parse(package))
+    scratch = Scratch("self-test")
+    supervisor = Supervisor(entry, package=Stored.parse(package), owns_process=owns_process)
     try:
         storage = scratch.path / "storage"
         test = RestoreSelfTest(
