@@ -47,6 +47,17 @@ def test_stored_checkpoints_are_read_back(checkpoints: Checkpoints) -> None:
     assert [checkpoints.newest(at_most) for at_most in (10, 9, 0)] == [10, 2, None]
 
 
+def test_stored_checkpoint_stays_intact_when_user_code_changes_the_fetched_files(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    checkpoints.publish(1)
+    fetched = checkpoints.store.fetch(TRIAL, FIRST, tmp_path / "fetched")
+    with (fetched / "state.pt").open("r+b") as file:
+        file.write(b"other")
+    shutil.rmtree(fetched / "shards")
+    assert checkpoints.newest() == 1
+
+
 def test_manifest_is_uploaded_last(in_bucket: Checkpoints, bucket: Bucket) -> None:
     in_bucket.publish(1)
     puts = [asked for asked in bucket.proxy.asked if asked.startswith("PUT") and "step_" in asked]

@@ -111,10 +111,21 @@ LINKS = {
 def test_link_out_of_the_storage_is_not_followed(
     tmp_path: Path, folder: Path, outside: Path, name: str
 ) -> None:
-    assert store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here") == folder
+    assert store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here") == tmp_path / "here"
     LINKS[name](folder, outside)
     with pytest.raises((CheckpointDamaged, CheckpointMissing)):
         store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here")
+
+
+def test_file_that_the_manifest_does_not_name_is_not_fetched(
+    tmp_path: Path, folder: Path, outside: Path
+) -> None:
+    """A warm start stores all fetched files in another job, and a mirror uploads them."""
+    (folder / "planted.pt").symlink_to(outside)
+    (folder / "planted").symlink_to(outside.parent)
+    fetched = store(tmp_path).fetch(TRIAL, FOUND, tmp_path / "here")
+    files = {path.relative_to(fetched).as_posix() for path in fetched.rglob("*") if not path.is_dir()}
+    assert files == {"state.pt", "inner/more.pt"}
 
 
 def test_job_folder_linked_to_another_disk_is_read(tmp_path: Path, folder: Path) -> None:

@@ -174,9 +174,9 @@ class CheckpointStore:
             return False
 
     def fetch(self, trial: str, checkpoint: CheckpointId, into: Path) -> Path:
-        """Verify the files of a checkpoint, and return a directory on this machine that holds them.
+        """Copy the files of a checkpoint to the directory `into` of this machine, verify the copies, and return `into`.
 
-        For a local storage, this is the stored directory itself. Files of a remote storage are copied to `into`.
+        The caller may change the copies: user code that gets them cannot damage the stored checkpoint by mistake.
 
         Raises:
             CheckpointMissing: There is no manifest.
@@ -233,17 +233,16 @@ class CheckpointStore:
     ) -> Path:
         try:
             whole = [str(file["path"]) for file in manifest["files"] if not chunks_of(file)]
-            directory = self._storage.get_directory(whole, into, *self._where(trial, checkpoint))
+            self._storage.get_files(whole, into, *self._where(trial, checkpoint))
             for file in manifest["files"]:
                 if chunks := chunks_of(file):
-                    path = directory / file["path"]
-                    assemble(self._storage, chunks, path, self._project, self._job, trial)
-                described = _describe(directory, directory / file["path"])
+                    assemble(self._storage, chunks, into / file["path"], self._project, self._job, trial)
+                described = _describe(into, into / file["path"])
                 if described != {name: file.get(name) for name in described}:
                     raise CheckpointDamaged(f"{checkpoint.name}: {file['path']} is damaged")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise CheckpointDamaged(f"{checkpoint.name}: a file is missing: {error}") from error
-        return directory
+        return into
 
     def _manifest(self, trial: str, checkpoint: CheckpointId) -> dict[str, Any]:
         """Return a checkpoint's manifest.
@@ -306,7 +305,7 @@ class CheckpointStore:
 
         Args:
             trial: The trial.
-            into: Where the files of a remote storage are copied.
+            into: The directory to which the files are copied.
             at_most: The newest step to consider.
             expected: A checkpoint that is known to be durable. It is tried first, even if a delayed listing
                 does not show it yet. Other checkpoints of the same step are tried later, because they may belong
@@ -346,7 +345,7 @@ class CheckpointStore:
 
         Args:
             trial: The trial.
-            into: Where the files of a remote storage are copied.
+            into: The directory to which the files are copied.
             attempt: The attempt that continues from the checkpoint. Checkpoints of this and later attempts belong to another trial with
                 the same id, or to later attempts of this one, which were lost when the database was restored from a backup.
             first: The step of the newest recorded checkpoint. An older checkpoint from the middle of a step is useless, because the

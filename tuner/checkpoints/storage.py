@@ -176,16 +176,12 @@ class Storage:
                     total += os.lstat(os.path.join(folder, name)).st_size
         return total
 
-    def _check_inside(self, *parts: str) -> None:
-        """Raise FileNotFoundError if a symbolic link leads out of the directory `parts[0]/parts[1]`.
+    def _check_inside(self, path: str, *parts: str) -> None:
+        """Raise FileNotFoundError if the resolved path of `parts` is not in the directory `parts[0]/parts[1]`.
 
         User code can write to the same folder as the service, so it could place links to files of others there. It cannot
         choose the first two parts, so an operator may replace these two directories by links, for example to another disk.
         """
-        if self.is_local:
-            self._check_real(os.path.realpath(self.path(*parts)), *parts)
-
-    def _check_real(self, path: str, *parts: str) -> None:
         own = os.path.realpath(self.path(*parts[:2]))
         if path != own and not path.startswith(f"{own}{os.sep}"):
             raise FileNotFoundError(
@@ -202,11 +198,11 @@ class Storage:
             FileNotFoundError: The file does not exist, is not a regular file, or is outside the directory `parts[0]/parts[1]`.
         """
         real = os.path.realpath(self.path(*parts))
-        self._check_real(real, *parts)
+        self._check_inside(real, *parts)
         with os.fdopen(_open_regular(real), "rb") as file:
             opened = f"/proc/self/fd/{file.fileno()}"
             if os.path.exists(opened):  # on Linux
-                self._check_real(os.path.realpath(opened), *parts)
+                self._check_inside(os.path.realpath(opened), *parts)
             yield file
 
     def put_directory(
@@ -291,20 +287,24 @@ class Storage:
         if stored != given:
             raise OSError(f"{target} has {stored} of the {given} bytes that were written")
 
-    def get_directory(self, files: list[str], into: Path, *parts: str) -> Path:
-        """Return a directory on this machine that holds the given files of a stored directory.
+    def get_files(self, files: Sequence[str], into: Path, *parts: str) -> None:
+        """Copy the given files of a stored directory to the directory `into` of this machine.
 
-        For local storage this is the stored directory itself. Files of remote storage are copied to `into`. Raise
-        FileNotFoundError if a file is missing in remote storage, or if a link leads out of local storage.
+        Nothing else of the stored directory is copied: user code can write to local storage, and could have placed links there.
+
+        Raises:
+            FileNotFoundError: A file is missing. In local storage also: it is not a regular file, or a link leads out of the storage.
         """
-        if self.is_local:
-            for name in files:
-                self._check_inside(*parts, name)
-            return Path(self.path(*parts))
         for name in files:
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            self._fs.get_file(self.path(*parts, name), str(into / name))
-        return into
+            target = into / name
+            if not self.is_local:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._fs.get_file(self.path(*parts, name), str(target))
+                continue
+            with self._opened(*parts, name) as file:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as copy:
+                    shutil.copyfileobj(file, copy, 1 << 20)
 
     def remove(self, *parts: str, first: str = "") -> None:
         """Remove a directory. A missing directory is not an error.

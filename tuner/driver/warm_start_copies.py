@@ -5,7 +5,6 @@ afterwards.
 """
 
 import logging
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -49,9 +48,7 @@ class Copier:
                 if CheckpointId(kept.step, INHERITED) in mine.ids(trial):
                     mine.fetch(trial, CheckpointId(kept.step, INHERITED), Path(folder) / "there")
                     return replace(warm_start, checkpoint=replace(kept, trial=trial, attempt=INHERITED))
-                # Copy first: `publish` removes its source, and `files` may be the earlier job's stored directory.
-                copy = shutil.copytree(files, Path(folder) / "copy")
-                published = mine.publish(trial, INHERITED, kept.step, copy)
+                published = mine.publish(trial, INHERITED, kept.step, files)
         except Exception as error:  # each kind of storage has errors of its own
             log.warning(
                 "%s starts from scratch, because the checkpoint of %s of %s cannot be copied: %s",
