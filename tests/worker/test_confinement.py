@@ -281,7 +281,7 @@ def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, k
     driver.until_state("stopped" if killed else "ended")
     folder = Path(marker.read_text())
     assert driver.supervisor._home in folder.parents
-    assert not (driver.supervisor._home / "cwd").exists()
+    assert not folder.exists()
 
 
 def test_memory_limit_applies_while_the_module_is_imported(

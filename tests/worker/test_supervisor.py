@@ -131,6 +131,34 @@ def test_hanging_trial_stops_on_request(drive: Any) -> None:
     assert driver.end("stop")["error"] is None
 
 
+def test_attempt_that_begins_late_leaves_the_directories_of_the_next_alone(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that was stopped may still be preparing its directories when the next one begins."""
+    prepares, goes_on, prepare = threading.Event(), threading.Event(), supervisor.new_directory
+
+    def prepare_late(*path: Any) -> Path:
+        if not prepares.is_set():
+            prepares.set()
+            goes_on.wait(60)
+        return prepare(*path)
+
+    monkeypatch.setattr(supervisor, "new_directory", prepare_late)
+    driver = drive("counts")
+    driver.begin()
+    late = driver.supervisor._starter
+    assert prepares.wait(60)
+    driver.end("stop")
+    driver.run_to(1)
+    attempt, pid = driver.supervisor.attempt, driver.reports[-1]["metrics"]["pid"]
+    goes_on.set()
+    late.join()
+    assert attempt.staging.is_dir()
+    assert os.path.isdir(os.readlink(f"/proc/{pid}/cwd"))
+    assert driver.end("pause")["saved_step"] == 1
+    assert not [path for path in driver.supervisor._home.iterdir() if path.name.startswith("attempt")]
+
+
 def test_lease_end_stops_a_hanging_child(drive: Any) -> None:
     driver = drive("hangs")
     driver.begin(lease_s=1)

@@ -254,6 +254,10 @@ class Supervisor:
             with self._changed:
                 attempt.end("failed", endings.not_begun(error))
                 self._changed.notify_all()
+        finally:
+            # The attempt may have ended while this thread was in a call that could not be interrupted.
+            if self._attempt is not attempt:
+                wipe(self._directory(attempt))
 
     def _restore(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
         """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
@@ -265,7 +269,7 @@ class Supervisor:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        into = self._restore_dir(attempt)
+        into = self._directory(attempt) / "restore"
         part = restored_part(store, attempt, into)
         if part is not None:
             with self._changed:
@@ -298,7 +302,7 @@ class Supervisor:
             return None
         checkpoint = CheckpointId.named(name)
         attempt.restored_from(checkpoint.step)
-        into = self._restore_dir(attempt) / name
+        into = self._directory(attempt) / "restore" / name
         return with_retries(attempt, store, lambda: store.fetch(attempt.trial, checkpoint, into))
 
     def _give_teacher(self, attempt: RunningAttempt) -> None:
@@ -326,13 +330,13 @@ class Supervisor:
                     wipe(into)
         attempt.teacher = {"path": str(self._teacher), "config": teacher["config"]}
 
-    def _restore_dir(self, attempt: RunningAttempt) -> Path:
-        return self._home / f"restore-{attempt.trial}-a{attempt.number}"
+    def _directory(self, attempt: RunningAttempt) -> Path:
+        """Return the directory of an attempt. Each has its own: a thread of an attempt that was stopped may run on during the next."""
+        return self._home / f"attempt-{attempt.trial}-a{attempt.number}-{attempt.watch.began_ns}"
 
     def _start_child(self, attempt: RunningAttempt, checkpoint: Path | None) -> None:
-        cwd = new_directory(self._home / "cwd")
-        # Each attempt has its own folder: a save of an earlier attempt that hung and then continues must not find this attempt's files.
-        staging = new_directory(self._home / "staging", f"{attempt.trial}-a{attempt.number}")
+        cwd = new_directory(self._directory(attempt) / "cwd")
+        staging = new_directory(self._directory(attempt) / "staging")
         server = self._servers.living()
         pump, group = LogPump(attempt.order), RankGroup.of(attempt.order)
         forked = list[tuple[int, Connection]]()
@@ -822,8 +826,7 @@ class Supervisor:
         # Wait for artifacts only within the rest of that time, because waiting twice would take longer than the lease pays for.
         rest_s = max(0.0, deadline - time.monotonic())
         self._artifact_publisher.settle(rest_s if attempt.notice is None else min(rest_s, EXIT_GRACE_S))
-        for folder in (self._restore_dir(attempt), self._home / "cwd"):
-            wipe(folder)
+        wipe(self._directory(attempt))
         with self._changed:
             channels = [*([self._channel] if self._channel else []), *(peer.channel for peer in self._peers)]
             pump, self._pump = self._pump, None
