@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.worker.driving import Driver
 from tuner.worker import process_tree, scratch
+from tuner.worker import supervisor as supervising
 from tuner.worker.limits import SECRETS, UserCodeLimits
 from tuner.worker.supervisor import Supervisor
 
@@ -282,6 +284,30 @@ def test_temporary_files_of_an_attempt_are_removed(drive: Any, tmp_path: Path, k
     folder = Path(marker.read_text())
     assert driver.supervisor._home in folder.parents
     assert not folder.exists()
+
+
+def test_last_result_does_not_wait_until_the_directory_of_the_attempt_is_removed(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory with millions of files takes minutes. The driver would kill the worker, and repeat the attempt."""
+    removed, in_time = Event(), list[bool]()
+
+    def remove_late(folder: Path) -> None:
+        in_time.append(removed.wait(20))
+        scratch.wipe(folder)
+
+    monkeypatch.setattr(supervising, "wipe", remove_late)
+    driver = drive("looks_around", MODULE)
+    driver.begin()
+    driver.until_state("ended")
+    driver.begin()
+    driver.until_state("ended")
+    removed.set()
+    driver.supervisor._remover.settle(60)
+    assert in_time == [True, True]
+    assert not [
+        path for path in driver.supervisor._home.iterdir() if path.name.startswith(("attempt", "ended"))
+    ]
 
 
 def test_memory_limit_applies_while_the_module_is_imported(

@@ -141,6 +141,7 @@ class Supervisor:
         self._publisher = Publisher()
         # Artifacts have a publisher of their own: a checkpoint must not wait while the storage of an artifact hangs or is retried.
         self._artifact_publisher = Publisher()
+        self._remover = Publisher()  # removes the directories of ended attempts
         self._starter: threading.Thread | None = None
         self._pid = 0
         self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
@@ -826,7 +827,7 @@ class Supervisor:
         # Wait for artifacts only within the rest of that time, because waiting twice would take longer than the lease pays for.
         rest_s = max(0.0, deadline - time.monotonic())
         self._artifact_publisher.settle(rest_s if attempt.notice is None else min(rest_s, EXIT_GRACE_S))
-        wipe(self._directory(attempt))
+        self._remove_directory(attempt)
         with self._changed:
             channels = [*([self._channel] if self._channel else []), *(peer.channel for peer in self._peers)]
             pump, self._pump = self._pump, None
@@ -836,6 +837,20 @@ class Supervisor:
             channel.close()
         if pump is not None:
             pump.close()
+
+    def _remove_directory(self, attempt: RunningAttempt) -> None:
+        """Remove the directory of an attempt that has ended, in a thread, because it may hold millions of files.
+
+        Rename it first: a save that hung and then continues must find all files or none.
+        """
+        directory = self._directory(attempt)
+        try:
+            directory = directory.rename(self._home / f"ended-{time.monotonic_ns()}")
+        except FileNotFoundError:  # the attempt has not begun, or user code has removed it
+            return
+        except OSError:  # user code has made the worker's directory read-only
+            pass
+        self._remover.submit(wipe, directory)
 
     def close(self) -> None:
         """End the attempt, its child and the fork server, and delete the scratch directory."""
@@ -851,6 +866,7 @@ class Supervisor:
         if pump is not None:
             pump.close()
         self._reads.close()
+        self._remover.settle(EXIT_GRACE_S)
         self._scratch.close()
 
 
