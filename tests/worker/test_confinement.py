@@ -2,13 +2,16 @@
 behind.
 """
 
+import mmap
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -18,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker.driving import Driver
-from tuner.worker import process_tree, scratch
+from tuner.worker import fork_server, process_tree, scratch
 from tuner.worker import supervisor as supervising
 from tuner.worker.limits import SECRETS, UserCodeLimits
+from tuner.worker.server_handle import ForkServer
 from tuner.worker.supervisor import Supervisor
 
 MODULE = "tests.worker.confined"
@@ -343,6 +347,51 @@ def test_folders_without_permissions_are_removed() -> None:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert outside.stat().st_mode & 0o777 == 0o500
+
+
+@pytest.mark.parametrize("are_gone", [True, False])
+def test_fork_server_answers_whether_all_processes_of_an_attempt_are_gone(
+    monkeypatch: pytest.MonkeyPatch, are_gone: bool
+) -> None:
+    """A process that waits for a device or a network file system does not end, although it was killed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    served = fork_server.Server(theirs, "", mmap.mmap(-1, 1))
+    monkeypatch.setattr(fork_server, "kill_own_descendants", lambda: are_gone)
+    monkeypatch.setattr(served, "_reap", lambda: None)
+    idle = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(idle) as process, theirs:
+        server = ForkServer(process, ours, lambda *_: None, {})
+        theirs.send(b'{"ready": true}')
+        server.await_ready(lambda: True)
+        serving = Thread(target=served._serve)
+        serving.start()
+        assert server.clean() is are_gone
+        serving.join()
+        process.kill()
+
+
+def test_worker_notes_that_processes_of_an_attempt_could_not_be_killed(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = ForkServer.clean
+    monkeypatch.setattr(ForkServer, "clean", lambda server: clean(server) and False)
+    driver = drive("looks_around", MODULE, fresh=True)
+    assert driver.supervisor.is_clean
+    metrics_of(driver)
+    assert not driver.supervisor.is_clean
+
+
+@pytest.mark.parametrize(("outcomes", "are_gone"), [([False, True], True), ([False, False], False)])
+def test_exit_status_is_collected_while_descendants_are_killed(
+    monkeypatch: pytest.MonkeyPatch, outcomes: list[bool], are_gone: bool
+) -> None:
+    """Otherwise the zombies of processes that fork until they are killed fill the process table."""
+    left, collected, clock = list(outcomes), list[int](), iter((0.0, 1.0, process_tree.KILL_S + 1))
+    monkeypatch.setattr(process_tree, "kill_descendants", lambda *_, **__: left.pop(0))
+    monkeypatch.setattr(process_tree, "collect_ended", lambda *, without: collected.append(without))
+    monkeypatch.setattr(process_tree, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert process_tree.kill_own_descendants(without=7) is are_gone
+    assert collected == [7, 7]
 
 
 def test_limits_apply_to_processes_started_by_a_process() -> None:

@@ -483,3 +483,17 @@ def test_trainer_of_ray_train_is_refused_with_the_lines_to_change(monkeypatch: p
     monkeypatch.setattr("tests.frameworks.with_ddp.trainer", trainer, raising=False)
     with pytest.raises(NotTrainable, match=r"train_loop_per_worker.*processes_per_node: N"):
         load("tests.frameworks.with_ddp:trainer")
+
+
+def test_worker_whose_processes_cannot_be_killed_begins_no_further_attempt() -> None:
+    worker = actor.Worker.__new__(actor.Worker)
+    worker._node, worker._slots, worker._others, worker._messages = "node", None, OtherActors([]), 0
+    worker._board = MagicMock(**{"described.return_value": {}, "earliest_notice.return_value": None})
+    worker._supervisor = supervisor = MagicMock(is_clean=True)
+    supervisor.step.return_value = {"trial": "trial_00000", "state": "ended"}
+    assert worker.train([])[actor.MESSAGES][0]["retires"] is False
+    supervisor.is_clean = False
+    assert worker.train([])[actor.MESSAGES][0]["retires"] is True
+    supervisor.attempt = None
+    with pytest.raises(RuntimeError, match="processes of an attempt could not be killed"):
+        worker.train([])

@@ -125,7 +125,7 @@ class WorkerMessage:
     )
     #: The attempt's nodes in addition to `node`, as far as the worker knows them: Ray's id, and the facts that the cloud reports.
     others: tuple[tuple[str, Mapping[str, str]], ...] = ()
-    #: Whether the worker can run no more attempts, because another node of its trials was lost.
+    #: Whether the worker can run no more attempts: another node of its trials was lost, or processes of an attempt could not be killed.
     retires: bool = False
 
     @classmethod

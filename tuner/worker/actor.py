@@ -61,7 +61,9 @@ class NodeWorker:
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = _supervisor(config)
-        self._broken = ""  # the error of an order that failed, or empty
+        self._broken = (
+            ""  # why the node can run no more attempts, such as the error of an order that failed; or empty
+        )
 
     def order(self, message: dict[str, Any]) -> None:
         """Carry out an order of the first node.
@@ -83,7 +85,7 @@ class NodeWorker:
         """Wait up to `HEARTBEAT_S` for something to report. Return facts about the node, and about its attempt if there is one.
 
         Raises:
-            RuntimeError: An order could not be carried out.
+            RuntimeError: An order could not be carried out, or processes of an attempt could not be killed.
         """
         if self._broken:
             raise RuntimeError(self._broken)
@@ -93,6 +95,8 @@ class NodeWorker:
         else:
             result = self._supervisor.step()
             news = {name: result[name] for name in ("state", "error", "rank_ends")}
+            if not self._supervisor.is_clean:
+                self._broken = "processes of an attempt could not be killed"
             news["attempt"] = result["trial"], result["attempt"]
         notice, machine = self._board.earliest_notice(self._node), self._board.described(self._node)
         return {**news, "node": self._node, "notice": notice, "machine": machine}
@@ -275,6 +279,12 @@ class Worker:
         known = [notice for notice in notices if notice is not None]
         return min(known, key=lambda notice: notice.deadline, default=None)
 
+    @property
+    def _retires(self) -> bool:
+        """Whether the worker must begin no further attempt: one of its nodes was lost, or processes of an attempt could not be killed."""
+        runner = self._slots or self._supervisor
+        return self._others.is_one_lost or (runner is not None and not runner.is_clean)
+
     def reset(self, new_config: dict[str, Any], storage: object = None) -> bool:
         """Return True, so that Tune reuses the worker. Nothing is reset here, because each attempt begins with an order of the driver."""
         return True
@@ -293,17 +303,18 @@ class Worker:
         There are no messages if no attempt is running.
 
         Raises:
-            RuntimeError: No attempt is running, and a machine of this worker is lost or about to be taken away. Tune then removes the worker.
+            RuntimeError: No attempt is running, and the worker retires or a machine of it is about to be taken away. Tune then removes it.
         """
         for order in orders:
             self._order(order)
         messages = self._step()
-        if messages is None and (self._earliest_notice() is not None or self._others.is_one_lost):
+        if messages is None and (self._earliest_notice() is not None or self._retires):
             raise RuntimeError(
-                "a machine of this worker is lost or will be preempted soon, so the worker begins no further attempts"
+                "a machine of this worker is lost or will be preempted soon, or processes of an attempt could not be killed, so the worker "
+                "begins no further attempts"
             )
         machine = {"node": self._node, "machine": self._board.described(self._node)}
-        machine |= {"others": self._others.machines(), "retires": self._others.is_one_lost}
+        machine |= {"others": self._others.machines(), "retires": self._retires}
         self._messages += 1
         return {
             MESSAGES: [message | machine for message in messages or ()],

@@ -7,9 +7,9 @@ or empty. Each MODULE is imported if ENTRY is empty. The standard input has the 
 that are decorated with `tuner.training.prepare` with these constants.
 
 The server reads requests from the socket. `{"fork": …}` carries two descriptors, the child's channel and its output pipe, and
-starts a child. `{"clean": …}` kills everything that attempts started. The server sends the exit status of each child, and ends
-when the socket is closed. When it ends, it kills its children and the processes that they left behind, which it adopts as a
-subreaper.
+starts a child. `{"clean": …}` kills everything that attempts started, and the answer says whether none of it is left. The server sends
+the exit status of each child, and ends when the socket is closed. When it ends, it kills its children and the processes that they left
+behind, which it adopts as a subreaper.
 
 On a worker that runs several attempts at once, each slot has a fork server of its own. So cleaning up after one attempt does not touch the
 others. `{"slot": …}` forks the server of a slot, which shares the memory of all imports. It carries one end of the slot's own socket.
@@ -292,9 +292,9 @@ class Server:
             return False
         request = json.loads(data)
         if "clean" in request:
-            kill_own_descendants()
+            is_clean = kill_own_descendants()
             self._reap()
-            _send(self._control, {"clean": True})
+            _send(self._control, {"clean": is_clean})
         else:
             self._start(request, fds)
         return True

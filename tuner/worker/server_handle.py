@@ -265,22 +265,23 @@ class ForkServer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def clean(self) -> None:
-        """Kill all processes that attempts left behind. Do nothing before the server is ready, because it has no children then.
+    def clean(self) -> bool:
+        """Kill all processes that attempts left behind, and return whether none is left. Before the server is ready, it has no children.
 
         User code runs as the same user and can stop or block the server. If the server does not answer, kill its descendants and then
         the server.
         """
         if not self.ready or not self.alive:
-            return
+            return True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
         try:
             self._control.send(json.dumps({"clean": True}).encode(), socket.MSG_DONTWAIT)
-            self._wait_for("clean", timeout_s=CLEAN_TIMEOUT_S)
+            return bool(self._wait_for("clean", timeout_s=CLEAN_TIMEOUT_S))
         except OSError:
-            kill_descendants(self.pid)
+            is_clean = kill_descendants(self.pid)
             self.kill()
+            return is_clean
 
     def close(self) -> None:
         """End the server, which kills its descendants first. Kill it if it does not end within 3 s."""
@@ -404,9 +405,8 @@ class SlotServer:
         if self._own is not None:
             self._own.kill()
 
-    def clean(self) -> None:
-        if self._own is not None:
-            self._own.clean()
+    def clean(self) -> bool:
+        return self._own is None or self._own.clean()
 
     def close(self) -> None:
         if self._own is not None:

@@ -193,6 +193,11 @@ class Slots:
         return self._shared.time.ended
 
     @property
+    def is_clean(self) -> bool:
+        """Whether all processes of the ended attempts could be killed."""
+        return all(slot.supervisor.is_clean for slot in self._slots)
+
+    @property
     def are_busy(self) -> bool:
         """Whether user code may run, because an attempt has not ended."""
         attempts = [slot.supervisor.attempt for slot in self._slots]

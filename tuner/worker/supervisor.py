@@ -147,6 +147,7 @@ class Supervisor:
         self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
         self._answered_at = 0.0
         self._fresh = True
+        self.is_clean = True  #: Whether all processes of the ended attempts could be killed.
         # the directory with the checkpoint of the job's teacher, once fetched
         self._teacher: Path | None = None
 
@@ -725,10 +726,14 @@ class Supervisor:
             kill_descendants(self.server.pid)
             self._kill_orphans()
 
-    def _kill_orphans(self) -> None:
-        """Kill the processes that a dead fork server left behind. User code may have killed the server. Do nothing while it is alive."""
+    def _kill_orphans(self) -> bool:
+        """Kill the processes that a dead fork server left behind, and return whether none is left. Do nothing while the server is alive.
+
+        User code may have killed the server.
+        """
         if self._owns_process and not self.server.alive:
-            kill_own_descendants(without=self.server.pid)
+            return kill_own_descendants(without=self.server.pid)
+        return True
 
     # Answers to the driver
 
@@ -818,8 +823,8 @@ class Supervisor:
             if attempt.error is None and attempt.state != "stopped":
                 self._changed.wait_for(lambda: not self.pids or self.pids[0] in self._exits, EXIT_GRACE_S)
             self.kill()
-        self.server.clean()
-        self._kill_orphans()
+        self.is_clean = self.server.clean() and self.is_clean
+        self.is_clean = self._kill_orphans() and self.is_clean
         paid_s = 0.0 if attempt.state == "stopped" else attempt.left_ns() / 1e9
         grace_s = max(EXIT_GRACE_S, min(paid_s, SAVE_GRACE_S))
         deadline = time.monotonic() + grace_s
