@@ -26,7 +26,7 @@ class Lively:
 
     def changes(self, job: str, after: Position | None) -> MirroredChanges:
         self.seqs["a"] += 1
-        return MirroredChanges(_job(job), [], Position(self.seqs[job], "running"))
+        return MirroredChanges(new_job(job), [], Position(self.seqs[job], "running"))
 
 
 class Held:
@@ -92,7 +92,7 @@ def test_lease_can_be_taken_over_after_the_clock_is_set_back(service: FakeServic
     assert not mine.is_mine()
 
 
-def _job(name: str) -> MirroredJob:
+def new_job(name: str) -> MirroredJob:
     return MirroredJob(
         name,
         name,

@@ -1,6 +1,8 @@
 """MLflow's store has the recorded data, also after outages: one run per job with one child run per trial."""
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -15,8 +17,12 @@ from tests.api.test_exports import DONE, begin, run
 from tests.driver.export_actors import FakeExportActors
 from tests.fakes import FakeService
 from tests.mirrors.following import follower, mirror_all
+from tests.mirrors.test_follower import new_job
 from tests.mirrors.test_optuna import trials_of
 from tuner.checkpoints.checkpoints import CheckpointStore
+from tuner.domain.money import FREE
+from tuner.domain.time import Instant
+from tuner.mirrors.record import MirroredChanges, MirroredReport, MirroredTrial, Position
 from tuner.service import mirroring
 from tuner.service.checkpoints import choose
 from tuner.store import jobs
@@ -195,6 +201,36 @@ def test_best_checkpoint_and_exported_files_of_a_job_are_registered_once(
     assert mlflow.pyfunc.get_model_dependencies(newer.source, "conda").endswith("conda.yaml")
     needed = Path(mlflow.pyfunc.get_model_dependencies(newer.source)).read_text()
     assert needed.split() == [f"mlflow=={mlflow.__version__}", "onnx", "onnxruntime"]
+
+
+def test_names_and_numbers_that_mlflow_refuses_do_not_stop_the_mirror(uri: str) -> None:
+    from mlflow.tracking import MlflowClient
+
+    metrics = {
+        "val/": 1.0,
+        "a//b": 2.0,
+        "": 3.0,
+        "/../up": 4.0,
+        "huge": 10**400,
+        "infinite": math.inf,
+        "acc": 5,
+    }
+    report = MirroredReport(1, Instant(0), 0.5, metrics, FREE)
+    config = {"lr/": 0.1, "lr": 0.2}
+    trial = MirroredTrial(
+        "trial_00000", 0, config, "running", "", 0.5, 0.5, 0.0, FREE, 1, 0, Instant(0), Instant(0), [report]
+    )
+    job = replace(new_job("job_names"), tags={"team/": "vision"})
+    assert mirror_to(uri, "names").write(MirroredChanges(job, [trial], Position(1, "running")))
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("names")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id], "tags.`tuner.trial` = 'trial_00000'")
+    assert run.data.metrics == {
+        **{"val": 1.0, "a/b": 2.0, "_": 3.0, "up": 4.0, "acc": 5.0},
+        **{"loss": 0.5, "gpu_hours": 0.0, "cost_usd": 0.0},
+    }
+    assert run.data.params == {"lr": "0.2"}
 
 
 def doubling() -> bytes:

@@ -148,14 +148,17 @@ class MlflowMirror:
             known.last_step = max((point.step for point in held), default=0)
         # The parameters are logged even if the run exists, because a crash may have left a run without them. Logging the same values again
         # changes nothing.
-        params = [Param(_name(name), str(value)[:VALUE_MAX]) for name, value in trial.config.items()]
+        values = {_name(name): str(value)[:VALUE_MAX] for name, value in trial.config.items()}
+        params = [Param(name, value) for name, value in values.items()]
         for some in _portions(params, PARAMS_AT_ONCE):
             self._client.log_batch(known.run, params=some)
         new = [report for report in trial.reports if report.step > known.last_step]
         metrics = [
             Metric(_name(name), value, report.at // MS, report.step)
             for report in new
-            for name, value in report.numbers(job.metric).items()
+            for name, value in {
+                _name(name): value for name, value in report.numbers(job.metric).items()
+            }.items()
         ]
         for portion in _portions(metrics, METRICS_AT_ONCE):
             self._client.log_batch(known.run, metrics=portion)
@@ -214,8 +217,13 @@ def _tags(tags: Mapping[str, object]) -> list[Any]:
 
 
 def _name(name: str) -> str:
-    """Replace each character that MLflow does not accept in a name by an underscore, and cut the name to 250 characters."""
-    return re.sub(r"[^\w.\-/ :]", "_", name)[:250]
+    """Return the name under which MLflow accepts a metric, parameter or tag.
+
+    Each character that MLflow refuses becomes an underscore, and the name is cut to 250 characters. MLflow also treats names as paths, and
+    refuses those with an empty part, `.` or `..`. Such parts are left out: `val/` becomes `val`.
+    """
+    parts = re.sub(r"[^\w.\-/ :]", "_", name)[:250].split("/")
+    return "/".join(part for part in parts if part not in ("", ".", "..")) or "_"
 
 
 def _describe_onnx(folder: Path, run: str) -> None:

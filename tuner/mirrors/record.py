@@ -1,11 +1,12 @@
 """The results of jobs that mirrors write, and the ports through which a follower reads jobs and writes them to a mirror."""
 
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeGuard
 
 from tuner.domain.job import FINAL, JobState
 from tuner.domain.money import Cost
@@ -102,7 +103,7 @@ class MirroredReport:
     best: float | None = None  #: The best feasible value of the objective's metric up to this step.
 
     def numbers(self, metric: str) -> dict[str, float]:
-        """Return every reported metric that is a number, the best value so far, and the cost.
+        """Return every reported metric that is a finite number, the best value so far, and the cost.
 
         The cost comes last. A mirror that writes the numbers in this order has all numbers of a step as soon as it has the cost of the step.
 
@@ -111,7 +112,7 @@ class MirroredReport:
         """
         numbers = {} if self.best is None else {f"best_{metric}": self.best}
         numbers |= {name: value for name, value in self.metrics.items() if _is_number(value)}
-        if self.value is not None:
+        if _is_number(self.value):
             numbers[metric] = self.value
         return {**numbers, "gpu_hours": self.cost.gpu_hours, "cost_usd": self.cost.usd.usd}
 
@@ -208,5 +209,8 @@ class Mirror(Protocol):
     def close(self) -> None: ...
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0
+def _is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a finite number. An integer that is too large for a float is none, because mirrors store floats."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
