@@ -46,7 +46,7 @@ def run_attempt(supervisor: Supervisor, storage: str, number: int) -> int:
             elif number % 2:
                 supervisor.order({"order": "stop", "keep_best": True})
             else:
-                supervisor.order({"order": "go", "target_step": STEPS, "lease_ns": message["lease_ns"]})
+                supervisor.order({"order": "continue", "target_step": STEPS, "lease_ns": message["lease_ns"]})
         elif result["state"] != "running":
             assert result["error"] is None, result["error"]
             return results

@@ -45,7 +45,7 @@ class Supervisor:
         open_channel(self._theirs)
 
     def answers(self, *replies: str) -> None:
-        """Send these replies: `go`, `go and save`, `stop`, or `stop and save`."""
+        """Send these replies: `continue`, `continue and save`, `stop`, or `stop and save`."""
         for reply in replies:
             self._ours.send_bytes(reply_message(stop="stop" in reply, save="save" in reply))
 
@@ -84,7 +84,7 @@ def count(run: SpotSafe, counter: Count) -> list[float]:
 def test_second_training_of_a_trial_that_has_reported_is_refused(supervisor: Supervisor) -> None:
     supervisor.begin(first_step=3, max_step=9)
     with SpotSafe(), SpotSafe() as run:  # no step was reported yet
-        supervisor.answers("go", "go")
+        supervisor.answers("continue", "continue")
         for _ in range(2):
             next(run.steps())
             run.report(acc=1.0)
@@ -122,7 +122,7 @@ def test_metrics_are_sent_as_plain_values_including_nan_and_infinity(
     supervisor: Supervisor, value: object, sent: object
 ) -> None:
     supervisor.begin(max_step=1)
-    supervisor.answers("go")
+    supervisor.answers("continue")
     with SpotSafe() as run:
         for _ in run.steps():
             run.report(metric=value)
@@ -149,7 +149,7 @@ def test_metric_that_cannot_be_recorded_is_refused_by_name(
 ) -> None:
     if supervised:
         supervisor.begin(max_step=1)
-        supervisor.answers("go")  # so that a report that is not refused returns
+        supervisor.answers("continue")  # so that a report that is not refused returns
     with SpotSafe(steps=1) as run:
         next(run.steps())
         with pytest.raises(MetricsRefused, match=reason):
@@ -161,7 +161,7 @@ def test_metric_that_cannot_be_recorded_is_refused_by_name(
 def test_report_of_too_many_metrics_is_refused(supervisor: Supervisor, supervised: bool) -> None:
     if supervised:
         supervisor.begin(max_step=1)
-        supervisor.answers("go")  # so that a report that is not refused returns
+        supervisor.answers("continue")  # so that a report that is not refused returns
     with SpotSafe(steps=1) as run:
         next(run.steps())
         with pytest.raises(MetricsRefused, match="1001 metrics is too large; report at most 1000"):
@@ -171,7 +171,7 @@ def test_report_of_too_many_metrics_is_refused(supervisor: Supervisor, supervise
 
 def test_artifacts_are_copied_before_the_report_returns(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.begin(max_step=1)
-    supervisor.answers("go")
+    supervisor.answers("continue")
     (tmp_path / "plot").write_bytes(b"picture")
     with SpotSafe() as run:
         next(run.steps())
@@ -214,13 +214,13 @@ def test_artifact_beyond_a_limit_is_refused_by_name(
 
 def test_service_determines_the_number_of_steps(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=3)
-    supervisor.answers("go", "go", "go")
+    supervisor.answers("continue", "continue", "continue")
     assert count(SpotSafe(steps=99), Count()) == [1, 2, 3]
 
 
 def test_proxies_follow_the_rung(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=5, rungs=[1, 3], proxies={"resolution": [16, 32]})
-    supervisor.answers(*["go"] * 5)
+    supervisor.answers(*["continue"] * 5)
     seen = []
     with SpotSafe() as run:
         for _ in run.steps():
@@ -254,7 +254,7 @@ def test_missing_metrics_of_serving_are_measured_once_on_the_exported_module(
     exported: list[tuple[dict[str, Any], float]] = []
     monkeypatch.setitem(sys.modules, "module", SimpleNamespace(export=export))
     supervisor.begin(max_step=2, usd_per_hour=0.36, serving_metrics=["latency_ms", "usd_per_million"])
-    supervisor.answers("go", "go")
+    supervisor.answers("continue", "continue")
     torch.manual_seed(7)
     drawn, counter = [], Count()
     with SpotSafe(counter=counter) as run:
@@ -281,7 +281,7 @@ def test_metrics_of_serving_are_left_out_without_an_export(
 ) -> None:
     monkeypatch.setitem(sys.modules, "module", module)
     supervisor.begin(max_step=1, serving_metrics=["latency_ms"])
-    supervisor.answers("go")
+    supervisor.answers("continue")
     assert count(SpotSafe(), Count()) == [1]
     (report,) = supervisor.messages_of("report")
     assert report["metrics"] == {"count": 1.0}
@@ -289,7 +289,7 @@ def test_metrics_of_serving_are_left_out_without_an_export(
 
 def test_latency_that_is_text_is_recorded_unchanged(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=1, usd_per_hour=0.36, serving_metrics=["usd_per_million"])
-    supervisor.answers("go")
+    supervisor.answers("continue")
     with SpotSafe(count=Count()) as run:
         for _ in run.steps():
             run.report(latency_ms="slow")
@@ -299,7 +299,7 @@ def test_latency_that_is_text_is_recorded_unchanged(supervisor: Supervisor) -> N
 
 def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=5, first_step=2)
-    supervisor.answers("go", "go and save", "stop and save")
+    supervisor.answers("continue", "continue and save", "stop and save")
     counter = Count()
     with SpotSafe(count=counter) as run:
         next(run.steps())
@@ -316,7 +316,7 @@ def test_a_question_in_a_step_is_sent_at_most_every_tenth_of_a_second(supervisor
 
 def test_stop_ends_the_attempt_without_an_error_or_a_save(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=9)
-    supervisor.answers("go", "stop")
+    supervisor.answers("continue", "stop")
     with pytest.raises(StopTraining) as stopped:
         count(SpotSafe(), Count())
     assert stopped.value.code == 0
@@ -326,14 +326,14 @@ def test_stop_ends_the_attempt_without_an_error_or_a_save(supervisor: Supervisor
 
 def test_stop_with_save_saves_before_it_ends_and_the_next_attempt_resumes(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=9)
-    supervisor.answers("go", "stop and save")
+    supervisor.answers("continue", "stop and save")
     counter = Count()
     with pytest.raises(StopTraining):
         count(SpotSafe(count=counter), counter)
     (saved,) = supervisor.messages_of("saved")
     assert saved["step"] == 2
     supervisor.begin(max_step=3, restore=saved["path"], first_step=2)
-    supervisor.answers("go")
+    supervisor.answers("continue")
     again = Count()
     assert count(SpotSafe(count=again), again) == [3]
     assert [report["step"] for report in supervisor.messages_of("report")] == [3]
@@ -341,7 +341,7 @@ def test_stop_with_save_saves_before_it_ends_and_the_next_attempt_resumes(superv
 
 def test_requested_save_is_complete_when_the_run_ends(supervisor: Supervisor) -> None:
     supervisor.begin(max_step=2)
-    supervisor.answers("go and save", "go")
+    supervisor.answers("continue and save", "continue")
     counter = Count()
     assert count(SpotSafe(count=counter), counter) == [1, 2]
     messages = supervisor.messages_of()
@@ -352,10 +352,10 @@ def test_requested_save_is_complete_when_the_run_ends(supervisor: Supervisor) ->
     assert phases == ["train", "checkpoint", "train", "train"]
 
 
-@pytest.mark.parametrize("reply", ["go", "go and save"])
+@pytest.mark.parametrize("reply", ["continue", "continue and save"])
 def test_run_that_ends_early_saves_its_last_step(supervisor: Supervisor, reply: str) -> None:
     supervisor.begin()
-    supervisor.answers("go", reply)
+    supervisor.answers("continue", reply)
     counter = Count()
     with SpotSafe(count=counter) as run:
         for step in run.steps():
@@ -371,7 +371,7 @@ def test_run_that_ends_early_saves_its_last_step(supervisor: Supervisor, reply: 
 
 def test_run_left_in_the_middle_of_a_step_saves_nothing(supervisor: Supervisor) -> None:
     supervisor.begin()
-    supervisor.answers("go")
+    supervisor.answers("continue")
     with SpotSafe(count=Count()) as run:
         for step in run.steps():
             if step == 1:
@@ -389,7 +389,7 @@ def test_failed_save_is_reported_and_training_continues(
 ) -> None:
     unwritable(error)
     supervisor.begin(max_step=2)
-    supervisor.answers("go and save", "go")
+    supervisor.answers("continue and save", "continue")
     counter = Count()
     assert count(SpotSafe(count=counter), counter) == [1, 2]
     (failed,) = supervisor.messages_of("save_failed")

@@ -89,7 +89,7 @@ class Driver:
         self.run_to(step, **more)
         while not self.reports[-1]["resumable"]:
             assert self.reports[-1]["step"] < MAX_STEP, self.reports
-            self.order("go", target_step=self.reports[-1]["step"] + 1, lease_ns=LEASE_S * SECOND)
+            self.order("continue", target_step=self.reports[-1]["step"] + 1, lease_ns=LEASE_S * SECOND)
             self.until_state("waiting")
         saved: int = self.end("pause")["saved_step"]
         assert saved == self.reports[-1]["step"]

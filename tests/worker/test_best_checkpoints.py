@@ -104,7 +104,7 @@ def test_infeasible_step_is_not_the_best(drive: Any) -> None:
 def test_kept_best_state_is_dropped_when_another_trial_leads(drive: Any) -> None:
     driver = drive("follows_scores")
     driver.run_to(3, **SCORES)
-    driver.order("go", target_step=9, lease_ns=0, job_best=6.0)
+    driver.order("continue", target_step=9, lease_ns=0, job_best=6.0)
     driver.until_state("waiting")
     driver.end("pause")
     assert steps_stored(driver) == [9]
@@ -116,5 +116,5 @@ def test_best_step_is_saved_immediately_if_saving_is_cheap(drive: Any) -> None:
         3, metric="acc", mode="max", config={"gated": 4, "gate": "never", "step_s": 0}, job_best=2.0
     )
     driver.takes(60.0)
-    driver.order("go", target_step=9, lease_ns=0)
+    driver.order("continue", target_step=9, lease_ns=0)
     driver.until(lambda _: steps_stored(driver) == [3])

@@ -85,7 +85,7 @@ def test_program_stores_artifacts_with_its_steps_and_names_one_that_is_refused(
     figure = 'echo $i > "$TUNER_ARTIFACTS_DIR/$NAME"'
     program.begin(target_step=1, config=bash(script.format(figure, step_of(seconds=0))))
     program.until_state("waiting")
-    program.order("go", target_step=2, lease_ns=600 * SECOND)
+    program.order("continue", target_step=2, lease_ns=600 * SECOND)
     failed = program.until_state("failed")
     assert (
         "a file in TUNER_ARTIFACTS_DIR cannot be stored: 'a b' is not a valid name"
@@ -128,7 +128,7 @@ def test_program_does_not_run_while_its_report_waits_for_a_reply(
     program.run_to(2, config=bash(counting(step_of(waits=False))))
     time.sleep(0.3)
     assert (tmp_path / "tried").read_text().split()[-1] in ("2", "3")
-    program.order("go", target_step=3, lease_ns=600 * SECOND)
+    program.order("continue", target_step=3, lease_ns=600 * SECOND)
     program.until_state("waiting")
     assert values(program, "loss") == [1, 2, 3]
 

@@ -251,7 +251,7 @@ def test_death_of_a_rank_on_one_of_two_nodes_fails_the_attempt_with_its_cause(
 def test_attempt_is_lost_with_one_of_its_nodes(drive: Any, on_two_nodes: SecondNode) -> None:
     driver = drive("trains", CASES)
     driver.run_to(1, config={}, **on_two_nodes.order)
-    driver.order("go", target_step=9, lease_ns=0)
+    driver.order("continue", target_step=9, lease_ns=0)
     on_two_nodes.is_silent = True  # Its ranks die first. That the node is gone is noticed later.
     for pid in on_two_nodes.ranks:
         os.kill(pid, signal.SIGKILL)

@@ -43,7 +43,7 @@ def test_attempt_cannot_begin_before_the_previous_one_has_ended(drive: Any) -> N
     driver.run_to(1)
     with pytest.raises(RuntimeError, match="attempt 1 of trial_00000 has not ended"):
         driver.begin(target_step=2)
-    driver.order("go", target_step=2, lease_ns=LEASE_S * SECOND)
+    driver.order("continue", target_step=2, lease_ns=LEASE_S * SECOND)
     assert driver.until_state("waiting")["attempt"] == 1
     assert driver.reports[-1]["step"] == 2
 
@@ -51,7 +51,7 @@ def test_attempt_cannot_begin_before_the_previous_one_has_ended(drive: Any) -> N
 def test_promoted_trial_continues_without_pause_and_saves_its_last_step(drive: Any, tmp_path: Path) -> None:
     driver = drive("counts")
     driver.run_to(1)
-    driver.order("go", target_step=9, lease_ns=LEASE_S * SECOND)
+    driver.order("continue", target_step=9, lease_ns=LEASE_S * SECOND)
     driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 9
     finished = driver.end("finish")
@@ -188,7 +188,7 @@ def test_a_child_waits_for_a_lease_that_its_next_step_needs(drive: Any, tmp_path
     waiting = driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 2
     assert waiting["need_ns"] > 0
-    driver.order("go", target_step=3, lease_ns=10 * LEASE_S * SECOND)
+    driver.order("continue", target_step=3, lease_ns=10 * LEASE_S * SECOND)
     driver.until_state("waiting")
     assert driver.reports[-1]["step"] == 3
     stopped = driver.end("stop")

@@ -21,9 +21,10 @@ from tuner.store import answers, jobs
 from tuner.store.jobs import JobRow
 from tuner.training.artifacts import MAX_JOB_BYTES
 from tuner.tuning.rungs import ladder
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.packages import Stored
 
-Message = dict[str, Any]
+Message = Mapping[str, Any]
 Send = Callable[[Message], None]
 T = TypeVar("T")
 
@@ -50,7 +51,8 @@ class Actuator:
 
     def continue_to(self, trial: str, target_step: int | None, lease_ns: int, job_best: float | None) -> None:
         self._send(
-            trial, {"order": "go", "target_step": target_step, "lease_ns": lease_ns, "job_best": job_best}
+            trial,
+            {"order": "continue", "target_step": target_step, "lease_ns": lease_ns, "job_best": job_best},
         )
 
     def pause(self, trial: str) -> None:
@@ -160,7 +162,7 @@ class BeginMessages:
     artifact_bytes: Callable[[str], int]  #: Returns the size of the artifacts of a job.
     teacher: Message | None = None  #: What a worker needs to fetch the job's teacher.
 
-    def begin(self, assignment: Assignment) -> Message:
+    def begin(self, assignment: Assignment) -> BeginOrder:
         spec, step = self.row.spec, assignment.restore_step
         market = (assignment.offer or self.row.offer).market
         best = self.best_checkpoint(assignment.trial) if step else None

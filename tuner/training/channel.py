@@ -219,7 +219,9 @@ def begin_message(begin: BeginMessage) -> bytes:
 
 def reply_message(*, stop: bool, save: bool, keep: bool = False, flush: bool = False) -> bytes:
     """Return the supervisor's reply to a report or a question as bytes to send."""
-    return json.dumps({"type": "stop" if stop else "go", "save": save, "keep": keep, "flush": flush}).encode()
+    return json.dumps(
+        {"type": "stop" if stop else "continue", "save": save, "keep": keep, "flush": flush}
+    ).encode()
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Metric]:

@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.cluster.drain import own_board
 from tuner.cluster.notices.notice import Notice
 from tuner.worker import STARTED_NS, endings
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.packages import Stored
 from tuner.worker.publishing import background
 from tuner.worker.ranks import OtherNodes, free_port
@@ -174,7 +175,7 @@ class OtherActors(OtherNodes):
             self._receive(*attempt, {"state": "failed", "error": error, "rank_ends": []})
         ray.kill(other.actor)
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: BeginOrder) -> None:
         with self._changed:
             for other in self.all:
                 other.attempt = order["trial"], order["attempt"]

@@ -18,6 +18,7 @@ from tuner.domain.objective import stage_of, violation
 from tuner.domain.preemption_policy import in_time
 from tuner.training.channel import ASK_S, BeginMessage, Reply
 from tuner.worker import endings
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child_channel import (
     MAX_BETWEEN_REPORTS,
     AskMessage,
@@ -32,7 +33,7 @@ from tuner.worker.metering import Stopwatch, UsageMeter
 from tuner.worker.ranks import RankEnd
 from tuner.worker.saves import Saves
 
-DriverCommand = Literal["go", "pause", "finish", "stop"]
+DriverCommand = Literal["continue", "pause", "finish", "stop"]
 MARGIN_NS = 20_000_000
 # A child whose lease runs out waits this long for the driver before it saves. The driver usually answers within a fifth of this time.
 ANSWERS_WITHIN_NS = 100_000_000
@@ -58,7 +59,7 @@ Position = tuple[int, int]
 class RunningAttempt:
     """The state of one attempt. All scores have the sign with which a higher score is better."""
 
-    order: dict[str, Any]
+    order: BeginOrder
     watch: Stopwatch
     lease_ns: int
     target_step: int | None  # the step up to which the driver lets the attempt run now
@@ -75,7 +76,7 @@ class RunningAttempt:
     durable: int = 0  # the newest step whose checkpoint is in shared storage
     announced: int = 0  # `durable` when the last result was returned
     recorded: int = 0  # the newest durable step that the driver has recorded
-    last_command: DriverCommand = "go"  # the driver's last command
+    last_command: DriverCommand = "continue"  # the driver's last command
     # the last finished step, if its report or a question in the step after it waits for a reply
     awaiting_reply: int | None = None
     reported_at: int = 0  # when the newest report came, on the monotonic clock
@@ -416,7 +417,7 @@ class RunningAttempt:
             return self._answer_in_step(flush=flush)
         if self.last_command == "stop":
             return Reply(stop=True, save=self.improved, flush=flush)
-        if self.last_command != "go" or self.notice is not None:
+        if self.last_command != "continue" or self.notice is not None:
             # After a notice there may be time for only one save, so save the newest step and not an older best one.
             save = self.resumable and self.awaiting_reply > self.durable
             return Reply(stop=True, save=save, flush=flush and self.notice is None)
@@ -441,7 +442,7 @@ class RunningAttempt:
             return Reply(stop=True, save=False, flush=flush)
         # Other attempts on the worker may end meanwhile, so this is not reduced to the attempt's share.
         self.lease_is_over = self.left_ns() < self.saves.durable_ns + self.ask_gap_ns + MARGIN_NS
-        if self.last_command != "go" or self.notice is not None or self.lease_is_over:
+        if self.last_command != "continue" or self.notice is not None or self.lease_is_over:
             return Reply(stop=True, save=True, flush=flush and self.notice is None and not self.lease_is_over)
         if self.need_ns() > 0:
             return None
@@ -450,7 +451,7 @@ class RunningAttempt:
 
     def waits_for_driver(self) -> bool:
         """Return True if the child may not continue before the driver raises its target step or renews its lease."""
-        ends = self.last_command != "go" or self.notice is not None
+        ends = self.last_command != "continue" or self.notice is not None
         return self.awaiting_reply is not None and not ends and (self.at_stop() or self.need_ns() > 0)
 
     def _waits_in_vain(self, step: int) -> bool:
@@ -550,9 +551,9 @@ class RunningAttempt:
                 self.end("paused")
             case "stop":
                 self.end("stopped")
-            case "go" if self.lease_is_over and self.notice is None:
+            case "continue" if self.lease_is_over and self.notice is None:
                 self.end("paused")
-            case "go":
+            case "continue":
                 self.leave()
 
     def leave(self, state: Literal["preempted", "paused"] = "preempted") -> None:

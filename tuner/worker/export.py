@@ -20,6 +20,7 @@ from tuner.checkpoints.checkpoints import (
 )
 from tuner.checkpoints.storage import explained
 from tuner.training.variants import Variant
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child import EXPORT_KIND
 from tuner.worker.packages import Stored
 from tuner.worker.scratch import Scratch
@@ -92,26 +93,25 @@ def export(
             lease_s = limit_s - (time.monotonic() - began)
             if lease_s <= 0:
                 return ExportResult(None, (), "out_of_time", OUT_OF_TIME)
-            supervisor.order(
-                {
-                    "order": "begin",
-                    "project": project,
-                    "job": job,
-                    "trial": export,
-                    "attempt": 1,
-                    "entry": entry,
-                    "kind": EXPORT_KIND,
-                    "config": {**wanted, "checkpoint": str(checkpoint)},
-                    "target_step": None,
-                    "max_step": formats,
-                    "lease_ns": max(1, round(lease_s * 1e9)),
-                    "storage": storage,
-                    "restore_step": None,
-                    "keep": formats,
-                    "resources": dict(resources),
-                    "checkpoint_interval_ns": 1,
-                }
-            )
+            order: BeginOrder = {
+                "order": "begin",
+                "project": project,
+                "job": job,
+                "trial": export,
+                "attempt": 1,
+                "entry": entry,
+                "kind": EXPORT_KIND,
+                "config": {**wanted, "checkpoint": str(checkpoint)},
+                "target_step": None,
+                "max_step": formats,
+                "lease_ns": max(1, round(lease_s * 1e9)),
+                "storage": storage,
+                "restore_step": None,
+                "keep": formats,
+                "resources": dict(resources),
+                "checkpoint_interval_ns": 1,
+            }
+            supervisor.order(order)
             result = _follow(supervisor, formats)
         return _stored(result, store, export)
     except Exception as error:

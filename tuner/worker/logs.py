@@ -10,11 +10,10 @@ import os
 import select
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.checkpoints.storage import explained
+from tuner.worker.begin_order import BeginOrder
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024
@@ -30,7 +29,7 @@ class LogPump:
     A second thread writes the output to storage, so that slow storage does not delay the reading.
     """
 
-    def __init__(self, order: Mapping[str, Any]) -> None:
+    def __init__(self, order: BeginOrder) -> None:
         """Create the pipe for the child's output, and start both threads. `order` is the order that began the attempt."""
         self._order = order
         self._read, self.write_fd = os.pipe()

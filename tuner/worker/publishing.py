@@ -7,10 +7,10 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tuner.checkpoints.artifacts import ArtifactsFull, TrialArtifacts
 from tuner.checkpoints.checkpoints import (
@@ -279,7 +279,7 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
         StorageFailed: A checkpoint could not be read, so it is unknown whether it is damaged. This is also raised if the expected
             checkpoint is missing and no other exists, because then the storage itself may have been replaced.
     """
-    step, number = attempt.order["restore_step"], attempt.order.get("restore_attempt")
+    step, number = attempt.order["restore_step"] or 0, attempt.order.get("restore_attempt")
     expected = CheckpointId(step, number) if number is not None else None
     newest = partial(store.newest_valid, attempt.trial, into, at_most=step, expected=expected)
     try:
@@ -293,14 +293,13 @@ def restored(store: CheckpointStore, attempt: RunningAttempt, into: Path) -> tup
         return checkpoint
 
 
-def fetched_teacher(attempt: RunningAttempt, into: Path) -> Path:
-    """Fetch the checkpoint of the job's teacher, and return its directory.
+def fetched_teacher(attempt: RunningAttempt, teacher: Mapping[str, Any], into: Path) -> Path:
+    """Fetch the checkpoint of the job's teacher, and return its directory. `teacher` is the one of `BeginOrder`.
 
     Raises:
         BadFile: The checkpoint is missing or damaged, so another attempt could not read it either.
         StorageFailed: The checkpoint could not be read after all retries.
     """
-    teacher = attempt.order["teacher"]
     store = CheckpointStore(teacher["storage"], teacher["project"], teacher["job"])
     checkpoint = CheckpointId(teacher["step"], teacher["attempt"])
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child_channel import (
     MAX_BETWEEN_REPORTS,
     AskMessage,
@@ -36,7 +37,7 @@ class RankGroup:
     port: int = 0  #: The port on which rank 0 listens.
 
     @classmethod
-    def of(cls, order: dict[str, Any]) -> Self:
+    def of(cls, order: BeginOrder) -> Self:
         """Return the group that the driver's order to begin an attempt describes.
 
         If the order names no port and the group has several processes, choose a free port.
@@ -131,7 +132,7 @@ class OtherNodes:
     The supervisor calls all methods under its lock, so they must not wait.
     """
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: BeginOrder) -> None:
         """Begin the attempt on the other nodes."""
 
     def renew(self, lease_ns: int) -> None:

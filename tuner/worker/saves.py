@@ -3,12 +3,12 @@
 The supervisor's lock guards this state. The module does no I/O.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from tuner.domain.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.time import NS
+from tuner.worker.begin_order import BeginOrder
 
 # The least cost of a save, expressed as time for which training is stalled. A save with a shorter stall still uses a core
 # during the training, and its dozen requests to object storage cost as much as a $1/h machine costs in a tenth of a second.
@@ -32,7 +32,7 @@ class Saves:
     _stalls_since: int | None = None  # when the current stall began
 
     @classmethod
-    def of(cls, order: Mapping[str, Any], now: int) -> Self:
+    def of(cls, order: BeginOrder, now: int) -> Self:
         """Create the object from the driver's order to begin an attempt."""
         return cls(order.get("exposure") or InterruptionRisk(), order.get("checkpoint_interval_ns"), now)
 

@@ -14,6 +14,7 @@ from typing import Any
 from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
 from tuner.domain.ids import SELF_TEST
 from tuner.training.channel import STATE_FILE
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.packages import Stored
 from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor
@@ -185,8 +186,7 @@ class RestoreSelfTest:
         self._begin(
             config,
             target_step=saved.step + 1,
-            restore_step=saved.step,
-            restore_attempt=saved.attempt,
+            restore=saved,
             checkpoint_interval_ns=10**18,
             echo=True,
         )
@@ -205,9 +205,17 @@ class RestoreSelfTest:
                 "from tune.get_checkpoint() if it returns a checkpoint"
             )
 
-    def _begin(self, config: Mapping[str, Any], **more: Any) -> None:
+    def _begin(
+        self,
+        config: Mapping[str, Any],
+        *,
+        target_step: int,
+        checkpoint_interval_ns: int,
+        restore: CheckpointId | None = None,
+        echo: bool = False,
+    ) -> None:
         self._attempt += 1
-        order = {
+        order: BeginOrder = {
             "order": "begin",
             "project": PROJECT,
             "job": JOB,
@@ -216,16 +224,20 @@ class RestoreSelfTest:
             "entry": self._entry,
             "kind": self._kind,
             "config": dict(config),
+            "target_step": target_step,
             "max_step": self._max_step,
             "lease_ns": max(1, round(self._left_s() * 1e9)),
             "storage": str(self._storage),
-            "restore_step": None,
+            "restore_step": None if restore is None else restore.step,
+            "restore_attempt": None if restore is None else restore.attempt,
+            "checkpoint_interval_ns": checkpoint_interval_ns,
             "keep": 100,
             "resources": dict(self._resources),
             "processes": self._processes,
             "teacher": self._teacher,
+            "echo": echo,
         }
-        self._supervisor.order({**order, **more})
+        self._supervisor.order(order)
 
     def _follow(self, end: Callable[[_AttemptResults], str | None]) -> _AttemptResults:
         """Follow the attempt until it ends, and return its results.

@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 from tuner.training.channel import PING
 from tuner.worker import endings
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.metering import SharedTime
 from tuner.worker.packages import Stored
@@ -58,7 +59,7 @@ class Slot:
         self.trial: str | None = None  #: The trial of the attempt that runs. None from its last message on.
         background("slot", self._run)
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: BeginOrder) -> None:
         """Begin an attempt. Call it under the lock."""
         self.supervisor.order(order)
         self.trial = order["trial"]
@@ -129,7 +130,7 @@ class Slots:
         ]
         self._batch.start()
 
-    def order(self, message: dict[str, Any]) -> None:
+    def order(self, message: Mapping[str, Any]) -> None:
         """Carry out one order of the driver, as `Supervisor.order` does. An order for a trial that runs no attempt here is ignored.
 
         Raises:
@@ -146,7 +147,7 @@ class Slots:
                 raise RuntimeError(
                     f"an attempt of {message['trial']} cannot begin: the trial runs already, or all slots are taken"
                 )
-            free.begin(message)
+            free.begin(cast(BeginOrder, message))
 
     @property
     def are_free(self) -> bool:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
+from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child_channel import (
     AskMessage,
     ChannelEnd,
@@ -153,22 +154,22 @@ class Supervisor:
 
     # Commands of the driver
 
-    def order(self, message: dict[str, Any]) -> None:
-        """Carry out one order of the driver. An order for an attempt that has ended is ignored.
+    def order(self, message: Mapping[str, Any]) -> None:
+        """Carry out one order of the driver, such as a `BeginOrder`. An order for an attempt that has ended is ignored.
 
         Raises:
             ValueError: `message["order"]` is unknown.
             RuntimeError: An attempt is to begin, but `step` has not returned the last result of the previous one.
         """
         if message["order"] == "begin":
-            self._begin(message)
+            self._begin(cast(BeginOrder, message))
             return
         with self._changed:
             attempt = self._attempt
             if attempt is None or attempt.state is not None:
                 return
             match message["order"]:
-                case "go":
+                case "continue":
                     attempt.target_step, attempt.announced_waiting = message["target_step"], False
                     attempt.learn_job_best(message.get("job_best"))
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
@@ -203,7 +204,7 @@ class Supervisor:
                     self.server.kill()
             self._changed.notify_all()
 
-    def _begin(self, order: dict[str, Any]) -> None:
+    def _begin(self, order: BeginOrder) -> None:
         now, free_since = time.monotonic_ns(), self._last_end_ns
         if self._shared is not None:
             free_since = self._shared.time.free_since_ns or now
@@ -294,8 +295,10 @@ class Supervisor:
         with self._changed:
             if attempt.nodes > 1 and attempt.state is None:
                 name = checkpoint.name if checkpoint is not None else None
-                lease = {"lease_ns": attempt.lease_ns, "used_ns": attempt.watch.total_ns()}
-                self._others.begin({**attempt.order, **lease, "checkpoint": name})
+                lease_ns, used_ns = attempt.lease_ns, attempt.watch.total_ns()
+                self._others.begin(
+                    {**attempt.order, "lease_ns": lease_ns, "used_ns": used_ns, "checkpoint": name}
+                )
 
     def _fetch_same(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
         """Fetch the checkpoint from which node 0 continues, and return its directory. Return None if the attempt starts from scratch."""
@@ -321,7 +324,7 @@ class Supervisor:
                 attempt.watch.switch("restore")
             into = self._home / f"teacher-{attempt.trial}-a{attempt.number}"
             try:
-                fetched = fetched_teacher(attempt, into)
+                fetched = fetched_teacher(attempt, teacher, into)
                 size = size_of(fetched)
                 with self._changed:
                     attempt.watch.switch("setup")
