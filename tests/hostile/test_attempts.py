@@ -70,7 +70,7 @@ ENDS = {
     "exits_with_a_huge_status": ("failed", "exit"),
     "raises_an_unprintable_error": ("failed", ""),
     "raises_an_error_with_surrogates": ("failed", ""),
-    "restarts_its_training_loop": ("failed", "reported step 1 after step 3"),
+    "restarts_its_training_loop": ("failed", "an earlier training of this trial has already reported steps"),
     "dies_in_the_middle_of_a_message": ("failed", "was killed by SIGKILL"),
 }
 COMPUTE_A_SECOND = ("runs_its_clock_ahead", "stops_its_clock")

@@ -56,7 +56,9 @@ def prepare(entry: str, recorded: Environment | None, *, threads: int | None, se
     for name in relevant(os.environ).keys() - recorded.variables.keys() - {HASH_SEED}:
         del os.environ[name]
     os.environ.update({name: value for name, value in recorded.variables.items() if name != HASH_SEED})
-    return recorded.differences(environment_of(entry, import_path(), os.environ).with_seed(seed))
+    # Python reads PYTHONHASHSEED when it starts. It is rarely set outside of workers, and few trainables depend on the order of sets.
+    unset = {name: value for name, value in recorded.variables.items() if name not in os.environ}
+    return recorded.differences(environment_of(entry, import_path(), {**os.environ, **unset}).with_seed(seed))
 
 
 def train(
