@@ -34,7 +34,7 @@ def test_best_trial_can_be_opened_by_keyboard(page: Page, finished: Finished) ->
     chart.press("Enter")
     dialog = page.get_by_role("dialog", name=name)
     detail = finished.get(f"/jobs/{job}/trials/{best['trial']}")
-    attempts = dialog.get_by_role("region", name="Its attempts").locator("tbody tr")
+    attempts = dialog.get_by_role("region", name="Attempts of the trial").locator("tbody tr")
     expect(attempts).to_have_count(len(detail["attempt_list"]))
     expect(dialog).to_contain_text("printed nothing")
     assert violations(page) == []

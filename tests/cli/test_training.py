@@ -138,7 +138,7 @@ def test_job_whose_code_is_in_a_package_names_the_package(
     monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: asked.append(words))
     for words in (["best", done], ["best-of-all", fakes.ENTRY, "acc"]):
         shown = tuner(*words).stdout
-        assert shown.rstrip().endswith("its code is in package pkg_1")
+        assert shown.rstrip().endswith(f"the code of {done} is in package pkg_1")
         assert "tuner train" not in shown
     refused = tuner("train", done)
     assert refused.exit_code == 1

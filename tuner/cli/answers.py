@@ -163,7 +163,7 @@ def get(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Download a checkpoint and verify its files. The download continues after a broken connection, but each command begins from scratch."""
+    """Download a checkpoint and verify its files. The download continues after a broken connection, but not in a later command."""
     Output(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
 
 

@@ -122,10 +122,9 @@ def _show(
         return
     job = client.job(name)
     Output(as_json).show(answer, lambda best_answer: shown(best_answer, job.objective["metric"]))
-    if (
-        job.package is not None
-    ):  # `tuner train` may not find the code: a function from a notebook is in no file
-        typer.echo(harmless(f"\nits code is in package {job.package}"))
+    # `tuner train` may not find the code of a package: a function from a notebook is in no file.
+    if job.package is not None:
+        typer.echo(harmless(f"\nthe code of {job.id} is in package {job.package}"))
         return
     # Without a job id, `tuner train` can only call a function with a configuration. The line for a command or an Optuna objective
     # therefore names the job.

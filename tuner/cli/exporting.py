@@ -55,7 +55,7 @@ def export(
         typer.Option(
             "--export",
             metavar="ID",
-            help="Show this earlier export and download its files. Start no new one.",
+            help="Show an earlier export instead of starting a new one, and wait for it if it has not ended. With --to, download its files.",
         ),
     ] = None,
     per_second: Annotated[

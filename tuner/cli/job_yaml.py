@@ -1,6 +1,7 @@
 """Read and write job files in YAML.
 
-1e-4 is a number and 22:00 is text, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text and 22:00 is 1320, a number in base 60.
+1e-4 is a number and 22:00 is text, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text and 22:00 is 1320, a number in
+base 60.
 """
 
 import math

@@ -181,7 +181,7 @@ def submit(
         str | None,
         typer.Option(
             metavar="KEY",
-            help="If a job was already submitted with this key, show it, and submit no second one.",
+            help="If a job was submitted with this key in the last 24 hours, show that job instead of submitting another one.",
         ),
     ] = None,
     print_only: Annotated[
@@ -189,7 +189,8 @@ def submit(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a tuning job described by a job file or by options. Options replace values of the file. The file's `planning` section is ignored.
+    """Submit a tuning job described by a job file or by options. Options replace values of the file.
+    The file's `planning` section is ignored.
 
     With MODULE:FUNCTION, describe the job with options instead of a file. The command imports the function's module and the module of
     --space on this machine to read the search space. The code is not uploaded: the service's workers must be able to import it, too.

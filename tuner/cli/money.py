@@ -329,8 +329,8 @@ def collect(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete the files of ended jobs that their retention policies do not keep. The service itself deletes such files within minutes of their becoming due,
-    and tries again if the storage fails."""
+    """Delete the files of ended jobs that their retention policies do not keep. The service itself deletes such files a few
+    minutes after they become due, and tries again if the storage fails."""
     client = connect()
     due = [files for files in client.storage().items if files.due_trials and files.needed_by is None]
     if dry_run:

@@ -285,7 +285,8 @@ class Calls(ABC):
             after: The id of an event. Only later events are yielded.
             on_connection: Called with False when the service does not answer, and with True whenever a connection is established.
             on_silence: Called before `on_connection(False)`, with the time of the last answer.
-            reconnect_s: Raise ApiError when the service has not answered for this many seconds.
+            reconnect_s: Raise ApiError when the service has not answered for this many seconds, or after 5 s if no
+                connection could be made since the call began.
         """
         limit = follow.ReconnectLimit(reconnect_s, on_connection, on_silence)
         return follow.events(self._http, path_of(job, "/events"), after, limit)

@@ -39,7 +39,7 @@ from tuner.tuning.state import PUBLIC, State
 LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
 # A suggestion that would make a transaction last longer than this is computed after its commit.
 SLOW_SUGGESTION_NS = 50_000_000
-# For how long such suggestions are computed at once. Meanwhile, messages of workers and requests of users wait.
+# How long such suggestions are computed without a break. Messages of workers and requests of users wait meanwhile.
 SUGGESTING_NS = 200_000_000
 # A worker that sends nothing for this long after its lease ended, or after it was ordered to stop, is killed.
 SILENT_NS = 5_000_000_000
@@ -291,7 +291,7 @@ class Loop:
     def answer_suggestions(self) -> None:
         """Compute the suggestions of a slow sampler, each outside of a transaction, until `SUGGESTING_NS` have passed.
 
-        Call this a few times per second, because the rest of them is computed in later calls.
+        Call this a few times per second: suggestions that are left are computed in later calls.
         """
         began_ns = self._clock.elapsed_ns()
         while self._suggestion is not None and self._clock.elapsed_ns() - began_ns <= SUGGESTING_NS:

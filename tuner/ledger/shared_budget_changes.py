@@ -77,7 +77,7 @@ class PeriodCosts:
 
 
 def recount(db: Connection, project: str, at: Instant) -> None:
-    """Recalculate the account of the current period of each shared budget, and of later periods, from what its jobs have spent and held then.
+    """Recalculate the accounts of the current and later periods of each shared budget from what its jobs spent and held then.
 
     The jobs of a budget are those that it covers by their current tags.
 

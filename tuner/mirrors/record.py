@@ -210,7 +210,7 @@ class Mirror(Protocol):
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a finite number. An integer that is too large for a float is none, because mirrors store floats."""
+    """Return whether a value is a finite number. Return False for an integer that is too large for a float, because mirrors store floats."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return abs(value) <= sys.float_info.max

@@ -86,7 +86,7 @@ class SpotLife:
     nodes: int = 1  #: The machines of a trial. The loss of any of them ends its attempt, so `mean_ns` is the mean until the first loss.
 
     def of_market(self, place: float) -> "SpotLife":
-        """Return the availability with the lifetime, wait and share of one of the recorded RECORDED_MARKETS.
+        """Return the availability with the lifetime, wait and share of one of the RECORDED_MARKETS.
 
         `place` selects the market: 0 is the one with the scarcest machines, and values just below 1 are the one with the most available
         machines. If machines are never preempted, return the availability unchanged.

@@ -203,7 +203,7 @@ def _fitting_width(service: Service, job: str, wanted: int) -> int:
 def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> None:
     """Set how many trials of the job may run at once: at most `fitting`, and as many as the project's quota allows.
 
-    A job at work gets at most what the other jobs at work leave of the quota. A job that waits gets up to the whole quota, because
+    A running job gets at most the part of the quota that the other running jobs do not use. A waiting job gets up to the whole quota, because
     the controller launches it only if the quota has room for all of its trials.
     """
     if row.state in ("cancelled", "failed"):
@@ -216,7 +216,7 @@ def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> Non
     is_at_work = others.pop(row.id, None) is not None
     if quota.concurrent_trials is not None and is_at_work:
         left = quota.concurrent_trials - sum(map(quota.width, others.values()))
-        # If the quota was lowered while the jobs ran, nothing may be left. The job then keeps the trials that it has.
+        # If the quota was lowered while the jobs ran, it may leave no room. The job then keeps its present number of trials.
         allowed = min(allowed, max(row.concurrency, left))
     jobs.set_concurrency(db, row.id, allowed, wanted)
 

@@ -97,8 +97,8 @@ class Controller(PeriodicService):
         Args:
             live: The launches that have not ended.
             begun: The jobs whose driver has started, including jobs whose driver has died since.
-            exporting: The jobs that have an export in progress. They are launched after it, because their trials could replace
-                the exported checkpoint. An export occupies the room of one trial on one node.
+            exporting: The jobs that have an export in progress. Each is launched only after its export has ended, because its trials
+                could replace the exported checkpoint. An export occupies the room of one trial on one node.
         """
         now = self._service.now()
         due = {launch.job: launch for launch in live if launch.is_due(now)}

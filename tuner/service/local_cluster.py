@@ -196,7 +196,7 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
         if status != "succeeded":
             output = (jobs.logs(job) or jobs.message(job) or f"its job {job} is {status}").strip()
             raise Unavailable(f"{name} could not be notified: {output.splitlines()[-1]}")
-    say(f"{name} was sent a preemption notice, which ends in {(deadline - system_now()) / NS:.1f} s")
+    say(f"{name} was notified that it will be preempted in {(deadline - system_now()) / NS:.1f} s")
 
 
 def _living(dashboard: Dashboard, name: str) -> Node:

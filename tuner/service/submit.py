@@ -359,8 +359,8 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
 def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | None:
     """Return why the new job cannot continue trials of an earlier job from their checkpoints, or None if it can.
 
-    The new job can continue them if both jobs have the same constants, step unit and code. `fidelity.max` may differ, although a continued
-    trial then keeps a learning-rate schedule that its checkpoint holds, because it does not matter for trainables without such a schedule.
+    The new job can continue them if both jobs have the same constants, step unit and code. `fidelity.max` may differ. A continued
+    trial then keeps the learning-rate schedule in its checkpoint, but many trainables have no such schedule.
     """
     with service.database.read() as db:
         row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)

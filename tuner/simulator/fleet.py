@@ -71,7 +71,7 @@ class Fleet:
         self._queue: deque[Assignment] = deque()
 
     def follow(self, up_times: list[Iterator[UpTimes]], *, notice_ns: int | None) -> None:
-        """Schedule the times at which each worker starts and is taken away. Workers on on-demand machines are always up.
+        """Schedule the times at which each worker starts and is preempted. Workers on on-demand machines are always up.
 
         Args:
             up_times: The periods in which each of the other workers is up, counted from now, in the order of the workers.

@@ -119,7 +119,7 @@ def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
 
 
 def record_heartbeat(db: Connection, job: str, epoch: int, at: Instant) -> None:
-    """Record a heartbeat of the driver. If the submission is not recorded yet, record it, too: the service may have died before.
+    """Record a heartbeat of the driver. Also record the submission if the service died before it could do so.
 
     Raises:
         Fenced: The launch has ended, or the job has a newer one.

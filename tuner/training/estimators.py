@@ -44,7 +44,7 @@ def stateful(name: str, part: Any) -> Stateful:
 
 
 def _is_empty_metric(part: Any) -> bool:
-    """Return whether a metric of torchmetrics, or one in a collection of metrics, has states and saves none of them, which is the default."""
+    """Return whether a torchmetrics metric, or one in a collection, has states and saves none of them, which is the default."""
     modules = part.modules() if hasattr(part, "modules") else [part]
     flags = [vars(module).get("_persistent") or {} for module in modules]
     return any(saved and not any(saved.values()) for saved in flags)

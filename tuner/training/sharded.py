@@ -17,7 +17,7 @@ from tuner.training.plain import PIECE, is_spread
 
 
 def unwrapped(name: str, part: Any) -> Any:
-    """Return the model inside a DataParallel, DistributedDataParallel or compiled model, so that checkpoints do not depend on these wrappers.
+    """Return the model inside a DataParallel, DistributedDataParallel or compiled model. Checkpoints then do not depend on these wrappers.
 
     Any other part is returned unchanged.
 

@@ -151,7 +151,10 @@ class TunerCallback(TrainerCallback):
         return _deciding(control, partial(self._report, state, last))
 
     def _report(self, state: TrainerState, last: bool, control: TrainerControl) -> bool:
-        """Report the metrics of all evaluation sets, and what user code has logged of them. Return whether the trainer must save."""
+        """Report the metrics of all evaluation sets, and the evaluation metrics that user code has logged.
+
+        Return whether the trainer must save.
+        """
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         metrics: dict[str, Any] = {}
         logged = takewhile(lambda entry: entry.get("step") == state.global_step, reversed(state.log_history))

@@ -62,9 +62,8 @@ class NodeWorker:
         hide_unrequested_gpus()
         self._node, self._board = ray.get_runtime_context().get_node_id(), own_board()
         self._supervisor = _supervisor(config)
-        self._broken = (
-            ""  # why the node can run no more attempts, such as the error of an order that failed; or empty
-        )
+        # Why the node can run no more attempts, such as the error of an order that failed. Empty if it can.
+        self._broken = ""
 
     def order(self, message: dict[str, Any]) -> None:
         """Carry out an order of the first node.
@@ -304,7 +303,8 @@ class Worker:
         There are no messages if no attempt is running.
 
         Raises:
-            RuntimeError: No attempt is running, and the worker retires or a machine of it is about to be taken away. Tune then removes it.
+            RuntimeError: No attempt is running, and the worker retires or one of its machines is about to be preempted.
+                Tune then removes the worker.
         """
         for order in orders:
             self._order(order)

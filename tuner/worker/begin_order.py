@@ -7,7 +7,7 @@ from tuner.domain.checkpointing import InterruptionRisk
 
 
 class BeginOrder(TypedDict):
-    """Begin an attempt. Keys that are not required have the defaults that their comments state."""
+    """The order to begin an attempt. A key that is not required may be missing. Its comment states a default if there is one."""
 
     order: Literal["begin"]
     project: str
@@ -50,7 +50,9 @@ class BeginOrder(TypedDict):
     teacher: NotRequired[
         Mapping[str, Any] | None
     ]  # what is needed to fetch the checkpoint of the job's teacher
-    echo: NotRequired[bool]  # whether the output of the trial is also printed by the worker
+    echo: NotRequired[
+        bool
+    ]  # whether to save the restored state again at once, for the self-test. Default: False
 
     # These keys are added by node 0, for the other nodes of an attempt.
     node: NotRequired[int]  # Default: 0

@@ -224,7 +224,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
         return
     session = tune_compat.install(channel)
     if begin.seed is not None:
-        # Each attempt gets the same seed, so that code before the restore, such as a random split of the data, does the same in all of them.
+        # Each attempt gets the same seed, so that code before the restore, such as a random split of the data, gives the same result.
         seed_everything(begin.seed)
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)

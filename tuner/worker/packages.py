@@ -248,7 +248,7 @@ def _check_together(names: list[str]) -> None:
             above.append(last)
         elif name.casefold() in files:
             raise BadFile(
-                f"two files have the name {name!r} and differ only in upper and lower case: rename or remove one"
+                f"another file's name differs from {name!r} only in upper and lower case: rename or remove one"
             )
         else:
             files.add(name.casefold())
@@ -256,7 +256,7 @@ def _check_together(names: list[str]) -> None:
             folder = "/".join(above[:depth])
             if folders.setdefault(folder.casefold(), folder) != folder:
                 raise BadFile(
-                    f"two folders have the name {folder!r} and differ only in upper and lower case: rename one"
+                    f"another folder's name differs from {folder!r} only in upper and lower case: rename one"
                 )
     if both := files & folders.keys():
         raise BadFile(f"{min(both)!r} is a file and a folder: rename one")

@@ -15,7 +15,7 @@ import psutil
 PR_SET_CHILD_SUBREAPER = 36
 KILL_S = 8.0  # shorter than `CLEAN_TIMEOUT_S`, for which the supervisor waits while its fork server cleans up
 LOOK_AGAIN_S = 0.01
-COLLECT_S = 0.5  # how often exit status is collected while descendants are killed
+COLLECT_S = 0.5  # seconds between collections of exit statuses while descendants are killed
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 PR_SET_PDEATHSIG = 1
@@ -180,8 +180,8 @@ def kill_own_descendants(*, without: int = 0) -> bool:
     The exit status of process `without` is not collected, because other code collects it.
 
     Wait up to `KILL_S` until the descendants are gone, so that the next attempt finds the GPU free: a process that uses a GPU ends only
-    after the GPU driver has freed its memory. Exit status is collected meanwhile, too: zombies count as processes of the user, and make
-    each look for the descendants take longer.
+    after the GPU driver has freed its memory. Exit statuses are also collected during the wait, because zombies count as processes of
+    the user and slow down each search for descendants.
     """
     until = time.monotonic() + KILL_S
     while True:

@@ -575,9 +575,9 @@ class Supervisor:
     def or_fail(
         self, work: Callable[..., None], attempt: RunningAttempt, *args: object, **more: object
     ) -> None:
-        """Call `work(attempt, ...)` in a thread that supervises the attempt. If it raises an exception, fail the attempt.
+        """Call `work(attempt, ...)`, and fail the attempt if it raises an exception. Threads that supervise an attempt run this.
 
-        Without the thread, nobody may notice that the attempt has ended, and it would be billed until then.
+        Otherwise the thread would end silently, and an attempt that has ended could be billed until it is taken for hanging.
         """
         try:
             work(attempt, *args, **more)

@@ -38,7 +38,8 @@ Serving = Annotated[ServingQuery, Depends(_serving)]
 def create_export(job: str, body: show.ExportRequest, response: Response, service: Svc) -> show.Export:
     """Export a trial's best checkpoint to files that run elsewhere. The export is paid from the job's budget.
 
-    The answer is 409 if the job still runs, if another export of it has not ended, or if the budget does not pay for 30 s of a machine.
+    The answer is 409 if the job is queued or running, if its driver is starting or ending, if another export of it has not ended,
+    or if the budget does not pay for 30 s of a machine.
     """
     try:
         max_cost = Money.from_usd(body.max_cost_usd)

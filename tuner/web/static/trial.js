@@ -104,7 +104,7 @@ function details(trial) {
     h("h3", {}, "Configuration"), config(trial.config),
     h("h3", {}, "Bill"), total > 0 ? kindsWithLegend(trial.bill, total) : h("p", {}, "Nothing has been spent on this trial yet."),
     h("h3", {}, "Attempts"),
-    table("Its attempts", ["Attempt", "End", "Steps", "Paid", "Market", "Price per hour", "Why", "Began", "Ended", "Node"], attempts, { numeric: [0, 3, 5] }),
+    table("Attempts of the trial", ["Attempt", "Outcome", "Steps", "Paid", "Market", "Price per hour", "Reason", "Began", "Ended", "Node"], attempts, { numeric: [0, 3, 5] }),
     h("details", {}, h("summary", {}, `Learning curve: ${trial.curve.length} reports`),
       table("Its learning curve", ["Step", "Metric", "Cost to train", "Time to train"],
         trial.curve.map((point) => [point.step, figure(point.metric), usd(point.cost_usd), duration(point.duration_seconds)]), { numeric: [0, 1, 2, 3] })),
