@@ -446,7 +446,7 @@ def test_teacher_that_a_stopped_attempt_still_fetches_disturbs_no_later_attempt(
 ) -> None:
     fetches, goes_on = threading.Event(), threading.Event()
 
-    def fetched(attempt: RunningAttempt, into: Path) -> Path:
+    def fetched(attempt: RunningAttempt, teacher: dict[str, Any], into: Path) -> Path:
         into.mkdir()
         if not fetches.is_set():
             fetches.set()
