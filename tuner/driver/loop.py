@@ -293,6 +293,8 @@ class Loop:
 
         Call this a few times per second: suggestions that are left are computed in later calls.
         """
+        if not self.state.suggesting:
+            self._suggestion = None  # a lower limit on trials has withdrawn it
         began_ns = self._clock.elapsed_ns()
         while self._suggestion is not None and self._clock.elapsed_ns() - began_ns <= SUGGESTING_NS:
             answer, self._suggestion = self.learner.answer(self.state, self._suggestion, self._clock), None

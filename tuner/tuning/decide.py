@@ -345,6 +345,8 @@ def _on_budget_changed(state: State, event: ev.BudgetChanged) -> list[Command]:
     """
     state.budget = event.budget
     _money_moved(state)
+    if not state.may_suggest:
+        state.suggesting = False  # withdraw a pending suggestion, which would add a trial above the new limit
     if not state.ended and state.ending and state.ending.limit:
         state.ending = None
     return []
