@@ -330,9 +330,11 @@ def test_dead_worker_is_billed_for_at_most_its_elapsed_time() -> None:
     job = Job()
     hold = next(iter(job.journal.open_holds()))
     ten_s, begins = hold.ends_at - hold.placed_at, hold.placed_at
-    assert lost_of(hold, {}, begins) == {}
-    assert lost_of(hold, {}, Instant(hold.ends_at + 99 * NS)) == {"lost": hold.cost}
-    half = lost_of(hold, {}, Instant(begins + ten_s // 2))["lost"]
+    assert lost_of(hold, {}, begins, begins) == {}
+    assert lost_of(hold, {}, Instant(hold.ends_at + 99 * NS), Instant(hold.ends_at + 99 * NS)) == {
+        "lost": hold.cost
+    }
+    half = lost_of(hold, {}, Instant(begins + ten_s // 2), Instant(begins + ten_s // 2))["lost"]
     assert half.usd.micro_usd == -(-hold.cost.usd.micro_usd // 2)
 
 
@@ -341,11 +343,23 @@ def test_dead_worker_is_billed_only_from_its_node_assignment() -> None:
     hold = next(iter(job.journal.open_holds()))
     whose, lease_ns = (hold.trial, hold.attempt), hold.ends_at - hold.placed_at
     late = Instant(hold.placed_at + lease_ns)
-    assert lost_of(hold, {whose: None}, late) == {}
-    assert lost_of(hold, {whose: late}, late) == {}
-    assert lost_of(hold, {whose: late}, Instant(late + lease_ns)) == {"lost": hold.cost}
+    assert lost_of(hold, {whose: None}, late, late) == {}
+    assert lost_of(hold, {whose: late}, late, late) == {}
+    assert lost_of(hold, {whose: late}, Instant(late + lease_ns), Instant(late + lease_ns)) == {
+        "lost": hold.cost
+    }
     # A hold that renews a lease is billed from when it was placed, not again from the attempt's beginning.
-    assert lost_of(hold, {whose: Instant(hold.placed_at - lease_ns)}, hold.placed_at) == {}
+    assert lost_of(hold, {whose: Instant(hold.placed_at - lease_ns)}, hold.placed_at, hold.placed_at) == {}
+
+
+def test_dead_worker_is_billed_until_now_if_the_heartbeats_of_its_driver_were_late() -> None:
+    job = Job()
+    hold = next(iter(job.journal.open_holds()))
+    lease_ns, second = hold.ends_at - hold.placed_at, Instant(hold.placed_at + NS)
+    late = Instant(hold.placed_at - 3 * NS)
+    (lost,) = lost_of(hold, {}, late, second).values()
+    assert lost.usd.micro_usd == -(-hold.cost.usd.micro_usd * NS // lease_ns)
+    assert lost_of(hold, {}, late, Instant(hold.ends_at + NS)) == {"lost": hold.cost}
 
 
 @pytest.mark.parametrize("placed_before_the_change", [True, False])
@@ -360,7 +374,7 @@ def test_dead_worker_is_billed_for_its_lease_if_the_clock_was_set_back(
             hold, placed_at=Instant(hold.placed_at - an_hour), ends_at=Instant(hold.ends_at - an_hour)
         )
     died_at = Instant(hold.placed_at + NS - (an_hour if placed_before_the_change else 0))
-    assert lost_of(hold, assigned_at, died_at) == {"lost": hold.cost}
+    assert lost_of(hold, assigned_at, died_at, died_at) == {"lost": hold.cost}
 
 
 def test_trials_of_a_dead_worker_share_its_last_time() -> None:
@@ -414,12 +428,8 @@ def test_any_number_of_slow_suggestions_is_answered(monkeypatch: pytest.MonkeyPa
     assert len(ManyTrials().world.begun) == 400
 
 
-@pytest.mark.parametrize("ms", [40, 60])
-def test_slow_suggestions_delay_neither_messages_nor_requests(
-    ms: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All suggestions together take 16 or 24 s. The job is paused before most of them are computed."""
-    answer, taken_ns = Learner.answer, ms * 10**6
+def delay_suggestions(monkeypatch: pytest.MonkeyPatch, taken_ns: int) -> None:
+    answer = Learner.answer
 
     def slow(self: Learner, state: State, order: do.Suggest | do.Predict, clock: Any) -> Any:
         answered = answer(self, state, order, clock)
@@ -429,6 +439,28 @@ def test_slow_suggestions_delay_neither_messages_nor_requests(
         return answered
 
     monkeypatch.setattr(Learner, "answer", slow)
+
+
+def test_pending_suggestion_adds_no_trial_above_a_lowered_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    delay_suggestions(monkeypatch, NS)
+    job = ManyTrials()
+    known = len(job.loop.state.trials)
+    assert job.loop._suggestion is not None
+    job.loop.budget_changed(replace(job.spec.budget, trials=known))
+    job.loop.answer_suggestions()
+    assert len(job.loop.state.trials) == known
+    job.loop.budget_changed(replace(job.spec.budget, trials=known + 2))
+    job.loop.answer_suggestions()
+    assert len(job.loop.state.trials) == known + 2
+
+
+@pytest.mark.parametrize("ms", [40, 60])
+def test_slow_suggestions_delay_neither_messages_nor_requests(
+    ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All suggestions together take 16 or 24 s. The job is paused before most of them are computed."""
+    taken_ns = ms * 10**6
+    delay_suggestions(monkeypatch, taken_ns)
     job = ManyTrials()
     assert max(job.suggested) <= 2
     began, at_ns = len(job.world.begun), job.clock.elapsed_ns()

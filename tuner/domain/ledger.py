@@ -109,27 +109,32 @@ def workers_ended_by(heartbeat_at: Instant, noticed_at: Instant, *, outlive_ns: 
     return Instant(last_alive + outlive_ns)
 
 
-def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant) -> dict[CostKind, Cost]:
+def lost_of(hold: OpenHold, assigned_at: AssignedAt, died_at: Instant, now: Instant) -> dict[CostKind, Cost]:
     """Return the cost to post for a hold that was still open when its job's driver died. All of it is of the kind `lost`.
 
     How long the attempt's worker ran under the hold is unknown. The worker is assumed to have run from the placing of the hold, or
     from the time when it was given its machine if that is later, until `died_at`, but not longer than the lease. The
-    result is the share of the hold's cost that corresponds to this time, rounded up. If `died_at` is earlier than the time from which the
-    worker ran, because the clock was set back, the worker is assumed to have used the whole lease.
+    result is the share of the hold's cost that corresponds to this time, rounded up.
+
+    If `died_at` is a few seconds before the time from which the worker ran, the driver's heartbeats were late, and the worker is assumed to
+    have run until `now`. If it is earlier, or `now` is too, the clock was set back, and the worker is assumed to have used the whole lease.
 
     Args:
         assigned_at: When each attempt was given its machine. An attempt that is missing, such as one that tests restoring a
             checkpoint, is assumed to have had its machine when the hold was placed. None means that the attempt never had a machine,
             so that nothing is posted.
         died_at: When the workers of the driver are known to have stopped.
+        now: When the hold is settled.
     """
     began_at = assigned_at.get((hold.trial, hold.attempt), hold.placed_at)
     if began_at is None:
         return {}
     lease_ns = hold.ends_at - hold.placed_at
-    ran_ns = died_at - max(began_at, hold.placed_at)
-    # Negative if the clock was set back meanwhile. Then any part of the lease may have been used.
-    used_ns = min(ran_ns, lease_ns) if ran_ns >= 0 else lease_ns
+    ran_from = max(began_at, hold.placed_at)
+    ran_ns = died_at - ran_from
+    if ran_ns < 0:
+        ran_ns = now - ran_from if ran_ns >= -NOTICED_NS and now >= ran_from else lease_ns
+    used_ns = min(ran_ns, lease_ns)
     if not used_ns:
         return {}
     usd, gpu_ms = (-(-whole * used_ns // lease_ns) for whole in (hold.cost.usd.micro_usd, hold.cost.gpu_ms))

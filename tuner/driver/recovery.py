@@ -44,7 +44,7 @@ def recover(
     holds = loop.journal.open_holds()
     with loop.journal.transaction() as tx:
         for hold in holds:
-            tx.settle(hold.id, lost_of(hold, assigned_at, died_at or now), at=now)
+            tx.settle(hold.id, lost_of(hold, assigned_at, died_at or now, now), at=now)
         for row in attempts.values():
             if row.ended_at is None:
                 _end_attempt(loop, tx, row, now)

@@ -164,7 +164,7 @@ class SpotEligibility:
             now = _now()
             # The job has had no attempt yet, so only a test that an earlier driver began can have left a hold open.
             ledger.settle_open(
-                db, self.row.project, self.row.id, lambda hold: lost_of(hold, {}, died_at or now), now
+                db, self.row.project, self.row.id, lambda hold: lost_of(hold, {}, died_at or now, now), now
             )
         for losses in count(1):
             try:

@@ -72,12 +72,15 @@ class Controller(PeriodicService):
             return
         with self._service.database.read() as db:
             live, begun = launches.actionable(db, self._service.now()), queue.begun(db)
-            exporting = [export.job for export in exports.live(db)]
         for launch in self._due(live):
             self._supervise(term, launch)
-        # Exports come first, because an error of a launch ends the pass.
-        self._exports.one_pass(term)
-        self._launch_wanted(term, live, begun, exporting)
+        # An error of an export does not prevent launches, and an error of a launch does not prevent exports.
+        try:
+            self._exports.one_pass(term)
+        finally:
+            with self._service.database.read() as db:
+                exporting = [export.job for export in exports.live(db)]
+            self._launch_wanted(term, live, begun, exporting)
         self._service.leading.pass_succeeded()
         self._service.health.controller_at = self._service.now()
 

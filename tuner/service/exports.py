@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tuner.checkpoints.checkpoints import CheckpointStore, StoredFile
 from tuner.checkpoints.storage import explained
 from tuner.domain.cost import CostKind
-from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Unavailable
+from tuner.domain.errors import BudgetRefused, Conflict, Fenced, Invalid, NotFound, TunerError, Unavailable
 from tuner.domain.job import Resources
 from tuner.domain.ledger import lost_of, workers_ended_by
 from tuner.domain.listing import MARKETS
@@ -305,11 +305,19 @@ class ExportSupervisor:
         with self._service.database.read() as db:
             rows = exports.live(db)
         self._watch.keep({row.submission_id for row in rows})
+        failures = list[TunerError]()
         for row in rows:
-            if row.submitted_at is None:
-                self._submit(term, row)
-            elif self._silent_ns(row) >= SILENT_NS:
-                self._supervise(term, row)
+            try:
+                if row.submitted_at is None:
+                    self._submit(term, row)
+                elif self._silent_ns(row) >= SILENT_NS:
+                    self._supervise(term, row)
+            except Fenced:
+                raise
+            except TunerError as error:  # the other exports do not wait for this one
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _silent_ns(self, row: ExportRow) -> int:
         """Return the nanoseconds since the process's last heartbeat, or since its submission if it has sent none."""
@@ -350,7 +358,7 @@ class ExportSupervisor:
         with self._service.leading.write(term, "controller.export_lost") as db:
             hold = ledger.open_hold(db, row.hold)
             if hold is not None:
-                lost: dict[CostKind, Cost] = lost_of(hold, {}, died_at)
+                lost: dict[CostKind, Cost] = lost_of(hold, {}, died_at, now)
                 ledger.settle(db, row.project, row.job, hold.id, lost, now)
             ended = exports.end(db, row, "failed", now, code="export_lost", detail=LOST)
         if ended:

@@ -416,7 +416,7 @@ def close_open(db: Connection, project: str, job: str, *, died_at: Instant, at: 
         at: The current time, which is recorded as the time of the entries and the ends.
     """
     assigned_at = nodes_assigned_at(db, job)
-    ledger.settle_open(db, project, job, lambda hold: lost_of(hold, assigned_at, died_at), at)
+    ledger.settle_open(db, project, job, lambda hold: lost_of(hold, assigned_at, died_at, at), at)
     end_open(db, job, at)
 
 
