@@ -29,6 +29,7 @@ def message(state: WorkerState, kind: str = "", *, has_notice: bool = False) -> 
         (message("failed", "raised", has_notice=True), "failed"),
         (message("failed", "storage"), "lost"),
         (message("failed", "storage", has_notice=True), "preempted"),
+        (message("failed", "supervisor"), "lost"),
         (message("failed", "killed"), "failed"),
         (message("failed", "killed", has_notice=True), "preempted"),
         (message("failed", "saving", has_notice=True), "preempted"),

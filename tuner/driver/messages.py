@@ -78,12 +78,12 @@ class AttemptFailure:
 
     @property
     def is_of_the_machines(self) -> bool:
-        """Whether a machine caused the failure, and not the trial.
+        """Whether a machine or its worker caused the failure, and not the trial.
 
-        Either another process took the port at which the ranks of the attempt connect, or a node was lost. The next attempt gets
-        another port or other nodes, so it may succeed.
+        Another process took the port at which the ranks of the attempt connect, or a node was lost, or a thread of the worker failed, for
+        example because too many files were open. The next attempt gets another port, node or process, so it may succeed.
         """
-        return self.kind in ("port", "worker")
+        return self.kind in ("port", "worker", "supervisor")
 
     @property
     def summary(self) -> str:
@@ -192,7 +192,7 @@ _BY_ITS_MACHINE = {"killed", "saving"}
 def end_of(progress: WorkerMessage) -> Outcome:
     """Return the outcome of an attempt from its worker's last message.
 
-    If the storage failed, a port was taken or a node was lost, the outcome is "lost", because the trial is not at fault. If the machine
+    If the storage failed, a port was taken, a node was lost or the worker failed, the outcome is "lost", because the trial is not at fault. If the machine
     had a preemption notice, a failure of a kind that its shutdown can cause counts as a preemption.
     """
     if progress.state == "failed" and progress.failure is not None:
