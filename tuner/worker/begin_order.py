@@ -20,9 +20,8 @@ class BeginOrder(TypedDict):
     config: dict[str, Any]
     seed: NotRequired[int | None]  # None: the worker sets no seeds
     lease_ns: int
-    used_ns: NotRequired[
-        int
-    ]  # the part of the lease that another node has used already. Default: the time since the last attempt
+    # The part of the lease that another node has used already. Default: the time since the last attempt.
+    used_ns: NotRequired[int]
     target_step: int | None  # None: no target
     max_step: int | None  # None: the job has no last step
     restore_step: int | None  # the step of the checkpoint to continue from. None or 0: start from scratch
@@ -42,17 +41,14 @@ class BeginOrder(TypedDict):
     usd_per_hour: NotRequired[float]  # the price of the trial's share of its machine
     resources: dict[str, float]  # by the names of Ray, for each node
     memory_limit_bytes: NotRequired[int | None]  # None: not limited
-    artifact_room: NotRequired[
-        int
-    ]  # the bytes of artifacts that the job may still store. Default: not limited
+    # The bytes of artifacts that the job may still store. Default: not limited.
+    artifact_room: NotRequired[int]
     processes: NotRequired[int]  # on each node. Default: 1
     nodes: NotRequired[int]  # Default: 1
-    teacher: NotRequired[
-        Mapping[str, Any] | None
-    ]  # what is needed to fetch the checkpoint of the job's teacher
-    echo: NotRequired[
-        bool
-    ]  # whether to save the restored state again at once, for the self-test. Default: False
+    # What is needed to fetch the checkpoint of the job's teacher.
+    teacher: NotRequired[Mapping[str, Any] | None]
+    # Whether to save the restored state again at once, for the self-test. Default: False.
+    echo: NotRequired[bool]
 
     # These keys are added by node 0, for the other nodes of an attempt.
     node: NotRequired[int]  # Default: 0

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
@@ -148,6 +149,7 @@ class Supervisor:
         self._peers: list[Peer] = []  # the processes of the attempt that are not rank 0
         self._answered_at = 0.0
         self._fresh = True
+        self._numbers = count(1)  # of the directories of attempts
         self.is_clean = True  #: Whether all processes of the ended attempts could be killed.
         # the directory with the checkpoint of the job's teacher, once fetched
         self._teacher: Path | None = None
@@ -215,7 +217,11 @@ class Supervisor:
         kept, self._fresh = not self._fresh, False
         watch = self._stopwatch("idle" if kept else "setup", now - gap)
         watch.switch("setup")
-        attempt = RunningAttempt(order, watch, order["lease_ns"], order["target_step"], order["max_step"])
+        # A short name, because sockets of user code are in this directory, and the length of their paths is limited.
+        directory = self._home / f"a{next(self._numbers)}"
+        attempt = RunningAttempt(
+            order, watch, order["lease_ns"], order["target_step"], order["max_step"], directory
+        )
         attempt.batch_socket = None if self._shared is None else self._shared.batch_socket
         with self._changed:
             if self._attempt is not None:
@@ -259,8 +265,10 @@ class Supervisor:
                 self._changed.notify_all()
         finally:
             # The attempt may have ended while this thread was in a call that could not be interrupted.
-            if self._attempt is not attempt:
-                wipe(self._directory(attempt))
+            with self._changed:
+                is_late = attempt.is_cleared
+            if is_late:
+                wipe(attempt.directory)
 
     def _restore(self, attempt: RunningAttempt, store: CheckpointStore) -> Path | None:
         """Fetch the newest undamaged checkpoint up to the step that the driver ordered, and return its directory.
@@ -272,7 +280,7 @@ class Supervisor:
             return None
         with self._changed:
             attempt.watch.switch("restore")
-        into = self._directory(attempt) / "restore"
+        into = attempt.directory / "restore"
         part = restored_part(store, attempt, into)
         if part is not None:
             with self._changed:
@@ -307,7 +315,7 @@ class Supervisor:
             return None
         checkpoint = CheckpointId.named(name)
         attempt.restored_from(checkpoint.step)
-        into = self._directory(attempt) / "restore" / name
+        into = attempt.directory / "restore" / name
         return with_retries(attempt, store, lambda: store.fetch(attempt.trial, checkpoint, into))
 
     def _give_teacher(self, attempt: RunningAttempt) -> None:
@@ -335,13 +343,9 @@ class Supervisor:
                     wipe(into)
         attempt.teacher = {"path": str(self._teacher), "config": teacher["config"]}
 
-    def _directory(self, attempt: RunningAttempt) -> Path:
-        """Return the directory of an attempt. Each has its own: a thread of an attempt that was stopped may run on during the next."""
-        return self._home / f"attempt-{attempt.trial}-a{attempt.number}-{attempt.watch.began_ns}"
-
     def _start_child(self, attempt: RunningAttempt, checkpoint: Path | None) -> None:
-        cwd = new_directory(self._directory(attempt) / "cwd")
-        staging = new_directory(self._directory(attempt) / "staging")
+        cwd = new_directory(attempt.directory / "cwd")
+        staging = new_directory(attempt.directory / "staging")
         server = self._servers.living()
         pump, group = LogPump(attempt.order), RankGroup.of(attempt.order)
         forked = list[tuple[int, Connection]]()
@@ -851,7 +855,9 @@ class Supervisor:
 
         Rename it first: a save that hung and then continues must find all files or none.
         """
-        directory = self._directory(attempt)
+        directory = attempt.directory
+        with self._changed:
+            attempt.is_cleared = True
         try:
             directory = directory.rename(self._home / f"ended-{time.monotonic_ns()}")
         except FileNotFoundError:  # the attempt has not begun, or user code has removed it
