@@ -10,7 +10,8 @@ import numpy
 import pytest
 import torch
 
-from tuner.training import prepare, preparing
+from tuner.training import prepare, preparing, seed_everything
+from tuner.training.seeding import seed_untouched
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +99,20 @@ assert data.__wrapped__ and prepare(data.__wrapped__)() == first and first[3] ==
 seed_everything(7)
 assert after == (random.random(), float(numpy.random.random()), float(torch.rand(1)))
 """
+
+
+def test_generators_that_user_code_has_seeded_are_left_unchanged() -> None:
+    seed_everything(3)
+    numpy.random.seed(0)
+    seed_untouched(9, before=3)
+    assert random.random() == random.Random(9).random()
+    assert numpy.random.random() == numpy.random.RandomState(0).random_sample()
+    assert torch.initial_seed() == 9
+    seed_everything(3)
+    torch.manual_seed(4)
+    seed_untouched(9, before=3)
+    assert torch.initial_seed() == 4
+    assert numpy.random.random() == numpy.random.RandomState(9).random_sample()
 
 
 def test_library_that_the_function_imports_is_seeded_and_left_as_if_imported_later() -> None:

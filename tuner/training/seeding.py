@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 LIBRARIES = ("numpy", "torch")
 
@@ -25,6 +26,26 @@ def seed_everything(seed: int, *, threads: int | None = None) -> None:
             _seed(name, seed, threads)
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
     sys.meta_path.insert(0, AfterImport(lambda name: _seed(name, seed, threads)))
+
+
+def seed_untouched(seed: int, *, before: int) -> None:
+    """Seed the generators that user code has not seeded itself since `seed_everything(before)`.
+
+    PyTorch records its seed. The generators of Python and NumPy do not, so they are also left unchanged if user code has drawn from them.
+    """
+    if random.getstate() == random.Random(before).getstate():
+        random.seed(seed)
+    numpy, torch = (sys.modules.get(name) for name in LIBRARIES)
+    if numpy is not None and _state(numpy.random) == _state(numpy.random.RandomState(before % 2**32)):
+        _seed("numpy", seed, None)
+    if torch is not None and torch.initial_seed() == before % 2**63:
+        _seed("torch", seed, None)
+
+
+def _state(generator: Any) -> tuple[bytes, int]:
+    """Return the state of a Mersenne Twister of NumPy in a form that can be compared."""
+    _, words, position, *_ = generator.get_state()
+    return words.tobytes(), position
 
 
 class AfterImport(MetaPathFinder):

@@ -26,7 +26,7 @@ from tuner.training.channel import (
     StopTraining,
     scalars,
 )
-from tuner.training.seeding import seed_everything
+from tuner.training.seeding import seed_untouched
 
 SESSION_MODULE = "ray.train._internal.session"
 DEFAULT_METRIC = "_metric"
@@ -231,13 +231,9 @@ def _seed_continued(begin: BeginMessage) -> None:
     """Seed the random generators of a trial that continues from its checkpoint.
 
     Ray Tune does not restore the generators. Without another seed, each attempt would draw the same numbers as the beginning of the trial.
-    If user code has seeded PyTorch itself, the generators are left unchanged.
     """
-    if begin.seed is None:
-        return
-    torch = sys.modules.get("torch")
-    if torch is None or torch.initial_seed() == begin.seed % 2**63:
-        seed_everything(begin.seed + begin.first_step)
+    if begin.seed is not None:
+        seed_untouched(begin.seed + begin.first_step, before=begin.seed)
 
 
 def _module() -> Any:
