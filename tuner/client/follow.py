@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -242,6 +243,9 @@ async def events(http: Http, path: str, after: int | None, limit: ReconnectLimit
             pause_s = limit.pause_after(unreachable(http.url, error))
         except ApiError as error:
             pause_s = limit.pause_after(error)
+            if error.status == 429:  # the service answers, but asks to wait
+                await http.sleep(pause_s)
+                continue
         limit.report(False)
         await http.sleep(pause_s)
 
@@ -273,6 +277,7 @@ async def wait(
             pause_s = limit.pause_after(error)
             if error.status == 0:
                 show.silent(limit.answer_time)
-        if timeout_s is not None and time.monotonic() - began > timeout_s:
+        left_s = math.inf if timeout_s is None else began + timeout_s - time.monotonic()
+        if left_s < 0:
             raise TimeoutError(f"{job} is still {state} after {timeout_s:g} s")
-        await http.sleep(pause_s)
+        await http.sleep(min(pause_s, max(PAUSE_S, left_s)))
