@@ -13,6 +13,19 @@ from tuner.service.controller import Controller
 from tuner.store import jobs
 
 
+def test_job_is_launched_while_an_export_cannot_be_submitted(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise Unavailable("the cluster refuses the export")
+
+    job = submit(service, client)
+    monkeypatch.setattr("tuner.service.exports.ExportSupervisor.one_pass", fails)
+    with pytest.raises(Unavailable, match="refuses the export"):
+        one_pass(service)
+    assert launched(service) == [job]
+
+
 def test_submitted_job_is_launched_once_with_its_name_and_budget(
     service: FakeService, client: TestClient
 ) -> None:
