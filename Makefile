@@ -80,7 +80,7 @@ CORE_TESTS := tests/domain tests/contracts \
 	$(addprefix tests/tuning/test_,confirm.py constraints.py continuing.py decide.py endings.py guard.py placement.py reserve.py schedulers.py worth.py) \
 	$(addprefix tests/store/test_,shared_budgets.py shared_budget_waits.py append_only.py books.py jobs.py journal_ends.py journal_rows.py launches.py leadership.py leases.py postgresql.py quotas.py) \
 	$(addprefix tests/simulation/test_,fleet.py price_truth.py waiting_bills.py windows.py) \
-	$(addprefix tests/driver/test_,clocks.py messages.py outcomes.py spot_eligibility.py fallback.py going_back.py learning.py outages.py pace.py placement.py attempt_leases.py trial_snapshot.py turns.py) \
+	$(addprefix tests/driver/test_,clocks.py messages.py outcomes.py spot_eligibility.py fallback.py going_back.py launch_context.py learning.py outages.py pace.py placement.py attempt_leases.py trial_snapshot.py turns.py) \
 	tests/worker/test_saves.py \
 	tests/simulation/test_simulated_jobs.py::test_slow_sampler_suggests_the_same_outside_of_a_transaction
 # They take a minute, and cover no branch that the other tests do not cover.

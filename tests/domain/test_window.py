@@ -90,6 +90,9 @@ def test_night_in_which_clocks_change_is_an_hour_shorter_or_longer(
         for evening in evenings
     ]
     assert open_hours == [forward, plain, back]
+    ends = [Instant(instant(evening) + 12 * 60 * MINUTE) for evening in evenings]
+    spans = [window.open_ns(instant(evening), end) for evening, end in zip(evenings, ends, strict=True)]
+    assert spans == [hours * 60 * MINUTE for hours in open_hours]
 
 
 @pytest.mark.parametrize(

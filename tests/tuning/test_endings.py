@@ -306,15 +306,15 @@ def test_best_other_trial_is_finished_if_the_leader_fails() -> None:
 
 
 def test_trial_that_was_paused_at_a_rung_continues_with_asha_stopping() -> None:
-    story = Story(scheduler="asha_stopping", concurrency=2, trials=2)
+    story = Story(scheduler="asha_stopping", concurrency=3, trials=3)
     story.tell(ev.ControlRequested(AT, "pause"))
-    for number, value in enumerate((0.5, 0.9)):
+    for number, value in enumerate((None, 0.5, 0.9)):  # the first trial reports no metric
         story.report(number, 1, value)
         story.paused(number, 1)
     story.state.ended, story.state.ending = False, None
     story.tell(ev.Launched(AT), ev.ControlRequested(AT, "resume"))
-    assert begins(story.orders)[-1] == (SECOND, 3)
-    assert story.state.trial(FIRST).status == "stopped"
+    assert begins(story.orders)[-1] == ("trial_00002", 3)
+    assert story.state.trial(SECOND).status == "stopped"
 
 
 def test_inherited_result_counts_for_the_plateau() -> None:
