@@ -345,6 +345,7 @@ def test_export_is_refused_with_what_to_do(service: FakeService, client: TestCli
     assert "an export needs at least 30 s of a machine" in why(409)
     client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}})
     assert "an export needs at least 30 s of a machine" in why(409, max_cost_usd=0.0001)
+    assert "the export's max_cost_usd is $0.00005;" in why(409, max_cost_usd=0.00005)
     assert "no trial 'trial_99999'" in why(404, trial="trial_99999")
     assert "formats" in why(422, formats=["tflite"])
     assert "formats" in why(422, formats=[])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.job import Resources
-from tuner.domain.money import Price, Rate
+from tuner.domain.money import Price, Rate, dollars
 from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import Instant
 from tuner.driver.holds import AttemptLease, HoldService
@@ -100,7 +100,9 @@ def forbidden(offer: Offer, wanted: Resources) -> str | None:
 
     The market does not matter: a spot machine may be used for a trial that requested on demand, because it is cheaper.
     """
-    machine = f"a {offer.instance_type} {_MARKETS[offer.market]} at ${offer.price.usd_per_hour:g} an hour"
+    machine = (
+        f"a {offer.instance_type} {_MARKETS[offer.market]} at {dollars(offer.price.usd_per_hour)} an hour"
+    )
     if wanted.market == "spot" and offer.market != "spot":
         return f"the trial requested a spot machine, but Ray assigned {machine}"
     if wanted.instance_type not in (None, offer.instance_type):

@@ -160,7 +160,7 @@ def why_chosen(chosen: Alternative, shown: Sequence[Alternative]) -> str:
     if _chance(chosen) < SURE_ENOUGH:
         return "no candidate is likely enough to finish in time; this one has the best chance"
     per = chosen.usd_per_1000_steps
-    cheapest = f"${per.usd:g} for 1000 steps" if per is not None else "unknown"
+    cheapest = f"{per} for 1000 steps" if per is not None else "unknown"
     if any(
         _chance(alternative) < SURE_ENOUGH and _per_step(alternative) < _per_step(chosen)
         for alternative in others

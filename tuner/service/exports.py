@@ -109,7 +109,7 @@ def create(service: Service, job: str, trial: str | None, spec: ExportSpec) -> E
         if longest_ns < LEAST_NS:
             raise BudgetRefused(
                 f"an export needs at least {LEAST_NS / NS:.0f} s of a machine, but the money pays for {longest_ns / NS:.1f} s: "
-                f"${left.usd.usd:g} is left of the job's budget, and the export's max_cost_usd is ${spec.max_cost.usd:g}; raise the limit "
+                f"{left.usd} is left of the job's budget, and the export's max_cost_usd is {spec.max_cost}; raise the limit "
                 "that is too low"
             )
         new = exports.add(

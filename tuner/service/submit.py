@@ -15,7 +15,7 @@ from tuner.cluster.nodes import Node
 from tuner.database.database import Connection
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import FINAL, JobSpec, Resources, Teacher
-from tuner.domain.money import NS_PER_SECOND
+from tuner.domain.money import NS_PER_SECOND, dollars
 from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.domain.shared_budget import tag_faults
 from tuner.service import audit_log, packages
@@ -230,7 +230,7 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
             f"({first.source})"
         )
     detail = (
-        f"buys {affords / NS_PER_SECOND:.3f} s of a trial at ${rate.price.usd_per_hour:g} an hour, {why}; give at least "
+        f"buys {affords / NS_PER_SECOND:.3f} s of a trial at {dollars(rate.price.usd_per_hour)} an hour, {why}; give at least "
         f"{least.usd if by_usd else f'{least.gpu_hours:.6f} GPU-hours'}"
     )
     raise Invalid(Fault("/budget/usd" if by_usd else "/budget/gpu_hours", detail))
