@@ -224,6 +224,23 @@ def click_twice(page: Page, button: Locator, url: str) -> None:
         route.continue_()
 
 
+def answer_late(page: Page, url: str, state: str, *, polls_ms: int, waits_ms: int) -> None:
+    """Answer the next request for the list at `url` only after `waits_ms` of the page's clock, with its first item in this state.
+
+    The page polls the list after `polls_ms`. Requests that follow meanwhile are never answered.
+    """
+    waiting: list[Route] = []
+    page.route(url, lambda route: waiting.append(route))
+    page.clock.run_for(polls_ms)
+    while not waiting:
+        page.wait_for_timeout(20)
+    page.clock.run_for(waits_ms)
+    answer = waiting[0].fetch()
+    listed = answer.json()
+    listed["items"][0]["state"] = state
+    waiting[0].fulfill(response=answer, json=listed)
+
+
 def see(page: Page, site: Site, job: str) -> None:
     page.goto(f"{site.url}#/jobs/{job}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("digits")

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from tests.api.test_exports import CONTENT, DONE, begin, finished, run
-from tests.browser.conftest import Site, click_twice, section, see, violations
+from tests.browser.conftest import Site, answer_late, click_twice, section, see, violations
 from tests.driver.export_actors import FakeExportActors
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.service.storage_lifecycle import StorageLifecycle
@@ -214,19 +214,11 @@ def test_list_of_exports_is_updated_although_answers_are_slow(page: Page, site: 
     begin(site.client, job, formats=["onnx"], max_cost_usd=0.01)
     page.clock.install()
     see(page, site, job)
-    exports, waiting = section(page, "Exports"), list[Route]()
+    exports = section(page, "Exports")
     expect(exports).to_contain_text("export_00001 ◷ queued")
     # The job itself is not loaded again, because its exports would be, too.
     page.route(f"**/v1/jobs/{job}", lambda route: route.fulfill(status=503, json={}))
-    page.route(f"**/v1/jobs/{job}/exports", lambda route: waiting.append(route))
-    page.clock.run_for(3000)
-    while not waiting:
-        page.wait_for_timeout(20)
-    page.clock.run_for(9000)
-    answer = waiting[0].fetch()
-    listed = answer.json()
-    listed["items"][0]["state"] = "running"
-    waiting[0].fulfill(response=answer, json=listed)
+    answer_late(page, f"**/v1/jobs/{job}/exports", "running", polls_ms=3000, waits_ms=9000)
     expect(exports).to_contain_text("export_00001 ▶ running")
 
 

@@ -12,6 +12,7 @@ from tests.browser.conftest import (
     FIDELITY,
     Finished,
     Site,
+    answer_late,
     click_twice,
     expect_all_reports,
     section,
@@ -433,16 +434,7 @@ def test_list_of_jobs_is_updated_although_answers_are_slow(page: Page, finished:
     page.clock.install()
     page.goto(finished.url)
     expect(page.get_by_role("link", name="digits")).to_be_visible()
-    waiting: list[Route] = []
-    page.route("**/v1/jobs?*", lambda route: waiting.append(route))
-    page.clock.run_for(2000)
-    while not waiting:
-        page.wait_for_timeout(20)
-    page.clock.run_for(10_000)
-    answer = waiting[0].fetch()
-    listed = answer.json()
-    listed["items"][0]["state"] = "paused"
-    waiting[0].fulfill(response=answer, json=listed)
+    answer_late(page, "**/v1/jobs?*", "paused", polls_ms=2000, waits_ms=10_000)
     expect(page.get_by_role("region", name="Jobs, newest first")).to_contain_text("‖ paused")
 
 
