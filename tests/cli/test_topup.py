@@ -115,7 +115,7 @@ def test_top_up_without_a_final_response_reports_an_unknown_outcome(
 
 
 class BeforeResume(Line):
-    """A transport that refuses to resume jobs, or refuses the connection if there is no `refusal`."""
+    """A transport that refuses to resume jobs with `refusal`, or refuses the connection if it is None."""
 
     refusal: httpx2.Response | None = None
 

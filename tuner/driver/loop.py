@@ -76,7 +76,7 @@ class Loop:
         # By trial: the number of its newest attempt, and the step of its newest checkpoint.
         self.attempts, self.saved = dict[str, int](), dict[str, int]()
         self.end: do.EndJob | None = None
-        # The suggestion to compute outside of a transaction. None if there is none.
+        # The suggestion to compute outside of a transaction, if one is pending.
         self._suggestion: do.Suggest | None = None
         self.journal, self._world, self._clock = journal, world, clock
         self._deadlines = Deadlines(clock, journal.running_ns(), spec.window)

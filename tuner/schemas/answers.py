@@ -320,7 +320,7 @@ class StoredJob(Answer):
     """The files of a job in the storage.
 
     `retain` and `keep_for_seconds` are the job's retention policy. `keeps` names the trials whose files the policy keeps now; it is null if
-    the job has not ended. `due_trials` is the number of trials whose files are stored although the policy no longer keeps them. `needed_by`
+    the job has not ended. `due_trials` is the number of trials whose files are stored although the policy does not keep them. `needed_by`
     says why no file may be deleted; it is null if nothing needs the files. `next_deletion` is when the policy next allows the deletion of
     more files, or null if that never happens. `storage_gb_months` is the size of the files multiplied by the time for which they have been
     stored so far, in months of 730 hours. `storage_usd` is the cost of this storage.

@@ -18,17 +18,19 @@ class BeginOrder(TypedDict):
     entry: str  # the trainable as `module:function`
     kind: NotRequired[str | None]  # the kind of the trainable
     config: dict[str, Any]
-    seed: NotRequired[int | None]  # None: the worker sets no seeds
+    seed: NotRequired[int | None]  # the worker sets no seeds if it is None
     lease_ns: int
     # The part of the lease that another node has used already. Default: the time since the last attempt.
     used_ns: NotRequired[int]
-    target_step: int | None  # None: no target
-    max_step: int | None  # None: the job has no last step
-    restore_step: int | None  # the step of the checkpoint to continue from. None or 0: start from scratch
-    restore_attempt: NotRequired[int | None]  # the attempt that saved this checkpoint. None: not known
+    target_step: int | None  # None if the attempt runs until it ends
+    max_step: int | None  # None if the job has no last step
+    restore_step: int | None  # the step of the checkpoint to continue from; None or 0 to start from scratch
+    restore_attempt: NotRequired[
+        int | None
+    ]  # the attempt that saved this checkpoint, or None if it is not known
     reported_step: NotRequired[int]  # the newest step that an earlier attempt reported
     keep: int  # the number of checkpoints that are kept, in addition to the best one
-    checkpoint_interval_ns: NotRequired[int | None]  # None: the worker chooses the interval
+    checkpoint_interval_ns: NotRequired[int | None]  # None if the worker chooses it
     exposure: NotRequired[InterruptionRisk]  # how often such attempts are interrupted. Default: the prior
     metric: NotRequired[str]
     mode: NotRequired[str]
@@ -40,7 +42,7 @@ class BeginOrder(TypedDict):
     serving_metrics: NotRequired[Sequence[str]]
     usd_per_hour: NotRequired[float]  # the price of the trial's share of its machine
     resources: dict[str, float]  # by the names of Ray, for each node
-    memory_limit_bytes: NotRequired[int | None]  # None: not limited
+    memory_limit_bytes: NotRequired[int | None]  # None if it is not limited
     # The bytes of artifacts that the job may still store. Default: not limited.
     artifact_room: NotRequired[int]
     processes: NotRequired[int]  # on each node. Default: 1

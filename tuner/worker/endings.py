@@ -121,7 +121,7 @@ def not_begun(error: Exception) -> FailureFields:
 
 
 def supervisor_failed(error: Exception) -> FailureFields:
-    """Describe an attempt that a thread of the supervisor can no longer watch, because the thread raised an unexpected exception."""
+    """Describe an attempt that the supervisor cannot watch any more, because one of its threads raised an unexpected exception."""
     message = f"the worker cannot supervise the trial's process any more: {error}; report this error with its traceback to the operator"
     return failure(
         "supervisor", message, error=type(error).__name__, traceback="".join(format_exception(error))
