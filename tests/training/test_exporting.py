@@ -16,7 +16,9 @@ from torch import nn
 
 from trainables import digits_cnn
 from tuner.training import Exported, exporting, latency_ms, quantize_aware
-from tuner.training.exporting import Exporter, ExportFailed, remove_channels, zero_weights
+from tuner.training.exported_files import ExportFailed
+from tuner.training.exporting import Exporter
+from tuner.training.pruning import remove_channels, zero_weights
 from tuner.training.variants import FORMATS
 
 ALONE = """
@@ -272,8 +274,8 @@ def test_large_outputs_may_differ_by_rounding_errors(tmp_path: Path) -> None:
 
     exported = linear(lambda x: x + 30_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporting, "_OnnxFile", Rounded)
-        patch.setattr(exporting, "_write_onnx", lambda program, path: path.touch())
+        patch.setattr(exporting, "OnnxFile", Rounded)
+        patch.setattr(exporting, "write_onnx", lambda program, path: path.touch())
         variant = exporter(exported, tmp_path).variant("onnx")
     assert (variant.code, variant.difference) == (None, pytest.approx(0.01, rel=0.3))
 

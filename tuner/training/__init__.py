@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tuner.training.channel import MetricsRefused, StopTraining
     from tuner.training.checkpoint import CheckpointUnreadable
     from tuner.training.datasets import DatasetRefused, dataset
-    from tuner.training.exporting import Exported, latency_ms
+    from tuner.training.exporting import Exported
+    from tuner.training.latency import latency_ms
     from tuner.training.loaders import Batches, efficient_loader
     from tuner.training.packed import Packed
     from tuner.training.precision import autocast, grad_scaler, quantize_aware
@@ -72,7 +73,7 @@ _HOMES = {
     "efficient_loader": "loaders",
     "fit_batch_size": "accumulation",
     "grad_scaler": "precision",
-    "latency_ms": "exporting",
+    "latency_ms": "latency",
     "prepare": "preparing",
     "quantize_aware": "precision",
     "recompute": "accumulation",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tuner.training.channel import Channel, StopTraining
 from tuner.training.checkpoint import saved_state
-from tuner.training.exporting import Exporter, ExportFailed, export_function
+from tuner.training.exported_files import ExportFailed
+from tuner.training.exporting import Exporter, export_function
 
 
 def run_export(channel: Channel) -> None:
