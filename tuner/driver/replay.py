@@ -13,7 +13,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from tuner.domain import commands as do
 from tuner.domain import events as ev
@@ -23,6 +23,7 @@ from tuner.domain.money import Rate
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
+from tuner.driver.decision_words import Decision, commands_in_words, in_words, trial_in_words
 from tuner.driver.learning import Learner
 from tuner.driver.warm_starts import WarmStarts
 from tuner.tuning.decide import decide
@@ -70,14 +71,6 @@ class JobRecord:
     trials: Mapping[str, tuple[TrialState, Config | None]] | None = None
     #: State and stop reason of the job after the last event. None if they are not compared.
     job: tuple[JobState, StopReason | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The description of a decision or of a recorded event, as a sentence and as fields."""
-
-    summary: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +347,8 @@ class _Check:
             trial, row = trials.get(name), rows.get(name)
             number = self._states[trial.number][1] if trial else self._record.events[-1][0]
             state = (self._states[trial.number][0], trial.config) if trial else None
-            decided = _trial_in_words(name, state)
-            difference = number, times[number].at, name, decided, _trial_in_words(name, row)
+            decided = trial_in_words(name, state)
+            difference = number, times[number].at, name, decided, trial_in_words(name, row)
             if trial is None or row is None:
                 yield Difference("trial_missing", *difference)
             elif row[0] != self._states[trial.number][0]:
@@ -494,7 +487,7 @@ def compare(
                 mine, yours = ours.apply(event), theirs.apply(event)
                 decisions += len(mine)
                 if mine != yours:
-                    both = _commands_in_words(mine), _commands_in_words(yours)
+                    both = commands_in_words(mine), commands_in_words(yours)
                     trial = getattr(event, "trial", None)
                     difference = Difference("commands", number, event.at, trial, *both)
         except NOT_POSSIBLE as error:
@@ -521,88 +514,3 @@ def _answers_differ(ours: Fold, theirs: Fold, number: int, event: Answer) -> Dif
     if decided is None or other is None or _same(decided, other):
         return None
     return Difference("answer", number, event.at, mine.trial, in_words(decided), in_words(other))
-
-
-# Descriptions of events and commands
-
-IN_WORDS: Mapping[type[ev.Event | do.Command], str] = {
-    ev.Launched: "a driver starts",
-    ev.BudgetChanged: "the budget changes",
-    ev.WallClockEnded: "the wall clock ends",
-    ev.WindowClosed: "the window closes",
-    ev.ControlRequested: "a user requests: {what}",
-    ev.ConcurrencyChanged: "a user allows {concurrency} trials at once",
-    ev.EnqueueRequested: "a user enqueues a configuration",
-    ev.StopRequested: "a user stops {trial}",
-    ev.PromoteRequested: "a user promotes {trial}",
-    ev.Reported: "{trial} reports step {step}",
-    ev.Refused: "a hold of {trial} is refused ({limit})",
-    ev.Paused: "the attempt of {trial} pauses",
-    ev.Completed: "the attempt of {trial} completes",
-    ev.Stopped: "the attempt of {trial} is stopped",
-    ev.Failed: "the attempt of {trial} fails",
-    ev.Lost: "the attempt of {trial} is lost",
-    ev.Preempted: "the attempt of {trial} is preempted",
-    do.Suggest: "ask for the configuration of {trial}",
-    do.Predict: "ask whether {trial} continues",
-    do.Begin: "start {trial}, to run to {target}",
-    do.Continue: "let {trial} continue to {target}",
-    do.Pause: "pause {trial}",
-    do.Finish: "finish {trial}",
-    do.Stop: "stop {trial}: {reason}",
-    do.EndJob: "the job ends as {state}",
-}
-# The parts of events and commands that a decision shows as fields, if the event or command has them.
-SHOWN = ("trial", "step", "limit", "go", "config", "target_step", "reason", "state")
-
-
-def in_words(value: ev.Event | do.Command) -> Decision:
-    """Describe an event or a command, for example as "start trial_00003, to run to step 9"."""
-    parts = {part.name: getattr(value, part.name) for part in dataclasses.fields(value)}
-    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(value).__name__).removeprefix("_")
-    shown = {"type": name} | {part: parts[part] for part in SHOWN if part in parts}
-    match value:
-        case ev.Suggested() | ev.Predicted():
-            summary = _answer_in_words(value)
-        case do.EndJob(state, reason) if reason:
-            summary = f"the job ends as {state} ({reason})"
-        case _:
-            target = "its end" if parts.get("target_step") is None else f"step {parts['target_step']}"
-            summary = IN_WORDS[type(value)].format(target=target, **parts)
-    if isinstance(value, ev.ControlRequested):
-        shown["request"] = value.what
-    if isinstance(value, ev.Suggested) and value.inherited is not None:
-        earlier = value.inherited
-        shown["inherited"] = {"job": earlier.job, "trial": earlier.trial, "step": earlier.step}
-    return Decision(summary, shown)
-
-
-def _answer_in_words(answer: Answer) -> str:
-    if isinstance(answer, ev.Predicted):
-        if answer.trial is None:
-            return "the rest of the budget cannot finish another trial"
-        return f"{answer.trial} {'continues' if answer.go else 'waits at its rung'}"
-    if answer.config is None:
-        return "the sampler has no configuration left"
-    if answer.inherited is None:
-        return f"{answer.trial} gets the configuration {_config(answer.config)}"
-    return f"{answer.trial} continues {answer.inherited.trial} of {answer.inherited.job}"
-
-
-def _commands_in_words(commands: Sequence[do.Command]) -> Decision:
-    each = [in_words(command) for command in commands]
-    summary = "; ".join(command.summary for command in each) or "nothing"
-    return Decision(summary, {"type": "commands", "commands": [dict(command.fields) for command in each]})
-
-
-def _trial_in_words(trial: str, row: tuple[TrialState, Config | None] | None) -> Decision:
-    if row is None:
-        return Decision(f"{trial} does not exist")
-    state, config = row
-    known = f", with {_config(config)}" if config is not None else ""
-    fields = {"type": "trial", "trial": trial, "state": state, "config": config}
-    return Decision(f"{trial} is {state}{known}", fields)
-
-
-def _config(config: Config) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in config.items())
