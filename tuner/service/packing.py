@@ -11,8 +11,8 @@ from tuner.domain.job import AUTO_PACK, JobSpec
 from tuner.planning.advice.resources import SHARED_WITHIN
 from tuner.service import packages
 from tuner.service.bootstrap import Service
+from tuner.service.comparable_jobs import LOOKED_AT
 from tuner.service.offers import offers_of, with_those_to_come
-from tuner.service.plan_evidence import LOOKED_AT
 from tuner.store import evidence, jobs
 from tuner.store.evidence import MeasuredGpuMemory
 from tuner.store.jobs import JobRow

@@ -12,7 +12,6 @@ from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
-from tuner.database.database import Connection
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import JobSpec, Resources
@@ -21,7 +20,7 @@ from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
 from tuner.planning.estimates.described import EFFICIENCY
 from tuner.planning.evidence import EARLY_STEPS, Delays, PaceEvidence, SeenTrial, of_nothing, of_trials
-from tuner.planning.pilot import TAG, pilot_key
+from tuner.planning.pilot import TAG
 from tuner.planning.scaling import (
     MeasuredSize,
     SizedTrials,
@@ -33,16 +32,11 @@ from tuner.planning.scaling import (
 )
 from tuner.service import packages
 from tuner.service.bootstrap import Service
-from tuner.service.cluster import import_path
-from tuner.service.views import JobView, view_of
+from tuner.service.comparable_jobs import LOOKED_AT, USED, comparable_among, comparable_to, has_size_of
 from tuner.store import jobs
 from tuner.store.earlier_jobs import HISTORIES_KEPT, History, TrialPace
 from tuner.store.jobs import JobRow
-from tuner.worker.environment import code_of
 
-LOOKED_AT = 20  # number of jobs of the trainable that are considered: those that started last
-PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
-USED = 5  # maximum number of jobs that evidence is taken from
 SETUPS_MIN = 3  # admission relies on measured setups only if at least this many were on new workers
 # in micro-dollars; if a trial's first steps cost less than this, rounding makes times that are derived from costs too inexact
 COARSE = 10
@@ -59,7 +53,7 @@ def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> 
     Raises:
         Invalid: A named job does not exist or has another trainable, or no trial of the named jobs has reported.
     """
-    rows = _named(service, spec, named) if named else _alike(service, spec)
+    rows = _named(service, spec, named) if named else comparable_to(service, spec)
     return of_jobs(service, spec, rows) or of_nothing(warming_ns=_import_ns(service, spec))
 
 
@@ -154,7 +148,7 @@ def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> di
     factors = dict[str, StepFactor]()
     known: dict[str, StepFactor] = {}
     for row in rows:
-        if _has_size_of(row, spec) or not differ_in_number(row.spec.resources, spec.resources):
+        if has_size_of(row, spec) or not differ_in_number(row.spec.resources, spec.resources):
             continue
         size, fidelity = row.spec.resources, row.spec.fidelity
         compared = (devices(size), size.nodes, row.offer.instance_type, row.spec.package)
@@ -181,15 +175,6 @@ def _step_factor(sizes: Sequence[MeasuredSize], before: Resources, after: Resour
         else f"with an assumed efficiency of {float(EFFICIENCY)} of several GPUs or nodes"
     )
     return StepFactor(factor, source)
-
-
-def _has_size_of(row: JobRow, spec: JobSpec) -> bool:
-    """Return whether the trials of a job have the same number of GPUs as those of `spec`.
-
-    If the trials have no whole GPU, compare the number of their processes instead.
-    """
-    a, b = row.spec.resources, spec.resources
-    return (a.gpus >= 1, devices(a)) == (b.gpus >= 1, devices(b))
 
 
 def _slowed(trial: SeenTrial, factor: Fraction) -> SeenTrial:
@@ -221,7 +206,7 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     with service.database.read() as db:
         started = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
     # A recent pilot is one of these jobs. Finding any other would take as long as the rest of an admission, because the code is read.
-    rows = [row for row in _comparable(service, spec, started) if _has_size_of(row, spec)]
+    rows = [row for row in comparable_among(service, spec, started) if has_size_of(row, spec)]
     for seen_trials, history in _trials_of(service, rows, spec):
         ran = history.attempts
         fresh = _on_new_workers(ran)
@@ -244,57 +229,6 @@ def _import_ns(service: Service, spec: JobSpec) -> int:
     if spec.package is not None or spec.command is not None:
         return 0
     return service.prober.describe(spec.trainable).import_ns
-
-
-def _alike(service: Service, spec: JobSpec) -> list[JobRow]:
-    """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
-
-    The pilot of exactly this code and search space comes first. The other jobs follow, and of these the one that started last comes first.
-    """
-    code = code_of(spec, import_path())
-    with service.database.read() as db:
-        rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
-        piloted = None if code is None else _pilot(db, service, spec, code)
-    return _comparable(service, spec, rows, piloted)
-
-
-def _comparable(
-    service: Service, spec: JobSpec, rows: Sequence[JobRow], piloted: JobView | None = None
-) -> list[JobRow]:
-    """Return at most `USED` jobs for evidence, all on one instance type: the pilot, if it is given, and then the comparable ones of `rows`.
-
-    The rows are restricted in this order. A restriction that no job meets is skipped:
-
-    - Jobs with the same constants.
-    - Jobs with the same number of GPUs or processes per trial. If no job has the same number, jobs whose resources differ only in this
-      number.
-    """
-    rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
-    rows = [row for row in rows if packages.same(service, row.spec, spec)]
-    rows = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)] or rows
-    rows = (
-        [row for row in rows if _has_size_of(row, spec)]
-        or [row for row in rows if differ_in_number(row.spec.resources, spec.resources)]
-        or rows
-    )
-    first = [] if piloted is None else [piloted.row]
-    chosen = [*first, *(row for row in rows if row.id not in [row.id for row in first])]
-    return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
-
-
-def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
-    """Return the newest pilot of this job that is under way or has succeeded with reports, or None if there is none."""
-    code = code_of(spec, import_path())
-    if code is None:
-        return None
-    with service.database.read() as db:
-        return _pilot(db, service, spec, code)
-
-
-def _pilot(db: Connection, service: Service, spec: JobSpec, code: str) -> JobView | None:
-    rows = jobs.with_tag(db, service.project, TAG, pilot_key(spec, code), PILOTS_LOOKED_AT)
-    views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
-    return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
 
 
 def _trials_of(

@@ -21,13 +21,14 @@ from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
+from tuner.service.comparable_jobs import pilot_of_job
 from tuner.service.packing import with_pack
 from tuner.service.plan_candidates import DescribedMachine as DescribedMachine
 from tuner.service.plan_candidates import MachineFilter as MachineFilter
 from tuner.service.plan_candidates import MachineRequirements as MachineRequirements
 from tuner.service.plan_candidates import RequestedMachines as RequestedMachines
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, suitable_types
-from tuner.service.plan_evidence import evidence_for, pilot_of_job
+from tuner.service.plan_evidence import evidence_for
 from tuner.service.submit import check, check_affords, room_of, submit
 from tuner.service.views import JobView
 from tuner.worker.environment import code_of

@@ -1,0 +1,79 @@
+"""Find the earlier jobs of a trainable whose measurements hold for another job."""
+
+from collections.abc import Sequence
+
+from tuner.database.database import Connection
+from tuner.domain.job import JobSpec
+from tuner.planning.pilot import TAG, pilot_key
+from tuner.planning.scaling import devices, differ_in_number
+from tuner.service import packages
+from tuner.service.bootstrap import Service
+from tuner.service.cluster import import_path
+from tuner.service.views import JobView, view_of
+from tuner.store import jobs
+from tuner.store.jobs import JobRow
+from tuner.worker.environment import code_of
+
+LOOKED_AT = 20  # number of jobs of the trainable that are considered: those that started last
+PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is searched
+USED = 5  # maximum number of jobs that evidence is taken from
+
+
+def comparable_to(service: Service, spec: JobSpec) -> list[JobRow]:
+    """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
+
+    The pilot of exactly this code and search space comes first. The other jobs follow, and of these the one that started last comes first.
+    """
+    code = code_of(spec, import_path())
+    with service.database.read() as db:
+        rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+        piloted = None if code is None else _pilot(db, service, spec, code)
+    return comparable_among(service, spec, rows, piloted)
+
+
+def comparable_among(
+    service: Service, spec: JobSpec, rows: Sequence[JobRow], piloted: JobView | None = None
+) -> list[JobRow]:
+    """Return at most `USED` jobs for evidence, all on one instance type: the pilot, if it is given, and then the comparable ones of `rows`.
+
+    The rows are restricted in this order. A restriction that no job meets is skipped:
+
+    - Jobs with the same constants.
+    - Jobs with the same number of GPUs or processes per trial. If no job has the same number, jobs whose resources differ only in this
+      number.
+    """
+    rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
+    rows = [row for row in rows if packages.same(service, row.spec, spec)]
+    rows = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)] or rows
+    rows = (
+        [row for row in rows if has_size_of(row, spec)]
+        or [row for row in rows if differ_in_number(row.spec.resources, spec.resources)]
+        or rows
+    )
+    first = [] if piloted is None else [piloted.row]
+    chosen = [*first, *(row for row in rows if row.id not in [row.id for row in first])]
+    return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
+
+
+def has_size_of(row: JobRow, spec: JobSpec) -> bool:
+    """Return whether the trials of a job have the same number of GPUs as those of `spec`.
+
+    If the trials have no whole GPU, compare the number of their processes instead.
+    """
+    a, b = row.spec.resources, spec.resources
+    return (a.gpus >= 1, devices(a)) == (b.gpus >= 1, devices(b))
+
+
+def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
+    """Return the newest pilot of this job that is under way or has succeeded with reports, or None if there is none."""
+    code = code_of(spec, import_path())
+    if code is None:
+        return None
+    with service.database.read() as db:
+        return _pilot(db, service, spec, code)
+
+
+def _pilot(db: Connection, service: Service, spec: JobSpec, code: str) -> JobView | None:
+    rows = jobs.with_tag(db, service.project, TAG, pilot_key(spec, code), PILOTS_LOOKED_AT)
+    views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
+    return next((view for view in views if view.row.state != "succeeded" or view.steps), None)
