@@ -31,12 +31,12 @@ from tuner.domain.time import Instant, is_time, parse_duration_ns, parse_rfc3339
 from tuner.schemas import job as job_models
 from tuner.schemas import plan as plan_models
 from tuner.schemas.plan import Pilot
+from tuner.service.pilots import PilotLimits
 from tuner.service.plans import (
     MAX_NS,
     DescribedMachine,
     MachineFilter,
     MachineRequirements,
-    PilotLimits,
     PlanningFacts,
     RequestedMachines,
 )

@@ -4,9 +4,7 @@
 on, and `simulate`, which runs the code of a real job with simulated workers.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tuner.domain.checkpointing import Hazard
 from tuner.domain.errors import Fault, Invalid
@@ -14,14 +12,10 @@ from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.planning import planner
 from tuner.planning.evidence import Delays, PaceEvidence, of_given
-from tuner.planning.pilot import PilotLimits as PilotLimits
-from tuner.planning.pilot import pilot_key, pilot_of
 from tuner.planning.plan import Inputs as Inputs
 from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened
 from tuner.service.bootstrap import Service
-from tuner.service.cluster import import_path
-from tuner.service.comparable_jobs import pilot_of_job
 from tuner.service.packing import with_pack
 from tuner.service.plan_candidates import DescribedMachine as DescribedMachine
 from tuner.service.plan_candidates import MachineFilter as MachineFilter
@@ -29,9 +23,7 @@ from tuner.service.plan_candidates import MachineRequirements as MachineRequirem
 from tuner.service.plan_candidates import RequestedMachines as RequestedMachines
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, suitable_types
 from tuner.service.plan_evidence import evidence_for
-from tuner.service.submit import check, check_affords, room_of, submit
-from tuner.service.views import JobView
-from tuner.worker.environment import code_of
+from tuner.service.submit import check, check_affords, room_of
 
 # The least and the largest size of a machine that a request describes.
 CANDIDATE_SIZES = (
@@ -237,48 +229,3 @@ def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvid
         usual.save_ns if facts.save_ns is None else facts.save_ns,
     )
     return of_given(step_ns, delays=delays, spread=facts.spread, machine=machine, steps=facts.steps)
-
-
-PILOT = "/planning/pilot"
-# Stands for the digest of code that is not in a plain file. Changes of such code cannot be noticed, so its pilots are never reused.
-UNKNOWN_CODE = "unknown"
-
-
-def start_pilot(
-    service: Service,
-    spec: JobSpec,
-    limits: PilotLimits,
-    *,
-    body: Mapping[str, Any],
-    idempotency_key: str | None = None,
-) -> tuple[JobView, bool]:
-    """Start the pilot of a job: a small job that measures step times for plans. Return the pilot and whether it is new.
-
-    One pilot serves all plans of a job with the same code, search space and resources. If the job already has a pilot that is under way
-    or has reports, return that one.
-
-    Raises:
-        Invalid: The job or the pilot's limits are wrong.
-    """
-    faults = [
-        *spec.faults(),
-        *(Fault(PILOT + fault.pointer, fault.detail) for fault in limits.faults(spec)),
-    ]
-    if faults:
-        raise Invalid(*faults)
-    # `code_of` below reads the files that a command names. The check comes first, so that no file of a refused command is read.
-    check(service, spec)
-    known = pilot_of_job(service, spec)
-    if known is not None:
-        return known, False
-    code = code_of(spec, import_path()) or UNKNOWN_CODE
-    pilot = pilot_of(spec, limits, pilot_key(spec, code))
-    try:
-        return submit(service, pilot, body=body, idempotency_key=idempotency_key)
-    except Invalid as error:
-        raise Invalid(*(_of_the_pilot(fault) for fault in error.faults)) from error
-
-
-def _of_the_pilot(fault: Fault) -> Fault:
-    inside = fault.pointer == "/budget" or fault.pointer.startswith("/budget/")
-    return Fault(PILOT + fault.pointer.removeprefix("/budget"), fault.detail) if inside else fault

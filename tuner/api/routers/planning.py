@@ -18,7 +18,7 @@ from tuner.schemas.estimates import EstimateRequest
 from tuner.schemas.job import Job
 from tuner.schemas.plan import PilotRequest, Plan, PlanRequest
 from tuner.schemas.prices import Prices
-from tuner.service import estimates, plans
+from tuner.service import estimates, pilots, plans
 from tuner.service.advice import advice
 from tuner.service.catalogue import Market, prices
 from tuner.service.exports import served_model
@@ -44,7 +44,7 @@ def create_pilot(body: PilotRequest, response: Response, service: Svc, key: Key 
     """
     asked = body.without_defaults()
     limits = translate.pilot_limits_of(body.planning.pilot)
-    view, new = plans.start_pilot(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
+    view, new = pilots.start_pilot(service, translate.spec_of(body), limits, body=asked, idempotency_key=key)
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/v1/jobs/{view.row.id}"
     return serialize_jobs.job_of(view)
