@@ -1,6 +1,7 @@
 """Find the earlier jobs of a trainable whose measurements hold for another job."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 from tuner.database.database import Connection
 from tuner.domain.job import JobSpec
@@ -19,6 +20,32 @@ PILOTS_LOOKED_AT = 20  # number of newest pilots among which a matching one is s
 USED = 5  # maximum number of jobs that evidence is taken from
 
 
+# How two jobs of one trainable differ. Versions of one package are the same `package`. `proxies` make early steps cheaper. Trials differ in
+# `devices` if they have different numbers of GPUs, or of processes if they have no whole GPU. They differ in `size` if the number of
+# their CPUs, GPUs, nodes or processes differs.
+Difference = Literal["package", "constants", "unit", "proxies", "devices", "size"]
+
+
+def differences(spec: JobSpec, other: JobSpec, versions: Collection[str | None]) -> frozenset[Difference]:
+    """Return how two jobs of the same trainable differ.
+
+    The caller decides which differences do not matter for the measurement that it takes from the other job.
+
+    Args:
+        versions: The ids of the packages with the code of `spec` (`tuner.service.packages.versions_of`).
+    """
+    a, b = spec.resources, other.resources
+    same: dict[Difference, bool] = {
+        "package": other.package in versions,
+        "constants": dict(spec.constants) == dict(other.constants),
+        "unit": spec.fidelity.unit == other.fidelity.unit,
+        "proxies": spec.fidelity.proxies == other.fidelity.proxies,
+        "devices": (a.gpus >= 1, devices(a)) == (b.gpus >= 1, devices(b)),
+        "size": (a.cpus, a.gpus, a.nodes, a.processes) == (b.cpus, b.gpus, b.nodes, b.processes),
+    }
+    return frozenset(name for name, is_same in same.items() if not is_same)
+
+
 def comparable_to(service: Service, spec: JobSpec) -> list[JobRow]:
     """Return earlier jobs of the trainable that can be compared with this one, at most `USED`, all on one instance type.
 
@@ -27,12 +54,13 @@ def comparable_to(service: Service, spec: JobSpec) -> list[JobRow]:
     code = code_of(spec, import_path())
     with service.database.read() as db:
         rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+        versions = packages.versions_of(db, service.project, spec.package)
         piloted = None if code is None else _pilot(db, service, spec, code)
-    return comparable_among(service, spec, rows, piloted)
+    return comparable_among(spec, rows, versions, piloted)
 
 
 def comparable_among(
-    service: Service, spec: JobSpec, rows: Sequence[JobRow], piloted: JobView | None = None
+    spec: JobSpec, rows: Sequence[JobRow], versions: Collection[str | None], piloted: JobView | None = None
 ) -> list[JobRow]:
     """Return at most `USED` jobs for evidence, all on one instance type: the pilot, if it is given, and then the comparable ones of `rows`.
 
@@ -42,26 +70,17 @@ def comparable_among(
     - Jobs with the same number of GPUs or processes per trial. If no job has the same number, jobs whose resources differ only in this
       number.
     """
-    rows = [row for row in rows if row.spec.fidelity.unit == spec.fidelity.unit]
-    rows = [row for row in rows if packages.same(service, row.spec, spec)]
-    rows = [row for row in rows if dict(row.spec.constants) == dict(spec.constants)] or rows
+    different = {row.id: differences(spec, row.spec, versions) for row in rows}
+    rows = [row for row in rows if not different[row.id] & {"package", "unit"}]
+    rows = [row for row in rows if "constants" not in different[row.id]] or rows
     rows = (
-        [row for row in rows if has_size_of(row, spec)]
+        [row for row in rows if "devices" not in different[row.id]]
         or [row for row in rows if differ_in_number(row.spec.resources, spec.resources)]
         or rows
     )
     first = [] if piloted is None else [piloted.row]
     chosen = [*first, *(row for row in rows if row.id not in [row.id for row in first])]
     return [row for row in chosen if row.offer.instance_type == chosen[0].offer.instance_type][:USED]
-
-
-def has_size_of(row: JobRow, spec: JobSpec) -> bool:
-    """Return whether the trials of a job have the same number of GPUs as those of `spec`.
-
-    If the trials have no whole GPU, compare the number of their processes instead.
-    """
-    a, b = row.spec.resources, spec.resources
-    return (a.gpus >= 1, devices(a)) == (b.gpus >= 1, devices(b))
 
 
 def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:

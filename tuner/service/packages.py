@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tuner.checkpoints.storage import explained
+from tuner.database.database import Connection
 from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
 from tuner.domain.ids import NAME, PACKAGE_ID, package_id
 from tuner.domain.job import JobSpec, entry_faults
@@ -150,16 +151,15 @@ def described(service: Service, entry: str, package: str | None, kind: str) -> D
         )
 
 
-def same(service: Service, spec: JobSpec, other: JobSpec) -> bool:
-    """Return whether two jobs of the same trainable run the same code or two versions of it, so that their measurements can be compared.
+def versions_of(db: Connection, project: str, name: str | None) -> frozenset[str | None]:
+    """Return the ids of all packages with the name that the package `name` has, including its own id.
 
-    This is assumed if neither job uses a package, or if the packages of both jobs have the same name.
+    Their code is taken to be versions of the same code. For None, which stands for the code of this machine, return only None.
     """
-    if spec.package == other.package or spec.package is None or other.package is None:
-        return spec.package == other.package
-    rows = [_find(service, name) for name in (spec.package, other.package)]
-    names = {row.name for row in rows if row is not None}
-    return None not in rows and len(names) == 1
+    if name is None or not PACKAGE_ID.fullmatch(name):
+        return frozenset([name])
+    digests = packages.versions(db, project, name.removeprefix("pkg_"))
+    return frozenset([name, *map(package_id, digests)])
 
 
 def _stored(service: Service, name: str) -> Stored:

@@ -11,7 +11,7 @@ from tuner.domain.job import AUTO_PACK, JobSpec
 from tuner.planning.advice.resources import SHARED_WITHIN
 from tuner.service import packages
 from tuner.service.bootstrap import Service
-from tuner.service.comparable_jobs import LOOKED_AT
+from tuner.service.comparable_jobs import LOOKED_AT, differences
 from tuner.service.offers import offers_of, with_those_to_come
 from tuner.store import evidence, jobs
 from tuner.store.evidence import MeasuredGpuMemory
@@ -62,9 +62,11 @@ def _fitting_memory(service: Service, spec: JobSpec) -> int | None:
     """
     with service.database.read() as db:
         rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+        versions = packages.versions_of(db, service.project, spec.package)
     measured = list[tuple[str, MeasuredGpuMemory]]()
     for row in rows:
-        if not _is_comparable(service, row, spec):
+        # A trial needs the same memory in each unit of steps, and on each number of whole GPUs.
+        if not _ran_alone(row) or not differences(spec, row.spec, versions) <= {"unit", "devices", "size"}:
             continue
         with service.database.read() as db:
             memory = evidence.gpu_memory(db, row.id)
@@ -81,20 +83,14 @@ def _fitting_memory(service: Service, spec: JobSpec) -> int | None:
     return int(SHARED_WITHIN * part * least / peak)
 
 
-def _is_comparable(service: Service, row: JobRow, spec: JobSpec) -> bool:
-    """Return whether the GPU memory measured by a job is what a trial of `spec` needs alone.
+def _ran_alone(row: JobRow) -> bool:
+    """Return whether each trial of a job had a GPU for itself, so that the GPU memory that the job measured is what one trial needs.
 
     NVML measures the memory of the whole GPU. The job's trials must therefore not have shared a GPU, neither with trials on the same worker
     nor with other workers.
     """
     size = row.spec.resources
-    alone = size.pack == 1 and size.gpus >= 1 and size.can_be_packed
-    return (
-        alone
-        and dict(row.spec.constants) == dict(spec.constants)
-        and row.spec.fidelity.proxies == spec.fidelity.proxies
-        and packages.same(service, row.spec, spec)
-    )
+    return size.pack == 1 and size.gpus >= 1 and size.can_be_packed
 
 
 def _machine_types(service: Service, spec: JobSpec) -> set[str]:

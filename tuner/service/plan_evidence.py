@@ -32,7 +32,7 @@ from tuner.planning.scaling import (
 )
 from tuner.service import packages
 from tuner.service.bootstrap import Service
-from tuner.service.comparable_jobs import LOOKED_AT, USED, comparable_among, comparable_to, has_size_of
+from tuner.service.comparable_jobs import LOOKED_AT, USED, comparable_among, comparable_to, differences
 from tuner.store import jobs
 from tuner.store.earlier_jobs import HISTORIES_KEPT, History, TrialPace
 from tuner.store.jobs import JobRow
@@ -66,7 +66,10 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     attempts: list[AttemptRow] = []
     saves_ns: list[int] = []
     used: list[str] = []
-    factors = _step_factors(service, spec, rows)
+    with service.database.read() as db:
+        versions = packages.versions_of(db, service.project, spec.package)
+    different = {row.id: differences(spec, row.spec, versions) for row in rows}
+    factors = _step_factors(service, spec, [row for row in rows if "devices" in different[row.id]])
     for row, (comparable, history) in zip(rows, _trials_of(service, rows, spec), strict=True):
         if comparable:
             factor = factors[row.id].factor if row.id in factors else Fraction(1)
@@ -84,7 +87,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     notes += [
         f"{row.id} used other constants, so its steps may take a different time"
         for row in rows
-        if row.id in used and dict(row.spec.constants) != dict(spec.constants)
+        if row.id in used and "constants" in different[row.id]
     ]
     is_pilot = all(TAG in row.tags for row in rows if row.id in used)
     return of_trials(
@@ -105,10 +108,12 @@ def scaling_of(service: Service, spec: JobSpec, machine: str) -> tuple[MeasuredS
     """
     with service.database.read() as db:
         rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+        versions = packages.versions_of(db, service.project, spec.package)
     by_size: dict[tuple[int, int], list[JobRow]] = {}
     for row in rows:
-        if _scales_like(service, row, spec, machine):
-            size = row.spec.resources
+        size = row.spec.resources
+        scales = row.offer.instance_type == machine and differ_in_number(size, spec.resources)
+        if scales and differences(spec, row.spec, versions) <= {"devices", "size"}:
             by_size.setdefault((devices(size), size.nodes), []).append(row)
     if len(by_size) < 2:
         return ()
@@ -118,18 +123,6 @@ def scaling_of(service: Service, spec: JobSpec, machine: str) -> tuple[MeasuredS
         names = tuple(row.id for row in same[:USED])
         groups.append(SizedTrials(same[0].spec.resources, tuple(trials), names))
     return measured_sizes(groups, spec.space)
-
-
-def _scales_like(service: Service, row: JobRow, spec: JobSpec, machine: str) -> bool:
-    other = row.spec
-    return (
-        row.offer.instance_type == machine
-        and differ_in_number(other.resources, spec.resources)
-        and other.fidelity.unit == spec.fidelity.unit
-        and other.fidelity.proxies == spec.fidelity.proxies
-        and dict(other.constants) == dict(spec.constants)
-        and packages.same(service, other, spec)
-    )
 
 
 class StepFactor(NamedTuple):
@@ -142,13 +135,16 @@ class StepFactor(NamedTuple):
 def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> dict[str, StepFactor]:
     """Return, by job, the factor by which a step takes longer with the resources of `spec` than with those of the job.
 
-    Only jobs whose trials had another number of GPUs or processes are included. The efficiency of several GPUs or processes is
+    Jobs whose resources differ in more than the number of GPUs or processes are left out. The efficiency of several GPUs or processes is
     assumed if none was measured.
+
+    Args:
+        rows: Jobs whose trials had another number of GPUs or processes.
     """
     factors = dict[str, StepFactor]()
     known: dict[str, StepFactor] = {}
     for row in rows:
-        if has_size_of(row, spec) or not differ_in_number(row.spec.resources, spec.resources):
+        if not differ_in_number(row.spec.resources, spec.resources):
             continue
         size, fidelity = row.spec.resources, row.spec.fidelity
         compared = (devices(size), size.nodes, row.offer.instance_type, row.spec.package)
@@ -205,8 +201,10 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
     setups, steps = list[int](), list[int]()
     with service.database.read() as db:
         started = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
+        versions = packages.versions_of(db, service.project, spec.package)
     # A recent pilot is one of these jobs. Finding any other would take as long as the rest of an admission, because the code is read.
-    rows = [row for row in comparable_among(service, spec, started) if has_size_of(row, spec)]
+    comparable = comparable_among(spec, started, versions)
+    rows = [row for row in comparable if "devices" not in differences(spec, row.spec, versions)]
     for seen_trials, history in _trials_of(service, rows, spec):
         ran = history.attempts
         fresh = _on_new_workers(ran)

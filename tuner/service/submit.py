@@ -7,7 +7,7 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from tuner.service.best import without_best
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
 from tuner.service.cluster import import_path
+from tuner.service.comparable_jobs import Difference, differences
 from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.packing import with_pack
@@ -32,6 +33,7 @@ from tuner.service.trainables import command_faults, module_faults
 from tuner.service.views import JobView, job_view, view_of
 from tuner.store import best as fronts
 from tuner.store import jobs, queue, self_tests, stored_files
+from tuner.store.jobs import JobRow
 from tuner.store.self_tests import as_submitted, refusal
 from tuner.tuning.guard import UNKNOWN_NEED_NS
 from tuner.tuning.samplers import prior_faults
@@ -334,13 +336,16 @@ def _teacher_faults(service: Service, spec: JobSpec) -> list[Fault]:
 def _why_not(service: Service, spec: JobSpec, name: str) -> str | None:
     try:
         with service.database.read() as db:
-            source = jobs.get(db, name, service.project).spec
+            source = jobs.get(db, name, service.project)
+            has_run = jobs.has_attempts(db, name)
+            versions = packages.versions_of(db, service.project, spec.package)
     except NotFound as error:
         return f"{error.detail}; name one of the project's jobs, or leave out the job"
-    if source.trainable == spec.trainable and not packages.same(service, source, spec):
-        return f"{name} tuned {source.trainable} of another package; name a job of the same package, or of an earlier upload with the same name"
-    return _mismatch(name, source, spec) or (
-        _why_no_checkpoints(service, name, spec) if spec.warm_start_checkpoints else None
+    different = differences(spec, source.spec, versions)
+    if source.spec.trainable == spec.trainable and "package" in different:
+        return f"{name} tuned {spec.trainable} of another package; name a job of the same package, or of an earlier upload with the same name"
+    return _mismatch(name, source.spec, spec) or (
+        _why_no_checkpoints(source, spec, different, has_run=has_run) if spec.warm_start_checkpoints else None
     )
 
 
@@ -356,18 +361,18 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
     return None
 
 
-def _why_no_checkpoints(service: Service, name: str, spec: JobSpec) -> str | None:
+def _why_no_checkpoints(
+    row: JobRow, spec: JobSpec, different: Collection[Difference], *, has_run: bool
+) -> str | None:
     """Return why the new job cannot continue trials of an earlier job from their checkpoints, or None if it can.
 
     The new job can continue them if both jobs have the same constants, step unit and code. `fidelity.max` may differ. A continued
     trial then keeps the learning-rate schedule in its checkpoint, but many trainables have no such schedule.
     """
-    with service.database.read() as db:
-        row, has_run = jobs.get(db, name, service.project), jobs.has_attempts(db, name)
-    rest = "or leave out checkpoints to learn only from its results"
-    if dict(row.spec.constants) != dict(spec.constants):
+    name, rest = row.id, "or leave out checkpoints to learn only from its results"
+    if "constants" in different:
         return f"{name} had other constants; give the same ones, {rest}"
-    if row.spec.fidelity.unit != spec.fidelity.unit:
+    if "unit" in different:
         old, new = row.spec.fidelity.unit, spec.fidelity.unit
         return (
             f"a step of {name} was one {old}, but a step of this job is one {new}; give the same unit, {rest}"

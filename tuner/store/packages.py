@@ -48,6 +48,13 @@ def get(db: Connection, project: str, sha256: str) -> PackageRow | None:
     return None if row is None else _package(row)
 
 
+def versions(db: Connection, project: str, sha256: str) -> list[str]:
+    """Return the digests of all packages that have the same name as this one, including its own. Empty if it does not exist."""
+    p = packages.c
+    name = select(p.name).where((p.project == project) & (p.sha256 == sha256)).scalar_subquery()
+    return list(db.scalars(select(p.sha256).where((p.project == project) & (p.name == name))))
+
+
 def page(db: Connection, project: str, *, before: tuple[int, str] | None, limit: int) -> list[PackageRow]:
     """Return one page of a project's packages, newest first.
 
