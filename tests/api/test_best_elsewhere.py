@@ -15,6 +15,7 @@ from tests.api.conftest import Finished
 from tests.api.points import points, put_report
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tests.packages.making import plain
 from tuner.cluster import nodes
 from tuner.database.tables import attempts
 from tuner.domain.money import NS_PER_HOUR, Cost, Money
@@ -333,6 +334,26 @@ def test_relative_speed_is_measured_if_the_trainable_ran_on_both_machine_types(
     assert pricing["relative_time_low"] <= 3 <= pricing["relative_time_high"]
     assert best_trial["cost_low_usd"] < best_trial["cost_usd"] < best_trial["cost_high_usd"]
     other = run(service, client, constants={"data_dir": "elsewhere"})
+    assert best_of(client, other, instance_type=KIND)["pricing"]["speed_source"] == "assumed_same"
+    proxies = {"fidelity": {**fakes.body()["fidelity"], "proxies": {"resolution": [8, 16]}}}
+    cheaper = run(service, client, **proxies)
+    assert best_of(client, cheaper, instance_type=KIND)["pricing"]["speed_source"] == "assumed_same"
+
+
+def test_versions_of_a_package_are_compared(service: FakeService) -> None:
+    client = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
+
+    def upload(text: str, name: str) -> dict[str, str]:
+        data, headers = plain({"mine.py": text}), {"Content-Type": "application/zip"}
+        answer = client.post("/v1/packages", content=data, headers=headers, params={"name": name})
+        assert answer.status_code == 201, answer.text
+        return {"package": answer.json()["id"], "trainable": "mine:train"}
+
+    function = "def train(config): ...\n"
+    here = run(service, client, budget={"usd": 0.002}, **upload(function, "digits"))
+    run(service, client, KIND, budget={"usd": 0.006}, **upload(f"# changed\n{function}", "digits"))
+    assert best_of(client, here, instance_type=KIND)["pricing"]["speed_source"] == "measured"
+    other = run(service, client, budget={"usd": 0.002}, **upload(f"# another\n{function}", "letters"))
     assert best_of(client, other, instance_type=KIND)["pricing"]["speed_source"] == "assumed_same"
 
 

@@ -2,6 +2,7 @@
 
 import io
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -314,6 +315,28 @@ def test_earlier_jobs_provide_step_times_and_expected_best(client: TestClient, s
     text = render(plan_shown(Plan.model_validate(job_plan)))
     assert "12 trials of 1 earlier job:" in text
     assert "random search" in text
+
+
+def test_steps_with_other_proxies_are_used_only_if_there_are_no_others(tmp_path: Path) -> None:
+    service = fakes.service_in(tmp_path)
+    client, trials = fakes.client_of(service), {"budget": {"usd": 0.02, "trials": 4}}
+    cheaper_steps = {"fidelity": {**body()["fidelity"], "proxies": {"resolution": [8, 16]}}}
+
+    def evidence(**changes: Any) -> tuple[list[str], str]:
+        job_plan = plan(client, {}, **trials, **changes)
+        return job_plan["inputs"]["evidence"]["jobs"], " ".join(job_plan["warnings"])
+
+    plain = fakes.submit(client, **trials)
+    fakes.simulate(service, plain)
+    used, warnings = evidence(**cheaper_steps)
+    assert used == [plain]
+    assert f"{plain} used other fidelity.proxies" in warnings
+    cheaper = fakes.submit(client, **trials, **cheaper_steps)
+    fakes.simulate(service, cheaper)
+    for changes, job in (({}, plain), (cheaper_steps, cheaper)):
+        used, warnings = evidence(**changes)
+        assert used == [job]
+        assert "proxies" not in warnings
 
 
 def render(shown: Any) -> str:

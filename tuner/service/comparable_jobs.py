@@ -34,16 +34,20 @@ def differences(spec: JobSpec, other: JobSpec, versions: Collection[str | None])
     Args:
         versions: The ids of the packages with the code of `spec` (`tuner.service.packages.versions_of`).
     """
-    a, b = spec.resources, other.resources
-    same: dict[Difference, bool] = {
-        "package": other.package in versions,
-        "constants": dict(spec.constants) == dict(other.constants),
-        "unit": spec.fidelity.unit == other.fidelity.unit,
-        "proxies": spec.fidelity.proxies == other.fidelity.proxies,
-        "devices": (a.gpus >= 1, devices(a)) == (b.gpus >= 1, devices(b)),
-        "size": (a.cpus, a.gpus, a.nodes, a.processes) == (b.cpus, b.gpus, b.nodes, b.processes),
-    }
-    return frozenset(name for name, is_same in same.items() if not is_same)
+    a, b, different = spec.resources, other.resources, set[Difference]()
+    if other.package not in versions:
+        different.add("package")
+    if spec.constants != other.constants:
+        different.add("constants")
+    if spec.fidelity.unit != other.fidelity.unit:
+        different.add("unit")
+    if spec.fidelity.proxies != other.fidelity.proxies:
+        different.add("proxies")
+    if (a.cpus, a.gpus, a.nodes, a.processes) != (b.cpus, b.gpus, b.nodes, b.processes):
+        different.add("size")
+        if (a.gpus >= 1, devices(a)) != (b.gpus >= 1, devices(b)):
+            different.add("devices")
+    return frozenset(different)
 
 
 def comparable_to(service: Service, spec: JobSpec) -> list[JobRow]:
@@ -67,12 +71,14 @@ def comparable_among(
     The rows are restricted in this order. A restriction that no job meets is skipped:
 
     - Jobs with the same constants.
+    - Jobs with the same proxies, so that their early steps do the same work.
     - Jobs with the same number of GPUs or processes per trial. If no job has the same number, jobs whose resources differ only in this
       number.
     """
     different = {row.id: differences(spec, row.spec, versions) for row in rows}
     rows = [row for row in rows if not different[row.id] & {"package", "unit"}]
     rows = [row for row in rows if "constants" not in different[row.id]] or rows
+    rows = [row for row in rows if "proxies" not in different[row.id]] or rows
     rows = (
         [row for row in rows if "devices" not in different[row.id]]
         or [row for row in rows if differ_in_number(row.spec.resources, spec.resources)]

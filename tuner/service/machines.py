@@ -5,21 +5,24 @@ needs the cost of interruptions.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 
 from tuner.database.database import Connection
 from tuner.domain.errors import Invalid
-from tuner.domain.job import JobSpec, Resources
+from tuner.domain.job import Resources
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
 from tuner.planning.accelerators import chip_of
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
+from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
+from tuner.service.comparable_jobs import differences
 from tuner.settings import Settings
 from tuner.store import evidence, jobs
 from tuner.store.jobs import JobRow
@@ -237,8 +240,9 @@ def pricing(
         return None
     if tuned is None:
         tuned = jobs.of_trainable(db, service.project, row.spec.trainable)
-    time = _relative_time(db, service.settings, row, there, tuned)
-    overhead, notes = _interruptions(db, row, there, tuned)
+    versions = packages.versions_of(db, service.project, row.spec.package)
+    time = _relative_time(db, service.settings, row, there, tuned, versions)
+    overhead, notes = _interruptions(db, row, there, tuned, versions)
     kinds = sorted({offer.instance_type for offer in row.offers})
     if len(kinds) > 1:
         notes = (
@@ -249,21 +253,32 @@ def pricing(
 
 
 def _relative_time(
-    db: Connection, settings: Settings, row: JobRow, there: PricedMachine, tuned: Sequence[JobRow]
+    db: Connection,
+    settings: Settings,
+    row: JobRow,
+    there: PricedMachine,
+    tuned: Sequence[JobRow],
+    versions: Collection[str | None],
 ) -> RelativeTime:
     """Return the time of a step on the requested machine relative to the job's machine.
 
     If the job's offers have several instance types, the bounds of the result cover all of them.
     """
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
-    first, *others = [_from(db, settings, row, kind, there, tuned) for kind in kinds]
+    first, *others = [_from(db, settings, row, kind, there, tuned, versions) for kind in kinds]
     for other in others:
         first = first.widened(other)
     return first
 
 
 def _from(
-    db: Connection, settings: Settings, row: JobRow, kind: str, there: PricedMachine, tuned: Sequence[JobRow]
+    db: Connection,
+    settings: Settings,
+    row: JobRow,
+    kind: str,
+    there: PricedMachine,
+    tuned: Sequence[JobRow],
+    versions: Collection[str | None],
 ) -> RelativeTime:
     """Return the time of a step on the machine `there`, relative to a machine of the instance type `kind`.
 
@@ -272,8 +287,9 @@ def _from(
     """
     if kind.casefold() == there.instance_type.casefold():
         return SAME
-    alike = _alike(row, tuned)
-    here_s, there_s = (_seconds(db, alike, instance_type) for instance_type in (kind, there.instance_type))
+    here_s, there_s = (
+        _seconds(db, row, tuned, versions, instance_type) for instance_type in (kind, there.instance_type)
+    )
     time = measured(here_s, there_s, names=(kind, there.instance_type))
     if time is not None:
         return time
@@ -284,33 +300,25 @@ def _from(
     return time or assumed_same(on_gpus=on_gpus)
 
 
-def _alike(row: JobRow, tuned: Sequence[JobRow]) -> list[JobRow]:
-    """Return the jobs with comparable step times. They have the same trainable, package, constants, step unit and trial size."""
-    wanted = _alike_in(row.spec)
-    return [other for other in tuned if _alike_in(other.spec) == wanted]
-
-
-def _alike_in(spec: JobSpec) -> tuple[object, ...]:
-    size = spec.resources
-    return (
-        spec.package,
-        spec.constants,
-        spec.fidelity.unit,
-        size.cpus,
-        size.gpus,
-        size.nodes,
-        size.processes,
+def _seconds(
+    db: Connection, row: JobRow, tuned: Sequence[JobRow], versions: Collection[str | None], kind: str
+) -> list[float]:
+    """Return the step times, in seconds, of the newest `JOBS` jobs that are comparable with `row` and whose offers all have this type."""
+    comparable = (
+        other.id
+        for other in tuned
+        if all(_is(offer.instance_type, kind) for offer in other.offers)
+        and not differences(row.spec, other.spec, versions)
     )
-
-
-def _seconds(db: Connection, alike: Iterable[JobRow], kind: str) -> list[float]:
-    """Return the step times, in seconds, of the newest `JOBS` jobs whose offers all have this instance type."""
-    on_it = [row.id for row in alike if {o.instance_type.casefold() for o in row.offers} == {kind.casefold()}]
-    return [seconds for job in on_it[:JOBS] for seconds in evidence.step_seconds(db, job)]
+    return [seconds for job in islice(comparable, JOBS) for seconds in evidence.step_seconds(db, job)]
 
 
 def _interruptions(
-    db: Connection, row: JobRow, there: PricedMachine, tuned: Sequence[JobRow]
+    db: Connection,
+    row: JobRow,
+    there: PricedMachine,
+    tuned: Sequence[JobRow],
+    versions: Collection[str | None],
 ) -> tuple[Fraction | None, tuple[str, ...]]:
     """Return the cost of interruptions on spot as a fraction of the cost of setup and training, with notes for users on its source.
 
@@ -319,7 +327,7 @@ def _interruptions(
     """
     if there.market != "spot":
         return None, ()
-    others = [other.id for other in tuned if other.spec.package == row.spec.package]
+    others = [other.id for other in tuned if other.spec.package in versions]
     sources: Sequence[tuple[str, list[str]]] = (
         ("this job", [row.id]),
         ("jobs of this trainable", others[:SPOT_JOBS]),

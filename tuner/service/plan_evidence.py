@@ -4,7 +4,6 @@ The evidence consists of the step times and learning curves of the earlier trial
 checkpoints and restores.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -89,6 +88,12 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
         for row in rows
         if row.id in used and "constants" in different[row.id]
     ]
+    # A pilot has other proxies on purpose: it trains all steps with the most expensive values.
+    notes += [
+        f"{row.id} used other fidelity.proxies, so its early steps may take a different time"
+        for row in rows
+        if row.id in used and "proxies" in different[row.id] and TAG not in row.tags
+    ]
     is_pilot = all(TAG in row.tags for row in rows if row.id in used)
     return of_trials(
         trials,
@@ -142,20 +147,11 @@ def _step_factors(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> di
         rows: Jobs whose trials had another number of GPUs or processes.
     """
     factors = dict[str, StepFactor]()
-    known: dict[str, StepFactor] = {}
     for row in rows:
         if not differ_in_number(row.spec.resources, spec.resources):
             continue
-        size, fidelity = row.spec.resources, row.spec.fidelity
-        compared = (devices(size), size.nodes, row.offer.instance_type, row.spec.package)
-        key = json.dumps(
-            [*compared, dict(row.spec.constants), fidelity.unit, fidelity.proxies], sort_keys=True
-        )
-        if key not in known:
-            known[key] = _step_factor(
-                scaling_of(service, row.spec, row.offer.instance_type), size, spec.resources
-            )
-        factors[row.id] = known[key]
+        sizes = scaling_of(service, row.spec, row.offer.instance_type)
+        factors[row.id] = _step_factor(sizes, row.spec.resources, spec.resources)
     return factors
 
 
