@@ -20,9 +20,9 @@ from tuner.schemas.answers import TrialLog
 from tuner.service import answers, listing, packages
 from tuner.service.answers import After, Sort
 from tuner.service.bill import BillView, bill
+from tuner.service.job_report import ReportView, report
 from tuner.service.logs import log
 from tuner.service.replay import Difference, replay
-from tuner.service.spend import ReportView, report
 
 router = APIRouter(tags=["answers"])
 SortBy = Literal["number", "-number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps"]

@@ -1,0 +1,67 @@
+"""The report of a job: its spend until its best result, compared with what other search strategies would have cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.domain.money import Money
+from tuner.ledger import ledger
+from tuner.planning.search_estimates import End, ReplayEvidence, ReplayPoint, ReplayTrial, estimates, rungs_of
+from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
+from tuner.service.bootstrap import Service
+from tuner.store import best, curves, jobs
+from tuner.store.answers import CostedReport
+from tuner.store.curves import Improvement as Improvement
+from tuner.store.jobs import JobRow
+
+# Samplers whose next proposal does not depend on results.
+OBLIVIOUS = ("random", "grid", "qmc")
+ENDS: Mapping[str, End] = {"completed": "completed", "failed": "failed"}
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """The report on a job."""
+
+    job: JobRow
+    spent: Money
+    best: CostedReport | None
+    curve: Sequence[Improvement]
+    trials: int  #: Number of trials that reported the metric.
+    estimates: Sequence[SearchEstimate]
+
+    @property
+    def best_spent(self) -> Money | None:
+        """Return the job's spend at the time when its best result was first reported."""
+        return self.curve[-1].spent if self.curve else None
+
+    def saved(self, estimate: SearchEstimate) -> Money | None:
+        """Return the saving compared with another search strategy's estimate, or None if either amount is not known.
+
+        The saving is negative if the other strategy would have been cheaper.
+        """
+        if estimate.usd is None or self.best_spent is None:
+            return None
+        return estimate.usd - self.best_spent
+
+
+def report(service: Service, job: str) -> ReportView:
+    """Return the report on a job. Raise NotFound if the job does not exist."""
+    with service.database.read() as db:
+        row = jobs.get(db, job, service.project)
+        objective = row.spec.objective
+        spent = ledger.account(db, job).posted.usd
+        best_report = best.best(db, job)
+        curve = curves.improvements(db, job, objective.mode)
+    evidence = _evidence(service, row, curve[-1].value) if curve else None
+    trials = len(evidence.trials) if evidence is not None else 0
+    return ReportView(row, spent, best_report, curve, trials, estimates(evidence))
+
+
+def _evidence(service: Service, row: JobRow, best: float) -> ReplayEvidence:
+    spec = row.spec
+    seen = []
+    for trial in curves.trained(service.database, row.id, spec.objective.mode, rungs_of(spec.fidelity)):
+        curve = tuple(ReplayPoint(step, spec.objective.score(value), usd) for step, value, usd in trial.curve)
+        seen.append(ReplayTrial(curve, trial.setup, ENDS.get(trial.state, "cut")))
+    learned = spec.algorithm.sampler not in OBLIVIOUS
+    return ReplayEvidence(seen, spec.objective.score(best), spec.fidelity, learned, spec.algorithm.seed)
