@@ -7,7 +7,7 @@ in the month, because what a job would have cost otherwise is known only for the
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 from tuner.domain import calendar
@@ -22,7 +22,7 @@ from tuner.service.advice import AdviceFinding, advice
 from tuner.service.bill import bill
 from tuner.service.bootstrap import Service
 from tuner.service.cluster_meter import ClusterCost
-from tuner.service.spend import spend_of
+from tuner.service.spend import RequestedPeriod, spend_in
 from tuner.service.storage_lifecycle import storage
 from tuner.store import jobs, spend
 from tuner.store.spend import Span, SpendRow
@@ -129,8 +129,7 @@ def monthly_report(service: Service, month: str | None = None, timezone: str = "
         Invalid: The month or the time zone is wrong.
     """
     first, last, named = _month(service, month, timezone)
-    since, until = (datetime.fromtimestamp(at // NS, UTC).isoformat() for at in (first, last))
-    view = spend_of(service, ("tag:project", "owner"), since=since, until=until, timezone=timezone)
+    view = spend_in(service, ("tag:project", "owner"), RequestedPeriod(first, last, timezone))
     with service.database.read() as db:
         span = Span(first, last, timezone)
         by_market = spend.rows(db, service.project, ("market",), span)

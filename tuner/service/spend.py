@@ -23,14 +23,21 @@ GROUPS = ("owner", "trainable", "market", "day", "job")
 MAX_GROUPS = 5
 
 
+@dataclass(frozen=True, slots=True)
+class RequestedPeriod:
+    """The time that a request names: from `since` up to, but not including, `until`."""
+
+    since: Instant | None  #: None means that the beginning is not limited.
+    until: Instant | None  #: None means now.
+    timezone: str = "UTC"  #: Days begin at midnight in this time zone.
+
+
 @dataclass(frozen=True)
 class SpendView:
     """The spend of a project, in groups."""
 
     group_by: tuple[str, ...]
-    since: Instant | None  #: Beginning of the period as requested; None means the project's first spend.
-    until: Instant | None  #: End of the period as requested; None means now.
-    timezone: str
+    period: RequestedPeriod
     rows: list[SpendRow]
     total: SpendRow
     #: Cost of the cluster's machines in the period, for all users. None if it was never measured or the user may not
@@ -56,23 +63,27 @@ def spend_of(
     Raises:
         Invalid: A value is wrong; the possible groups are named.
     """
-    first, last = between(since, until, timezone)
+    return spend_in(service, group_by, period_of(since, until, timezone))
+
+
+def spend_in(service: Service, group_by: Sequence[str], period: RequestedPeriod) -> SpendView:
+    """Return the spend in a period by group, in the order of `spend_of`. Raise Invalid if a group is wrong."""
     keys = _keys(group_by)
     with service.database.read() as db:
         known = spend.extent(db, service.project) or Span(Instant(0), Instant(0))
-        begin = max(known.since, known.since if first is None else first)
-        end = min(known.until, known.until if last is None else last)
-        span = Span(begin, Instant(max(begin, end)), timezone)
+        begin = max(known.since, known.since if period.since is None else period.since)
+        end = min(known.until, known.until if period.until is None else period.until)
+        span = Span(begin, Instant(max(begin, end)), period.timezone)
         regions = {
             "storage_region": service.settings.storage_region,
             "data_region": service.settings.data_region,
         }
         spend_rows = spend.rows(db, service.project, keys, span, **regions)
         (total,) = spend.rows(db, service.project, (), span, **regions)
-        rows, total = _with_storage(db, service, keys, (spend_rows, total), (first, last, timezone))
+        rows, total = _with_storage(db, service, keys, (spend_rows, total), period)
     rows = sorted(rows, key=lambda row: _place(keys, row))
-    cluster = cluster_cost(service, first, last) if _sees_cluster(service.actor) else None
-    return SpendView(tuple(group_by), first, last, timezone, rows, total, cluster)
+    cluster = cluster_cost(service, period.since, period.until) if _sees_cluster(service.actor) else None
+    return SpendView(tuple(group_by), period, rows, total, cluster)
 
 
 def _with_storage(
@@ -80,7 +91,7 @@ def _with_storage(
     service: Service,
     keys: Sequence[spend.Key],
     rows: tuple[list[SpendRow], SpendRow],
-    period: tuple[Instant | None, Instant | None, str],
+    period: RequestedPeriod,
 ) -> tuple[list[SpendRow], SpendRow]:
     """Return the groups and the total, with the costs of stored files and of data transfer added.
 
@@ -89,11 +100,10 @@ def _with_storage(
 
     Args:
         rows: The groups and the total.
-        period: The beginning, the end and the time zone.
     """
     groups, total = {row.keys: row for row in rows[0]}, rows[1]
-    now, where = service.now(), period[2]
-    since, until = period[0] or Instant(0), now if period[1] is None else min(period[1], now)
+    now, since = service.now(), period.since or Instant(0)
+    until = now if period.until is None else min(period.until, now)
     known: dict[str, JobRow] = {}
     sums: dict[tuple[str | None, ...], int] = {}
     whole = 0
@@ -105,7 +115,7 @@ def _with_storage(
         if "market" in keys:
             continue
         row = known.get(span.job) or known.setdefault(span.job, jobs.get(db, span.job, service.project))
-        for day, ns in _days(begin, end, where) if "day" in keys else [("", end - begin)]:
+        for day, ns in _days(begin, end, period.timezone) if "day" in keys else [("", end - begin)]:
             key = tuple(_value(row, name, day) for name in keys)
             sums[key] = sums.get(key, 0) + span.size_bytes * ns
     price, transfer = storage_price(service.settings), transfer_price(service.settings)
@@ -184,7 +194,7 @@ def _sees_cluster(actor: Actor) -> bool:
     return actor.is_operator and actor.project == DEFAULT_PROJECT
 
 
-def between(since: str | None, until: str | None, timezone: str) -> tuple[Instant | None, Instant | None]:
+def period_of(since: str | None, until: str | None, timezone: str = "UTC") -> RequestedPeriod:
     """Parse the beginning and the end of a period, each a date in the time zone or a time.
 
     Raise Invalid if a value is wrong or the end is not later than the beginning.
@@ -209,7 +219,7 @@ def between(since: str | None, until: str | None, timezone: str) -> tuple[Instan
     first, last = moments
     if first is not None and last is not None and first >= last:
         raise Invalid.at("until", "must be later than since")
-    return first, last
+    return RequestedPeriod(first, last, timezone)
 
 
 def _keys(group_by: Sequence[str]) -> list[spend.Key]:

@@ -12,7 +12,7 @@ from tuner.schemas.access import AuditPage
 from tuner.service import access, audit_log
 from tuner.service.access import MemberRow
 from tuner.service.audit_log import EntryFilter
-from tuner.service.spend import between
+from tuner.service.spend import period_of
 
 router = APIRouter(tags=["access"])
 
@@ -150,7 +150,8 @@ def _filter(
     since: str | None = None,
     until: str | None = None,
 ) -> EntryFilter:
-    return EntryFilter(user, action, target, *between(since, until, "UTC"))
+    period = period_of(since, until)
+    return EntryFilter(user, action, target, period.since, period.until)
 
 
 @router.get("/audit")

@@ -85,9 +85,9 @@ _REPORTED = (
 def _shown(view: SpendView) -> show.SpendAnswer:
     return show.SpendAnswer(
         group_by=list(view.group_by),
-        since=None if view.since is None else rfc3339(view.since),
-        until=None if view.until is None else rfc3339(view.until),
-        timezone=view.timezone,
+        since=None if view.period.since is None else rfc3339(view.period.since),
+        until=None if view.period.until is None else rfc3339(view.period.until),
+        timezone=view.period.timezone,
         items=[_group(view, row) for row in view.rows],
         total=show.SpendFigures.model_validate(view.total),
         cluster_idle_usd=None if view.cluster is None else usd_of(view.cluster.idle),
