@@ -15,12 +15,13 @@ from tests import fakes
 from tests.system.serving import Served
 from tuner.client import Client
 from tuner.cluster.nodes import Node
+from tuner.domain.offer import MARKET_LABEL
 from tuner.domain.space import Config, Int
 from tuner.domain.time import NS
 from tuner.driver.ports import LoopConfig
 from tuner.schemas.job import Job
 from tuner.simulator import world
-from tuner.simulator.fleet import LABEL, Markets
+from tuner.simulator.fleet import Markets
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
 from tuner.simulator.traces import load_traces
@@ -146,7 +147,7 @@ def recorded(table: Path) -> Iterator[Recorded]:
     with TemporaryDirectory(prefix="bench-plans-") as folder:
         made = fakes.service_in(Path(folder) / "home")
         service = replace(made, settings=replace(made.settings, node_prices=PRICES))
-        both = [{LABEL: "on-demand"}, {LABEL: "spot"}]
+        both = [{MARKET_LABEL: "on-demand"}, {MARKET_LABEL: "spot"}]
         service.cluster.fake_nodes = [
             Node(f"n{i}", cpus=1, gpus=0, memory_bytes=8 << 30, labels=both[i % 2]) for i in range(2 * NODES)
         ]

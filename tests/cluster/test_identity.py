@@ -12,6 +12,7 @@ from tests.cluster.metadata_server import MetadataServer, says, status
 from tuner.cluster import nodes as its
 from tuner.cluster.notices.clouds import Sources, facts_of_this_machine
 from tuner.cluster.notices.node_board import NodeBoard
+from tuner.domain.offer import MARKET_LABEL
 
 
 def facts(server: MetadataServer[Any], cloud: Any) -> Any:
@@ -69,7 +70,7 @@ def test_machine_facts_reach_the_workers_of_the_node(tmp_path: Path) -> None:
 
 
 def test_cloud_facts_override_labels_and_drop_a_mismatched_price() -> None:
-    labels = {its.MARKET: "spot", "instance-type": "g6.xlarge", its.PRICE: "0.3"}
+    labels = {MARKET_LABEL: "spot", "instance-type": "g6.xlarge", its.PRICE: "0.3"}
     same = its.corrected(labels, AWS_SAID)
     assert (its.market_of(same), its.instance_type_of(same), its.region_of(same), its.zone_of(same)) == (
         "spot",

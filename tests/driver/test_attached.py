@@ -8,10 +8,11 @@ import pytest
 
 from tuner.cluster import nodes as its
 from tuner.domain.cost import Meter
+from tuner.domain.offer import MARKET_LABEL
 from tuner.driver import ray_machines
 from tuner.driver.messages import WorkerMessage
 
-NODE = {"NodeID": "n1", "Labels": {its.MARKET: "spot"}, "Resources": {"CPU": 4.0, "GPU": 1.0}}
+NODE = {"NodeID": "n1", "Labels": {MARKET_LABEL: "spot"}, "Resources": {"CPU": 4.0, "GPU": 1.0}}
 
 
 @pytest.fixture

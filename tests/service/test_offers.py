@@ -200,7 +200,7 @@ def test_unknown_spot_price_is_refused_and_never_zero(tmp_path: Path) -> None:
         offers_of(listed(tmp_path), [placed("a", "eu-west-1")], Resources(gpus=1, market="spot"))
     (fault,) = refused.value.faults
     assert fault.pointer == "/resources/market"
-    assert "has no price of g6.xlarge as spot in eu-west-1" in fault.detail
+    assert "has no price of g6.xlarge on spot in eu-west-1" in fault.detail
     assert "us-east-1" in fault.detail
     assert "TUNER_NODE_PRICES=g6.xlarge/spot=" in fault.detail
 

@@ -31,7 +31,7 @@ def test_job_for_machines_of_the_autoscaler_is_accepted_with_their_room(
     assert answer["price"]["usd_per_hour"] == 0.02
     assert (
         answer["detail"]
-        == "no machine that the job may use is running yet: the autoscaler will be asked to start tiny (spot)"
+        == "no machine that the job may use is running yet: the autoscaler will be asked to start tiny (on spot)"
     )
     plan = client.post("/v1/plans", json=fakes.body(resources={"market": "spot"}))
     assert plan.status_code == 200, plan.text

@@ -22,6 +22,7 @@ from tuner.cluster.launch import NODE_PORT_OPTIONS, free_ports, ray_environment,
 from tuner.cluster.processes import kill_marked, mark_of
 from tuner.cluster.start_hook import SOCKETS
 from tuner.domain.listing import Market
+from tuner.domain.offer import MARKET_LABEL
 
 # The object store is small, because several nodes share one machine. Ray accepts no less than 75 MiB.
 OBJECT_STORE_BYTES = 80_000_000
@@ -44,7 +45,7 @@ class NodeSpec:
     @property
     def labels(self) -> Mapping[str, str]:
         return {
-            its.MARKET: its.RAY_MARKETS[self.market],
+            MARKET_LABEL: its.RAY_MARKETS[self.market],
             its.INSTANCE_TYPE[-1]: self.instance_type,
             its.PRICE: f"{self.usd_per_hour:f}",
         }

@@ -7,8 +7,8 @@ from typing import Any
 
 from tuner.cluster.dashboard import Dashboard
 from tuner.domain.listing import Market
+from tuner.domain.offer import MARKET_LABEL
 
-MARKET = "ray.io/market-type"
 PRICE = "usd-per-hour"
 INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "ray.io/instance-type", "instance-type")
 REGION = ("topology.kubernetes.io/region", "ray.io/availability-region", "ray.io/region", "region")
@@ -30,7 +30,7 @@ def market_of(labels: Mapping[str, str]) -> Market:
 
     A node without a market label counts as on demand, because it is not expected to be taken away.
     """
-    return "spot" if labels.get(MARKET) == RAY_MARKETS["spot"] else "on_demand"
+    return "spot" if labels.get(MARKET_LABEL) == RAY_MARKETS["spot"] else "on_demand"
 
 
 def instance_type_of(labels: Mapping[str, str]) -> str:
@@ -57,7 +57,7 @@ def corrected(labels: Mapping[str, str], facts: Mapping[str, str]) -> dict[str, 
     names = {"instance_type": INSTANCE_TYPE[0], "region": REGION[0], "zone": ZONE[0]}
     billed = {**labels, **{name: facts[fact] for fact, name in names.items() if facts.get(fact)}}
     if facts.get("market") in ("spot", "on_demand"):
-        billed[MARKET] = RAY_MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
+        billed[MARKET_LABEL] = RAY_MARKETS["spot" if facts["market"] == "spot" else "on_demand"]
     labelled, region = first(labels, INSTANCE_TYPE), region_of(labels)
     if (
         market_of(labels) != market_of(billed)

@@ -10,6 +10,7 @@ from tuner.domain.calendar import Window
 from tuner.domain.command import PROGRAM_ENTRY, command_faults, name_of, pattern_faults
 from tuner.domain.errors import MAX_FAULTS, Conflict, Fault
 from tuner.domain.ids import PACKAGE_ID
+from tuner.domain.listing import MARKETS, Market
 from tuner.domain.objective import (
     SERVING_METRICS,
     Constraint,
@@ -68,6 +69,11 @@ def check_move(old: JobState, new: JobState) -> None:
     """Raise Conflict if a job cannot change from state `old` to state `new`."""
     if new not in MOVES[old]:
         raise Conflict(f"a job that is {old} cannot become {new}")
+
+
+def markets_of(policy: MarketPolicy) -> tuple[Market, ...]:
+    """Return the markets of the machines that trials may use."""
+    return MARKETS if policy == "spot_with_fallback" else (policy,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from tuner.domain.money import Price
 
 Market = Literal["on_demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on_demand", "spot")
+# How messages for users say that a machine is of a market.
+MARKET_WORDS = {"on_demand": "on demand", "spot": "on spot"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,13 @@ from dataclasses import dataclass, field
 from tuner.domain.job import Resources
 from tuner.domain.money import Price, Rate, trial_rate
 
+MARKET_LABEL = "ray.io/market-type"
+
+
+def market_selector(market: str) -> tuple[str, str]:
+    """Return the label selector of the nodes of a market. Nodes without a market label count as on demand."""
+    return MARKET_LABEL, "spot" if market == "spot" else "!spot"
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

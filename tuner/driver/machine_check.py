@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tuner.domain.job import Resources
+from tuner.domain.listing import MARKET_WORDS
 from tuner.domain.money import Price, Rate, dollars
 from tuner.domain.offer import Offer, WorkerMachine
 from tuner.domain.time import Instant
@@ -101,7 +102,7 @@ def forbidden(offer: Offer, wanted: Resources) -> str | None:
     The market does not matter: a spot machine may be used for a trial that requested on demand, because it is cheaper.
     """
     machine = (
-        f"a {offer.instance_type} {_MARKETS[offer.market]} at {dollars(offer.price.usd_per_hour)} an hour"
+        f"a {offer.instance_type} {MARKET_WORDS[offer.market]} at {dollars(offer.price.usd_per_hour)} an hour"
     )
     if wanted.market == "spot" and offer.market != "spot":
         return f"the trial requested a spot machine, but Ray assigned {machine}"
@@ -119,4 +120,3 @@ def described(machine: WorkerMachine) -> str:
 
 
 _NODE_ID = "ray.io/node-id"
-_MARKETS = {"spot": "on the spot market", "on_demand": "on demand"}

@@ -15,8 +15,8 @@ from ray.core.generated.common_pb2 import NodeDeathInfo
 from ray.core.generated.gcs_pb2 import ActorTableData
 
 from tuner.cluster.node_types import NodeTypes
-from tuner.cluster.nodes import MARKET, corrected
-from tuner.domain.offer import WorkerMachine
+from tuner.cluster.nodes import corrected
+from tuner.domain.offer import MARKET_LABEL, WorkerMachine
 from tuner.driver.messages import WorkerMessage
 
 log = logging.getLogger("tuner.driver")
@@ -163,7 +163,7 @@ def was_preempted(error: Exception | None, node_id: str) -> bool:
         or node["DeathReason"] == NodeDeathInfo.AUTOSCALER_DRAIN_PREEMPTED
     ):
         return True
-    return node["Labels"].get(MARKET) == "spot" and not (node["Alive"] and _answers(node))
+    return node["Labels"].get(MARKET_LABEL) == "spot" and not (node["Alive"] and _answers(node))
 
 
 def nodes_of(error: Exception | None, actor: Any = None, *, several: bool = False) -> list[str]:

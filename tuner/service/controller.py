@@ -16,13 +16,14 @@ from tuner.cluster.nodes import Node
 from tuner.domain.budget import Quota
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Waiting
+from tuner.domain.job import MarketPolicy, markets_of
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path
 from tuner.service.exports import ExportSupervisor
 from tuner.service.leading import Term
-from tuner.service.offers import with_those_to_come
+from tuner.service.offers import is_suitable, with_those_to_come
 from tuner.service.periodic import PeriodicService
 from tuner.service.queue import in_fair_order, opening
 from tuner.store import answers, exports, jobs, launches, queue
@@ -37,7 +38,6 @@ PASS_S = 0.25
 ASK_EVERY_S = 0.5
 # Maximum number of drivers that one pass checks. Ray's dashboard takes a few milliseconds for each, and hundreds may run.
 ASK_AT_ONCE = 16
-EITHER = "spot_with_fallback"
 QUICK_DEATHS_MAX = 5
 # If a driver lived longer than this, its death does not count as quick even if no trial reported. The driver may have waited
 # for a machine.
@@ -310,15 +310,7 @@ class Controller(PeriodicService):
 def eligible(nodes: Sequence[Node], row: JobRow) -> frozenset[int]:
     """Return the indexes of the nodes that the job's trials may run on."""
     wants = row.spec.resources
-    return frozenset(
-        number
-        for number, node in enumerate(nodes)
-        if node.cpus >= wants.cpus
-        and node.gpus >= wants.gpus
-        and wants.instance_type in (None, node.instance_type)
-        and wants.region in (None, node.region)
-        and wants.market in (EITHER, node.market)
-    )
+    return frozenset(number for number, node in enumerate(nodes) if is_suitable(node, wants))
 
 
 def _of_export(row: JobRow) -> JobRow:
@@ -344,14 +336,17 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
     others = [(other, eligible(nodes, other)) for other in under_way]
     if not mine:  # all nodes that the job may run on are gone, or none has joined yet
         return not any(
-            EITHER in (wants.market, other_row.spec.resources.market)
-            or other_row.spec.resources.market == wants.market
+            set(markets_of(wants.market)) & set(markets_of(other_row.spec.resources.market))
             for other_row, _ in others
         )
     if not any(mine & theirs for _, theirs in others):
         return True
     pool = mine.union(
-        *(theirs for other, theirs in others if other.spec.resources.market == EITHER and mine & theirs)
+        *(
+            theirs
+            for other, theirs in others
+            if other.spec.resources.market == "spot_with_fallback" and mine & theirs
+        )
     )
     sharing = [other for other, theirs in others if pool & theirs]
     return all(
@@ -361,11 +356,11 @@ def has_room(nodes: Sequence[Node], under_way: Iterable[JobRow], row: JobRow) ->
     )
 
 
-def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: str) -> float:
+def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: MarketPolicy, unit: str) -> float:
     """Return how many CPUs or GPUs of these nodes the other jobs leave free for a job that may use `market`.
 
     Args:
-        market: `spot`, `on_demand`, or `EITHER` for both.
+        market: The market policy of the job.
         unit: `cpus` or `gpus`.
     """
     free, flexible = {"spot": 0.0, "on_demand": 0.0}, 0.0
@@ -374,11 +369,11 @@ def _left(nodes: Iterable[Node], others: Iterable[JobRow], market: str, unit: st
     for other in others:
         size = other.spec.resources
         takes = size.workers(other.concurrency) * size.nodes * getattr(size, unit)
-        if size.market == EITHER:
+        if size.market == "spot_with_fallback":
             flexible += takes
         else:
             free[size.market] -= takes
-    if market == EITHER:
+    if market == "spot_with_fallback":
         return sum(max(0.0, left) for left in free.values()) - flexible
     elsewhere = sum(max(0.0, left) for name, left in free.items() if name != market)
     return free[market] - max(0.0, flexible - elsewhere)

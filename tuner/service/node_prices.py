@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from tuner.cluster import nodes as its
 from tuner.domain.errors import BadFile
-from tuner.domain.listing import Listing, Market
+from tuner.domain.listing import MARKET_WORDS, Listing, Market
 from tuner.domain.money import Price
-from tuner.domain.offer import Offer, WorkerMachine
+from tuner.domain.offer import MARKET_LABEL, Offer, WorkerMachine
 from tuner.planning.catalogue import Catalogue
 from tuner.service.catalogue import catalogue
 from tuner.settings import Settings
@@ -51,7 +51,7 @@ def priced(settings: Settings, labels: Mapping[str, str], *, cpus: float, gpus: 
 
 def priced_kind(settings: Settings, offer: Offer, market: Market) -> NodePrice:
     """Return the price of a machine of the offer's type and size on the given market, which may differ from the offer's."""
-    named = {"instance-type": offer.instance_type, its.MARKET: its.RAY_MARKETS[market]}
+    named = {"instance-type": offer.instance_type, MARKET_LABEL: its.RAY_MARKETS[market]}
     where = {} if offer.region is None else {"region": offer.region}
     return priced(settings, {**named, **where}, cpus=offer.cpus, gpus=offer.gpus)
 
@@ -112,7 +112,8 @@ def listed(
     of_several = "the most expensive of " if len(known) > 1 else ""
     date, source = most_expensive.date(market), most_expensive.source(market)
     return NodePrice(
-        price, f"{here.name}: {of_several}{most_expensive.cloud} {where}, {_word(market)}, {date}, {source}"
+        price,
+        f"{here.name}: {of_several}{most_expensive.cloud} {where}, {MARKET_WORDS[market]}, {date}, {source}",
     )
 
 
@@ -164,10 +165,6 @@ def _unknown(here: Catalogue, kind: str, market: Market, where: str) -> str:
     there = f"only in {', '.join(others)}" if others else "nor in any other region"
     name = kind if market == "on_demand" else f"{kind}/{market}"
     return (
-        f"the catalogue {here.name} has no price of {kind} {_word(market)} in {where}, {there}: "
+        f"the catalogue {here.name} has no price of {kind} {MARKET_WORDS[market]} in {where}, {there}: "
         f"set the price with TUNER_NODE_PRICES={name}=…, or install prices with `tuner prices --update FILE`"
     )
-
-
-def _word(market: Market) -> str:
-    return "on demand" if market == "on_demand" else "as spot"

@@ -8,11 +8,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from tuner.cluster.node_types import node_types_of
-from tuner.cluster.nodes import INSTANCE_TYPE, MARKET, RAY_MARKETS, Node, first
+from tuner.cluster.nodes import INSTANCE_TYPE, RAY_MARKETS, Node, first
 from tuner.domain.errors import Fault, Invalid, Unavailable
-from tuner.domain.job import Resources
+from tuner.domain.job import Resources, markets_of
 from tuner.domain.money import Price
-from tuner.domain.offer import Offer
+from tuner.domain.offer import MARKET_LABEL, Offer, market_selector
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced, unpriced
 from tuner.settings import Settings
@@ -36,15 +36,23 @@ def suitable(nodes: Iterable[Node], wanted: Resources) -> list[Node]:
         Unavailable: The cluster has no node at all.
     """
     there = list(nodes)
-    fitting_nodes = [node for node in there if node.cpus >= wanted.cpus and node.gpus >= wanted.gpus]
-    fitting_nodes = [node for node in fitting_nodes if wanted.instance_type in (None, node.instance_type)]
-    fitting_nodes = [node for node in fitting_nodes if wanted.region in (None, node.region)]
-    if not fitting_nodes:
-        raise Invalid(_no_node(there, wanted))
-    of_market = [node for node in fitting_nodes if wanted.market in ("spot_with_fallback", node.market)]
-    if not of_market:
+    if suitable_nodes := [node for node in there if is_suitable(node, wanted)]:
+        return suitable_nodes
+    on_any_market = replace(wanted, market="spot_with_fallback")
+    if any(is_suitable(node, on_any_market) for node in there):
         raise Invalid(_no_market(there, wanted))
-    return of_market
+    raise Invalid(_no_node(there, wanted))
+
+
+def is_suitable(node: Node, wanted: Resources) -> bool:
+    """Return whether a trial may run on a node: it is large enough, and has the requested instance type, region and market."""
+    return (
+        node.cpus >= wanted.cpus
+        and node.gpus >= wanted.gpus
+        and wanted.instance_type in (None, node.instance_type)
+        and wanted.region in (None, node.region)
+        and node.market in markets_of(wanted.market)
+    )
 
 
 def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> list[Offer]:
@@ -61,7 +69,7 @@ def offers_of(settings: Settings, nodes: Iterable[Node], wanted: Resources) -> l
     """
     there = list(nodes)
     # Labels of unsuitable nodes count too: without a label requirement, Ray could place a trial on a spot machine among them.
-    bound = any(MARKET in node.labels for node in there)
+    bound = any(MARKET_LABEL in node.labels for node in there)
     offered = [
         (node, _offer(node, price, source, wanted, labels=_binding(node) if bound else ()))
         for node, price, source in priced_nodes(settings, there, wanted)
@@ -130,15 +138,14 @@ def _binding(node: Node) -> tuple[tuple[str, str], ...]:
 
     The price label is not among them, because a machine that replaces this one may have another price.
     """
-    market = RAY_MARKETS["spot"] if node.market == "spot" else f"!{RAY_MARKETS['spot']}"
     kind = first(node.labels, INSTANCE_TYPE)
-    return ((MARKET, market), *([kind] if kind else []))
+    return (market_selector(node.market), *([kind] if kind else []))
 
 
 def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
     word = RAY_MARKETS["spot" if wanted.market == "spot" else "on_demand"]
     other = "on_demand" if wanted.market == "spot" else "spot"
-    what = f"has the label {MARKET}={word}"
+    what = f"has the label {MARKET_LABEL}={word}"
     types = _types(nodes)
     if types:
         detail = (
@@ -148,7 +155,7 @@ def _no_market(nodes: list[Node], wanted: Resources) -> Fault:
     else:
         detail = (
             f"no node of this size {what}: start nodes with "
-            f"`ray start --labels {MARKET}={word}`, or request {other} or spot_with_fallback"
+            f"`ray start --labels {MARKET_LABEL}={word}`, or request {other} or spot_with_fallback"
         )
     return Fault("/resources/market", detail)
 

@@ -7,7 +7,7 @@ from random import Random
 from tuner.domain.cost import total
 from tuner.domain.job import Resources
 from tuner.domain.money import NS_PER_HOUR, Money
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Offer, market_selector
 from tuner.domain.time import NS
 from tuner.driver.ports import LoopConfig
 from tuner.planning.evidence import Delays
@@ -20,7 +20,7 @@ from tuner.planning.simulations import (
     SpotLife,
     compared_steps,
 )
-from tuner.simulator.fleet import LABEL, Markets
+from tuner.simulator.fleet import Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import SimulatedRun
@@ -117,8 +117,8 @@ def _markets(scenario: Scenario, life: SpotLife) -> Markets:
     offers = []
     for offer in sorted(scenario.offers, key=lambda scenario_offer: scenario_offer.market != "spot"):
         price = offer.rate(wanted).price
-        market = (LABEL, "spot" if offer.market == "spot" else "!spot")
-        labels = (market, ("instance-type", offer.instance_type))  # as for a real job, see `offers_of`
+        # as for a real job, see `offers_of`
+        labels = (market_selector(offer.market), ("instance-type", offer.instance_type))
         offers.append(Offer(offer.instance_type, price, 1, wanted.all_gpus, offer.market, labels=labels))
     return Markets(tuple(offers), life.spot_wait_ns, trial_size)
 

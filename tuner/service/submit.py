@@ -14,7 +14,8 @@ from typing import Any
 from tuner.cluster.nodes import Node
 from tuner.database.database import Connection
 from tuner.domain.errors import Fault, Invalid, NotFound
-from tuner.domain.job import FINAL, JobSpec, Resources, Teacher
+from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, JobSpec, Resources, Teacher
+from tuner.domain.listing import MARKET_WORDS
 from tuner.domain.money import NS_PER_SECOND, dollars
 from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.domain.shared_budget import tag_faults
@@ -39,11 +40,9 @@ from tuner.tuning.guard import UNKNOWN_NEED_NS
 from tuner.tuning.samplers import prior_faults
 from tuner.worker.environment import code_of
 
-MAX_CONCURRENCY = 10_000
 # a budget that pays for this much time is accepted without checking measured step times
 AMPLE_NS = 3600 * NS_PER_SECOND
 COMMANDS_OFF = "commands are disabled here; to allow them, and packages, the operator sets TUNER_PACKAGES=on and restarts the service"
-MARKET_WORDS = {"spot": "spot", "on_demand": "on demand"}
 
 
 def submit(
@@ -198,7 +197,7 @@ def _room(
     for offer in sorted(offers, key=lambda admitted_offer: -len(admitted_offer.labels)):
         fitting += trials_that_fit([machine for machine in left if offer.is_of(machine.labels)], wanted)
         left = [machine for machine in left if not offer.is_of(machine.labels)]
-    return min(fitting, limit or MAX_CONCURRENCY, MAX_CONCURRENCY)
+    return min(fitting, limit or MAX_CONCURRENT_TRIALS, MAX_CONCURRENT_TRIALS)
 
 
 def _waits_for(nodes: Iterable[Node], offers: Iterable[Offer]) -> str:

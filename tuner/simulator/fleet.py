@@ -194,7 +194,6 @@ class Fleet:
 
 # The markets of a simulated job: spot machines, on-demand machines that are always available, and their prices.
 
-LABEL = "ray.io/market-type"
 ONE = Resources()  # each trial takes a whole machine
 
 

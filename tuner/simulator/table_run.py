@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.domain.budget import Budget
-from tuner.domain.job import Algorithm, JobSpec, MarketPolicy, Resources
+from tuner.domain.job import Algorithm, JobSpec, MarketPolicy, Resources, markets_of
 from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
-from tuner.domain.offer import Offer
+from tuner.domain.offer import Offer, market_selector
 from tuner.domain.time import NS
 from tuner.driver.placement import OFFER_WAIT_NS
 from tuner.driver.ports import LoopConfig
-from tuner.simulator.fleet import LABEL, Markets
+from tuner.simulator.fleet import Markets
 from tuner.simulator.recorded import RecordedTable, RowsSampler
 from tuner.simulator.traces import Trace
 from tuner.simulator.worker import Overheads
@@ -55,10 +55,10 @@ class SpotConditions:
         """Return the markets that the job may use. `spot` is the spot price. On-demand machines are always available."""
         on_demand = Price(math.ceil(spot.micro_usd_per_hour / (1 - self.saving)))
         offers = (
-            Offer("spot", spot, 1, 0, "spot", labels=((LABEL, "spot"),)),
-            Offer("on-demand", on_demand, 1, 0, "on_demand", labels=((LABEL, "!spot"),)),
+            Offer("spot", spot, 1, 0, "spot", labels=(market_selector("spot"),)),
+            Offer("on-demand", on_demand, 1, 0, "on_demand", labels=(market_selector("on_demand"),)),
         )
-        may_use = tuple(o for o in offers if self.market in (o.market, "spot_with_fallback"))
+        may_use = tuple(o for o in offers if o.market in markets_of(self.market))
         return Markets(may_use, self.spot_wait_ns)
 
     def overheads(self, plain: Overheads) -> Overheads:

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, Self
 
-from tuner.domain.job import MarketPolicy
+from tuner.domain.job import MarketPolicy, markets_of
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS, Instant
@@ -162,7 +162,7 @@ class PlacementRequest:
     spot_wait_ns: int = SPOT_WAIT_NS
 
     def __post_init__(self) -> None:
-        for market in ("on_demand", "spot") if self.market == "spot_with_fallback" else (self.market,):
+        for market in markets_of(self.market):
             if not any(offer.market == market for offer in self.offers):
                 raise ValueError(f"the market {market} needs at least one offer")
 
