@@ -29,7 +29,8 @@ from tuner.database.tables import jobs, reports, trials
 from tuner.domain.job import SamplerName, SchedulerName
 from tuner.domain.time import NS
 from tuner.ledger.readable import entries
-from tuner.service.controller import Controller, has_room
+from tuner.service.cluster_room import has_room
+from tuner.service.controller import Controller
 from tuner.service.offers import offers_of
 from tuner.service.reconciler import Reconciler
 from tuner.service.simulation import simulate

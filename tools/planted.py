@@ -279,7 +279,7 @@ MUTANTS = (
     ),
     Mutant(
         "no-quota-check",
-        "tuner/service/controller.py",
+        "tuner/service/cluster_room.py",
         "    return bool(quota.reached(took, row.concurrency))\n",
         "    return False\n",
         "a project runs any number of jobs",
@@ -287,7 +287,7 @@ MUTANTS = (
     ),
     Mutant(
         "quota-of-all-projects",
-        "tuner/service/controller.py",
+        "tuner/service/cluster_room.py",
         " for other in under_way if other.project == row.project]",
         " for other in under_way]",
         "jobs of one project use up the quota of another",

@@ -4,7 +4,7 @@ from tests.store.builders import PROJECT, create, new_job
 from tuner.database.database import Database
 from tuner.domain.budget import UNLIMITED, Quota
 from tuner.domain.time import Instant
-from tuner.service.controller import is_full
+from tuner.service.cluster_room import is_full
 from tuner.store import jobs, launches, queue
 
 AT = Instant(5)
