@@ -31,8 +31,8 @@ class Audit:
     def some(self) -> None:
         """Check the next `AT_ONCE` accounts. Do nothing if the last round is complete and the next one is not due yet.
 
-        Rounds begin at least `ROUND_NS` apart, unless the clock is set back. The accounts are read in many short transactions, because with SQLite a
-        read blocks every commit.
+        Rounds begin at least `ROUND_NS` apart, unless the clock is set back. The accounts are read in many short transactions, because
+        with SQLite the threads of a process read one at a time, and a long read would delay the answers to requests.
         """
         service, now = self._service, self._service.now()
         if not self._after:

@@ -264,7 +264,7 @@ def _named(service: Service, spec: JobSpec, names: Sequence[str]) -> list[JobRow
 
 
 def _history(service: Service, row: JobRow) -> History:
-    """Read the history of a job in a transaction of its own, because no process can commit to a SQLite file meanwhile."""
+    """Read the history of a job in a transaction of its own, because with SQLite the threads of a process read one at a time."""
     with service.database.read() as db:
         return service.histories.read(db, row.id, row.project)
 
