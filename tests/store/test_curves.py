@@ -13,14 +13,21 @@ from tuner.domain.events import Reported
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.records import ReportRow
 from tuner.domain.time import Instant
-from tuner.planning.search_estimates import End, ReplayEvidence, ReplayPoint, ReplayTrial, estimates, rungs_of
+from tuner.planning.search_estimates import (
+    End,
+    ReplayEvidence,
+    ReplayPoint,
+    ReplayTrial,
+    estimates,
+    stopping_asha_rungs,
+)
 from tuner.store import curves
 from tuner.store.curves import TrainedTrial
 from tuner.store.journal import SqlJournal
 
 AT = Instant(0)
 FIDELITY = Fidelity(min=2, max=20)
-RUNGS = rungs_of(FIDELITY)
+RUNGS = stopping_asha_rungs(FIDELITY)
 
 
 @pytest.fixture

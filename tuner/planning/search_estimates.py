@@ -162,7 +162,7 @@ def estimates(evidence: ReplayEvidence | None) -> list[SearchEstimate]:
     return [_estimate(method, evidence) for method in METHODS]
 
 
-def rungs_of(fidelity: Fidelity) -> tuple[int, ...]:
+def stopping_asha_rungs(fidelity: Fidelity) -> tuple[int, ...]:
     """Return the steps at which stopping ASHA compares trials."""
     return Fidelity(
         min=fidelity.min, max=fidelity.max or MAX_STEPS, reduction_factor=REDUCTION_FACTOR
@@ -245,7 +245,7 @@ def drawn(paths: Sequence[Path], rng: Random) -> Iterator[Path]:
 def _estimate(method: Method, evidence: ReplayEvidence) -> SearchEstimate:
     last = last_step_of(evidence.trials, evidence.fidelity.max)
     assert last is not None
-    rungs = [step for step in rungs_of(evidence.fidelity) if step < last]
+    rungs = [step for step in stopping_asha_rungs(evidence.fidelity) if step < last]
     paths = Paths(evidence.trials, rungs=rungs, last_step=last, goal=evidence.goal)
     spent = spending(method, paths.all, seed=evidence.seed)
     # These are nearest-rank quantiles, which are always values of the list. Interpolation is not possible, because UNREACHED is infinite.

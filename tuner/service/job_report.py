@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 from tuner.domain.money import Money
 from tuner.ledger import ledger
-from tuner.planning.search_estimates import End, ReplayEvidence, ReplayPoint, ReplayTrial, estimates, rungs_of
+from tuner.planning.search_estimates import (
+    End,
+    ReplayEvidence,
+    ReplayPoint,
+    ReplayTrial,
+    estimates,
+    stopping_asha_rungs,
+)
 from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
 from tuner.service.bootstrap import Service
 from tuner.store import best, curves, jobs
@@ -60,7 +67,9 @@ def report(service: Service, job: str) -> ReportView:
 def _evidence(service: Service, row: JobRow, best: float) -> ReplayEvidence:
     spec = row.spec
     seen = []
-    for trial in curves.trained(service.database, row.id, spec.objective.mode, rungs_of(spec.fidelity)):
+    for trial in curves.trained(
+        service.database, row.id, spec.objective.mode, stopping_asha_rungs(spec.fidelity)
+    ):
         curve = tuple(ReplayPoint(step, spec.objective.score(value), usd) for step, value, usd in trial.curve)
         seen.append(ReplayTrial(curve, trial.setup, ENDS.get(trial.state, "cut")))
     learned = spec.algorithm.sampler not in OBLIVIOUS
