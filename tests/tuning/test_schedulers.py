@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from tests.tuning.test_decide import Story
 from tests.tuning.test_reserve import Trial, state_of
+from tuner.domain.job import SchedulerName
 from tuner.domain.objective import Fidelity
+from tuner.tuning.rungs import rungs_of
 from tuner.tuning.samplers.base import Forecast
 from tuner.tuning.schedulers import ForecastPromotion, FullFidelity, PromotionAsha, StoppingAsha, earned
 from tuner.tuning.state import State, TrialRecord
@@ -29,6 +33,22 @@ def number_of(trial: TrialRecord | None) -> int | None:
 
 def foretold(state: State, forecasts: Mapping[int, Forecast] | None) -> int | None:
     return number_of(earned(state, forecasts))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "least", "rungs"),
+    [
+        ("auto", 1, (2, 4, 8, 16)),
+        ("auto", 3, (3, 6, 12, 24)),
+        ("asha", 1, (1, 3, 9)),
+        ("asha_stopping", 1, (1, 3, 9)),
+        ("none", 1, ()),
+    ],
+)
+def test_rungs_are_those_of_the_scheduler(
+    scheduler: SchedulerName, least: int, rungs: tuple[int, ...]
+) -> None:
+    assert rungs_of(Story(scheduler=scheduler, fidelity=Fidelity(min=least, max=27)).spec) == rungs
 
 
 def test_ranks_decide_promotion_without_forecasts() -> None:

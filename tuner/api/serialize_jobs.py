@@ -41,7 +41,7 @@ def job_of(view: JobView) -> job_models.Job:
         queue_position=view.wait.position,
         next_opening=time_of(view.wait.next_opening),
         concurrency=row.concurrency,
-        rungs=list(rungs_of(row)),
+        rungs=list(rungs_of(row.spec)),
         price=job_models.NodePrice(
             instance_type=row.offer.instance_type,
             usd_per_hour=row.offer.price.usd_per_hour,

@@ -13,7 +13,7 @@ from tuner.planning.paces import Paces
 from tuner.planning.plan import PlannedCheckpoints, SettingChoice
 from tuner.planning.ranks import spearman
 from tuner.planning.simulations import Setting, Simulate, SimulatedOutcome, mean
-from tuner.tuning.rungs import ladder
+from tuner.tuning.rungs import ladder, rungs_of
 
 FACTORS = (2, 3, 4)
 # A step can be the first rung if the ranks of trials at that step and at the last step have at least this correlation.
@@ -82,9 +82,10 @@ def _ladder(
     requested: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome], simulate: Simulate
 ) -> Iterator[SettingChoice]:
     """Yield the choices of the first rung and of the reduction factor. Yield nothing if the job has no rungs."""
-    climbed = ladder(replace(requested, fidelity=setting.spec.fidelity))
-    if requested.algorithm.scheduler == "none" or not climbed.rungs():
+    spec = replace(requested, fidelity=setting.spec.fidelity)
+    if not rungs_of(spec):
         return
+    climbed = ladder(spec)
     if requested.algorithm.scheduler == "auto":
         why = "the scheduler auto chooses its own rungs, not below the requested fidelity.min"
         yield SettingChoice("fidelity_min", str(requested.fidelity.min), str(climbed.min), why)

@@ -26,7 +26,7 @@ from tuner.domain.space import Config, Space
 from tuner.domain.time import NS
 from tuner.planning.evidence import DEFAULT_STEPS, Delays
 from tuner.planning.paces import DrawnTraining, Paces
-from tuner.tuning.rungs import ladder
+from tuner.tuning.rungs import ladder, rungs_of
 from tuner.tuning.samplers.base import number_rng
 from tuner.tuning.samplers.simple import Oblivious
 
@@ -257,13 +257,9 @@ class Setting:
 
 def steps_a_trial(spec: JobSpec) -> float:
     """Return the mean number of steps of a trial, assuming that the best 1/η of the trials continue after each rung."""
-    last = spec.fidelity.max or 1
-    if spec.algorithm.scheduler == "none":
-        return last
-    climbed = ladder(spec)
-    ends = [*climbed.rungs(), last]
+    ends, factor = compared_steps(spec), ladder(spec).reduction_factor
     parts = zip(ends, [0, *ends], strict=False)
-    return math.fsum((stop - below) / climbed.reduction_factor**k for k, (stop, below) in enumerate(parts))
+    return math.fsum((stop - below) / factor**k for k, (stop, below) in enumerate(parts))
 
 
 def coarsened(spec: JobSpec) -> tuple[float, Fidelity]:
@@ -282,8 +278,7 @@ def coarsened(spec: JobSpec) -> tuple[float, Fidelity]:
 
 def compared_steps(spec: JobSpec) -> list[int]:
     """Return the steps at which trials are compared, and the last step."""
-    rungs = () if spec.algorithm.scheduler == "none" else ladder(spec).rungs()
-    return [*rungs, spec.fidelity.max or 1]
+    return [*rungs_of(spec), spec.fidelity.max or 1]
 
 
 def real_steps_of(spec: JobSpec) -> list[int]:

@@ -15,7 +15,7 @@ from tuner.domain.usage import Usage
 from tuner.ledger import ledger
 from tuner.ledger.ledger import EntryRow as EntryRow
 from tuner.service.bootstrap import Service
-from tuner.service.views import JobView, rungs_of, view_of, views_of
+from tuner.service.views import JobView, view_of, views_of
 from tuner.store import answers, curves, evidence, jobs
 from tuner.store.answers import After as After
 from tuner.store.answers import ChangesSince as ChangesSince
@@ -28,6 +28,7 @@ from tuner.store.curves import ReportSeries as ReportSeries
 from tuner.store.curves import Version as Version
 from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import inherited
+from tuner.tuning.rungs import rungs_of
 
 EMPTY = ReportSeries([], [], [], [])
 
@@ -55,7 +56,9 @@ class CurvesView:
         if not course.steps:
             return []
         at = dict(zip(course.steps, course.values, strict=True))
-        return [rung for rung in rungs_of(self.job) if rung < course.steps[-1] and at.get(rung) is not None]
+        return [
+            rung for rung in rungs_of(self.job.spec) if rung < course.steps[-1] and at.get(rung) is not None
+        ]
 
 
 def job_curves(service: Service, job: str, metric: str | None = None) -> CurvesView:

@@ -27,11 +27,12 @@ from tuner.service.answers import trial as trial_view
 from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.submit import chosen_teacher, concurrency_of
-from tuner.service.views import JobView, job_view, revision_of, rungs_of
+from tuner.service.views import JobView, job_view, revision_of
 from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
+from tuner.tuning.rungs import rungs_of
 
 
 def pause(service: Service, job: str) -> JobView:
@@ -297,7 +298,7 @@ def promote_trial(service: Service, job: str, trial: str) -> TrialView:
     """
     with _steering(service, job) as (db, row):
         state = _state_of(db, job, trial)
-        if not rungs_of(row):
+        if not rungs_of(row.spec):
             raise Conflict(
                 "the job has no rungs, so promotion has no effect: each trial runs to its last step"
             )

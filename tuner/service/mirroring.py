@@ -36,7 +36,7 @@ from tuner.store import best as stored_best
 from tuner.store import exports, jobs, leadership, mirrored
 from tuner.store.leadership import clock
 from tuner.store.mirrored import ChangedTrial
-from tuner.tuning.rungs import ladder
+from tuner.tuning.rungs import rungs_of
 
 log = logging.getLogger("tuner.mirrors")
 REPORTS_AT_ONCE = 1000
@@ -82,7 +82,7 @@ class StoredRecord:
             row.spec.objective.mode,
             row.spec.space.parameters,
             row.spec.fidelity.max,
-            () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs(),
+            rungs_of(row.spec),
             None if row.budget.usd is None else row.budget.usd.usd,
             None if row.budget.gpu_ms is None else row.budget.gpu_ms / MS_PER_HOUR,
             row.state,

@@ -18,7 +18,7 @@ from tuner.store.answers import CostedReport
 from tuner.store.job_summaries import JobSummary
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch as Launch
-from tuner.tuning.rungs import ladder
+from tuner.tuning.rungs import rungs_of as rungs_of
 
 KEPT = 5000
 
@@ -103,10 +103,6 @@ def _progress_of(
     for job in unread:
         kept[keys[job]] = known[job] = _Progress(states[job], steps[job], reports.get(job))
     return known
-
-
-def rungs_of(row: JobRow) -> tuple[int, ...]:
-    return () if row.spec.algorithm.scheduler == "none" else ladder(row.spec).rungs()
 
 
 def revision_of(row: JobRow) -> str:

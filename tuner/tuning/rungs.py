@@ -35,6 +35,11 @@ def ladder(spec: JobSpec) -> Fidelity:
     return Fidelity(fidelity.unit, first, fidelity.max, AUTO_FACTOR)
 
 
+def rungs_of(spec: JobSpec) -> tuple[int, ...]:
+    """Return the steps at which the job's scheduler compares trials, lowest first. The tuple is empty if every trial runs to its last step."""
+    return () if spec.algorithm.scheduler == "none" else ladder(spec).rungs()
+
+
 Rank = tuple[float, float]  # (violation of the constraints, negated score); lower is better
 
 
