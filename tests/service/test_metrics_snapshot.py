@@ -62,18 +62,19 @@ def test_snapshot_is_cached_for_five_seconds(service: FakeService) -> None:
     assert reader.read() is not first
 
 
-def simulated(service: FakeService, seed: int, **how: object) -> str:
-    algorithm = {"scheduler": "asha", "sampler": "random", "seed": seed}
+def simulated(service: FakeService, seed: int, scheduler: str = "asha", **how: object) -> str:
+    algorithm = {"scheduler": scheduler, "sampler": "random", "seed": seed}
     job = fakes.submit(fakes.client_of(service), algorithm=algorithm, budget={"usd": 0.001})
     fakes.simulate(service, job, seed=seed, **how)  # type: ignore[arg-type]
     return job
 
 
 def promoted(service: FakeService, job: str) -> int:
-    """Return the number of trials that reported beyond a rung, summed over the rungs."""
+    """Return the number of trials that reported beyond a rung, summed over the rungs that the job shows."""
+    rungs = fakes.client_of(service).get(f"/v1/jobs/{job}").json()["rungs"]
     with service.database.read() as db:
         steps = db.execute(select(reports.c.trial, reports.c.step).where(reports.c.job == job)).all()
-    return sum(len({trial for trial, step in steps if step > rung}) for rung in (1, 3))
+    return sum(len({trial for trial, step in steps if step > rung}) for rung in rungs)
 
 
 def test_incremental_totals_equal_totals_of_the_whole_database(service: FakeService) -> None:
@@ -99,6 +100,17 @@ def test_incremental_totals_equal_totals_of_the_whole_database(service: FakeServ
         )
         assert market == "on_demand"
     assert by_kind(snapshot.posted)["lost", "on_demand"].usd > Money(0)
+
+
+@pytest.mark.parametrize("scheduler", ["auto", "asha_stopping", "none"])
+def test_promotions_count_the_rungs_of_the_scheduler(service: FakeService, scheduler: str) -> None:
+    tally = TrialCounter()
+    tally.read(service, service.now())
+    job = simulated(service, 1, scheduler)
+    service.now.pass_s(6)
+    counts = tally.read(service, service.now())
+    assert counts["promotions",] == promoted(service, job)
+    assert (counts["promotions",] > 0) == (scheduler != "none")
 
 
 @pytest.mark.parametrize("ends_again", [False, True])

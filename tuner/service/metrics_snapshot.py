@@ -19,6 +19,7 @@ from tuner.store import jobs, launches, totals
 from tuner.store.cluster_hours import Kind, idle_cost, times
 from tuner.store.totals import Counts, Posted, Running
 from tuner.store.totals import Totals as Totals
+from tuner.tuning.rungs import rungs_of
 
 ENTRIES_PAGE = 20_000  # ledger entries summed in one query
 # Number of newest ledger entries that are read again each time, because in PostgreSQL an entry may become visible later than an entry with
@@ -117,7 +118,7 @@ class TrialCounter:
     def shape_of(self, db: Connection, job: str) -> JobShape:
         if job not in self._shapes:
             spec = jobs.get(db, job).spec
-            self._shapes[job] = JobShape(Fraction(str(spec.resources.all_cpus)), spec.fidelity.rungs())
+            self._shapes[job] = JobShape(Fraction(str(spec.resources.all_cpus)), rungs_of(spec))
         return self._shapes[job]
 
 
