@@ -411,16 +411,23 @@ def test_datasets_from_another_region_are_reported() -> None:
     assert "datasets from another region" in {missing.what for missing in unknown}
 
 
-def ranked(noise: float, *, last: bool = True, trials: int = 40) -> list[Any]:
-    """Build trials whose metric at step 1 predicts the one at step 9 only as well as the noise allows. Half as many are cut at step 1."""
-    random = Random(3)
+def ranked(
+    noise: float, steps: tuple[int, int, int] = (1, 3, 9), *, last: bool = True, trials: int = 40
+) -> list[Any]:
+    """Build trials whose metric at the first step predicts the one at the last only as well as the noise allows.
+
+    Half as many are cut at the first step.
+    """
+    random, (early, between, final) = Random(3), steps
     curves = []
     for n in range(trials):
         end = random.random()
         first, middle = end + random.gauss(0, noise), end + random.gauss(0, 0.01)
-        curves.append(curve({1: first, 3: middle, 9: end}, cut=False) if last else curve({1: first}))
+        curves.append(
+            curve({early: first, between: middle, final: end}, cut=False) if last else curve({early: first})
+        )
         if n % 2:
-            curves.append(curve({1: first}))
+            curves.append(curve({early: first}))
     return curves
 
 
@@ -439,6 +446,30 @@ def test_min_fidelity_that_does_not_predict_the_end_is_reported() -> None:
         min_fidelity_misleads(evidence(measured_attempt(train="500.00"), curves=tuple(ranked(100.0)[:9])))
         is None
     )
+
+
+def test_first_rung_of_auto_that_does_not_predict_the_end_is_reported() -> None:
+    """With `auto`, the first of 27 steps at which trials are compared is step 2, although `fidelity.min` is 1."""
+    job = spec(scheduler="auto", fidelity=Fidelity(min=1, max=27))
+    curves = tuple(ranked(100.0, (2, 4, 27)))
+    advice = made(min_fidelity_misleads(evidence(measured_attempt(train="500.00"), job=job, curves=curves)))
+    assert "at step 2 " in advice.title
+    assert advice.change == replace(advice.change, setting="fidelity.min", now="1", then="4")
+    assert advice.evidence["trials_cut"] == 20
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "then"),
+    [
+        (Fidelity(min=8, max=27), "4"),
+        (Fidelity(min=1, max=96), None),  # the first rung is at step 8 with every smaller `fidelity.min`
+    ],
+)
+def test_earlier_rung_is_advised_only_if_auto_has_one_there(fidelity: Fidelity, then: str | None) -> None:
+    job, last = spec(scheduler="auto", fidelity=fidelity), fidelity.max or 0
+    curves = [*ranked(0.01, (4, 8, last)), *(curve({2: 0.1, 4: 0.1, 8: 0.1}) for _ in range(4))]
+    advice = pruned_too_late(evidence(measured_attempt(train="500.00"), job=job, curves=tuple(curves)))
+    assert (advice and advice.change.then) == then
 
 
 def test_trials_stopped_later_than_necessary_are_reported() -> None:
@@ -520,7 +551,7 @@ JOBS = st.builds(
     gpus=st.sampled_from([0, 0.5, 1]),
     market=st.sampled_from(["on_demand", "spot_with_fallback"]),
     interval_ns=st.none() | st.just(60 * NS),
-    scheduler=st.sampled_from(["asha", "none"]),
+    scheduler=st.sampled_from(["asha", "auto", "none"]),
 )
 CASES = st.builds(
     evidence,

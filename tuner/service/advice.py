@@ -38,6 +38,7 @@ from tuner.store import evidence as recorded
 from tuner.store import jobs
 from tuner.store.evidence import losses
 from tuner.store.jobs import JobRow
+from tuner.tuning.rungs import rungs_of
 
 TRIALS_PAGE = 200
 
@@ -148,9 +149,7 @@ def _steps(spec: JobSpec, lasts: Sequence[int]) -> set[int]:
     """
     reached, fidelity = sorted(lasts, reverse=True), spec.fidelity
     last = fidelity.max or (reached[LEAST_TRIALS - 1] if len(reached) >= LEAST_TRIALS else fidelity.min)
-    whole = spec.algorithm.scheduler == "none"
-    earlier = earlier_steps(fidelity.min, last, fidelity.reduction_factor, whole=whole)
-    return {fidelity.min, last, *fidelity.rungs(), *earlier}
+    return {fidelity.min, last, *rungs_of(spec), *earlier_steps(spec, last)}
 
 
 def _main_type(attempts: Iterable[MeasuredAttempt]) -> str | None:

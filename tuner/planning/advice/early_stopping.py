@@ -5,12 +5,14 @@ A step is judged by how well the ranks of trials at that step predict their rank
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.planning.advice.evidence import AdviceFinding, AdvisedChange, Curve, JobEvidence, portion, total
 from tuner.planning.ranks import spearman
+from tuner.tuning.rungs import ladder, rungs_of
 
 LEAST_TRIALS = 10
 Z90 = 1.2815515655446004  # the 90th percentile of the normal distribution
@@ -66,27 +68,27 @@ PREDICTS_ABOVE = 0.7
 
 
 def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
-    """Find jobs that compare trials too early: the ranking at `fidelity.min` hardly predicts the final ranking.
+    """Find jobs that compare trials too early: the ranking at the first rung hardly predicts the final ranking.
 
     Trials are then stopped almost by chance, and their cost is wasted.
     """
-    fidelity, last = evidence.spec.fidelity, last_step(evidence)
-    if last is None or fidelity.min >= last or evidence.spec.algorithm.scheduler == "none":
+    spec, rungs, last = evidence.spec, rungs_of(evidence.spec), last_step(evidence)
+    if last is None or not rungs:
         return None
-    first = predicts(evidence.curves, fidelity.min, last)
-    cut = [curve for curve in evidence.curves if curve.last <= fidelity.min and curve.cut]
+    rung, *later = rungs
+    first = predicts(evidence.curves, rung, last)
+    cut = [curve for curve in evidence.curves if curve.last <= rung and curve.cut]
     if first is None or first.high >= MISLEADS_BELOW or not cut:
         return None
     points = [point for curve in cut if (point := curve.at(curve.last)) is not None]
     cost = total(point.cost for point in points)
-    later = [step for step in fidelity.rungs() if step > fidelity.min]
     better = {step: rho for step in later if (rho := predicts(evidence.curves, step, last)) is not None}
     then = next((step for step, rank in better.items() if rank.rho >= PREDICTS_ABOVE), None)
-    step = then or fidelity.min * fidelity.reduction_factor
+    step = then or rung * ladder(spec).reduction_factor
     chance = 1 - Fraction(max(0.0, first.rho)).limit_denominator(10**6)
     return AdviceFinding(
         kind="min_fidelity_misleads",
-        title=f"The ranking at step {fidelity.min} hardly predicts the ranking at step {last}: rank correlation {first.rho:.2f}",
+        title=f"The ranking at step {rung} hardly predicts the ranking at step {last}: rank correlation {first.rho:.2f}",
         evidence={
             "rank_correlation": _figure(first.rho),
             "rank_correlation_low": _figure(first.low),
@@ -98,7 +100,7 @@ def min_fidelity_misleads(evidence: JobEvidence) -> AdviceFinding | None:
         },
         change=AdvisedChange(
             "fidelity.min",
-            str(fidelity.min),
+            str(spec.fidelity.min),
             str(min(step, last)),
             "trials are then first compared at a later step, which predicts the final ranking better",
         ),
@@ -116,15 +118,11 @@ SURE_ABOVE = 0.7
 def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
     """Find trials that were stopped later than necessary, because an earlier step already predicts their final ranking."""
     spec, last = evidence.spec, last_step(evidence)
-    if last is None:
+    whole, rungs = spec.algorithm.scheduler == "none", rungs_of(spec)
+    if last is None or not (whole or rungs):
         return None
-    whole, factor = spec.algorithm.scheduler == "none", spec.fidelity.reduction_factor
-    cut_at = last if whole else spec.fidelity.min
-    ranked = (
-        (step, predicts(evidence.curves, step, last))
-        for step in earlier_steps(spec.fidelity.min, last, factor, whole=whole)
-        if step < cut_at
-    )
+    cut_at = last if whole else rungs[0]
+    ranked = ((step, predicts(evidence.curves, step, last)) for step in earlier_steps(spec, last))
     step, rank = next(((step, rho) for step, rho in ranked if rho and rho.low >= SURE_ABOVE), (0, None))
     if rank is None:
         return None
@@ -137,7 +135,11 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
     saves = sum(max(0, end.cost.micro_usd - here.cost.micro_usd) for here, end in costs if here is not None)
     if saves <= 0:
         return None
-    setting = ("algorithm.scheduler", "none", "asha") if whole else ("fidelity.min", str(cut_at), str(step))
+    setting = (
+        ("algorithm.scheduler", "none", "asha")
+        if whole
+        else ("fidelity.min", str(spec.fidelity.min), str(step))
+    )
     return AdviceFinding(
         kind="pruned_too_late",
         title=f"Step {step} already ranks trials like step {last}: rank correlation {rank.rho:.2f}",
@@ -160,16 +162,19 @@ def pruned_too_late(evidence: JobEvidence) -> AdviceFinding | None:
     )
 
 
-def earlier_steps(evidence_min: int, last: int, factor: int, *, whole: bool) -> list[int]:
+def earlier_steps(spec: JobSpec, last: int) -> list[int]:
     """Return the steps at which trials could be compared earlier than now, ascending.
 
-    They are the step of the first comparison divided by `factor` once, twice and so on, rounded down, as long as the result is at least 1.
-    The first comparison is at the first rung `evidence_min`, or at the last step `last` if the job compares whole trainings (`whole`).
+    They are the step of the first comparison divided by η once, twice and so on, rounded down, as long as the result is at least 1. The
+    first comparison is at the first rung, or at the last step `last` if the job has no rungs. A step is left out if the first
+    rung would not be there with this `fidelity.min`, because the scheduler `auto` has no rung below a twelfth of all steps.
     """
-    steps, step = list[int](), last if whole else evidence_min
-    while step // factor >= 1:
-        step //= factor
-        steps.append(step)
+    rungs, factor, steps = rungs_of(spec), ladder(spec).reduction_factor, list[int]()
+    step = rungs[0] if rungs else last
+    while (step := step // factor) >= 1:
+        lower = replace(spec, fidelity=replace(spec.fidelity, min=step))
+        if not rungs or rungs_of(lower)[0] == step:
+            steps.append(step)
     return steps[::-1]
 
 

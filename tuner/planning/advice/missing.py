@@ -7,6 +7,7 @@ from tuner.planning.advice.early_stopping import LEAST_TRIALS, last_step, predic
 from tuner.planning.advice.evidence import JobEvidence, sums
 from tuner.planning.advice.resources import LEAST_SAMPLES, LEAST_WALL_NS
 from tuner.planning.scaling import devices, named
+from tuner.tuning.rungs import rungs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _of_training(evidence: JobEvidence) -> Iterator[MissingMeasurement]:
     if not evidence.measured("saves"):
         how = "train until an attempt has reported a step"
         yield MissingMeasurement("checkpoint interval", "no worker reported its saves", how)
-    last, first = last_step(evidence), evidence.spec.fidelity.min
+    last, first = last_step(evidence), next(iter(rungs_of(evidence.spec)), evidence.spec.fidelity.min)
     if last is None or predicts(evidence.curves, first, last) is None:
         why = f"fewer than {LEAST_TRIALS} trials have a metric both at step {first} and at the last step, or all of them are equal"
         how = "set a larger budget, which trains more trials to the last step"
