@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, sync_playwright() as playwright:
         service = fakes.service_in(Path(folder) / "home")
         site = Site(service)
-        fidelity = {"unit": "epoch", "min": 1, "max": given.reports, "reduction_factor": 3}
+        fidelity = {"unit": "epoch", "min": 1, "max": given.reports}
         empty = site.submit(fidelity=fidelity)
         full = site.submit(fidelity=fidelity, budget={"usd": 1000})
         fakes.begin(service, full)

@@ -50,7 +50,7 @@ def run(usd: float, trainable: str) -> None:
                 "trainable": trainable,
                 "objective": described.objective,
                 "search_space": described.search_space,
-                "fidelity": {"unit": "epoch", "min": 1, "max": 27, "reduction_factor": 3},
+                "fidelity": {"unit": "epoch", "min": 1, "max": 27},
                 "budget": {"usd": usd, "wall_clock": "4m"},
                 "tags": {"project": "demo"},
             }

@@ -12,7 +12,7 @@ objective: {metric: val_accuracy, mode: max}
 search_space:
   learning_rate: {type: float, low: 1.0e-3, high: 0.3, log: true}
   width: {type: int, low: 16, high: 128, log: true}
-fidelity: {unit: epoch, min: 1, max: 9, reduction_factor: 3}
+fidelity: {unit: epoch, min: 1, max: 9}
 budget: {usd: 0.001, wall_clock: 2m}
 tags: {project: demo}
 `;
