@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.job import JobSpec, Resources
-from tuner.domain.money import Money
+from tuner.domain.money import Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
-from tuner.domain.space import Float, Int, Space
+from tuner.domain.space import Config, Float, Int, Space
+from tuner.domain.time import NS
+from tuner.driver.ports import LoopConfig
 from tuner.planning.pilot import PilotLimits, pilot_key, pilot_of
+from tuner.simulator.world import SimulatedRun
 
 LIMITS = PilotLimits(usd=Money(50_000))
 
@@ -52,6 +55,24 @@ def test_pilot_is_a_valid_job_no_longer_than_the_original(
     assert pilot.objective.target is None
     assert pilot.tags == {"owner": "alice", "pilot": "key"}
     assert (pilot.space, pilot.constants, pilot.resources) == (asked.space, asked.constants, asked.resources)
+
+
+class Flat:
+    """Training whose steps all take a second, with the same metric for all configurations, so that the oldest trials are promoted."""
+
+    def step_ns(self, config: Config, step: int) -> int:
+        return NS
+
+    def value(self, config: Config, step: int) -> float:
+        return 0.5
+
+
+def test_best_of_every_four_configurations_is_trained_to_the_last_step() -> None:
+    pilot = pilot_of(job(), PilotLimits(usd=Money(500_000)), "key")
+    assert pilot.fidelity.rungs() == (2,)
+    run = SimulatedRun(pilot, LoopConfig("job_0", Rate(Price(50_000), 0), 2, 10 * NS), Flat())
+    run.run(turns_max=100_000)
+    assert sorted(trial.steps for trial in run.loop.state.trials) == [2] * 9 + [8] * 3
 
 
 def test_pilot_does_not_continue_trials_of_earlier_jobs() -> None:

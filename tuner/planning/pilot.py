@@ -13,9 +13,9 @@ from tuner.domain.objective import Fidelity
 TAG = "pilot"
 TRIALS_MAX = 100
 STEPS_MAX = 1000
-# The best of every four trials continues to six times as many steps, because first steps are often slower than later ones.
+# The best of every four trials continues to four times as many steps, because first steps are often slower than later ones. Both numbers are
+# the reduction factor of the pilot, so that it has a single rung. With more steps it had two, and few trials passed the second.
 ONE_OF = 4
-FURTHER = 6
 NAME_MAX = 100
 
 
@@ -26,9 +26,8 @@ class PilotLimits:
     usd: Money | None = None
     gpu_ms: int | None = None
     trials: int = 12  #: The maximum number of configurations.
-    steps: int = (
-        2  #: The steps of each configuration. The best of every ONE_OF is trained for FURTHER times as many.
-    )
+    #: The steps of each configuration. The best of every ONE_OF is trained for ONE_OF times as many.
+    steps: int = 2
 
     def faults(self, job: JobSpec) -> list[Fault]:
         faults = []
@@ -62,7 +61,7 @@ def pilot_of(job: JobSpec, limits: PilotLimits, key: str) -> JobSpec:
     """
     most = job.fidelity.max
     steps = limits.steps if most is None else min(limits.steps, most)
-    further = FURTHER * steps if most is None else min(FURTHER * steps, most)
+    further = ONE_OF * steps if most is None else min(ONE_OF * steps, most)
     measured = Fidelity(job.fidelity.unit, steps, further, ONE_OF)
     # Use the last value of each proxy, which is the most expensive, so that the cost of a step is not underestimated.
     if job.fidelity.proxies is not None:

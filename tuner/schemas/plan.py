@@ -49,7 +49,7 @@ class Pilot(Request):
     """The limits of a pilot: its own budget, and the number of configurations and steps.
 
     At least one of `usd` and `gpu_hours` is required. At most `trials` configurations are trained for `steps` steps each; the best of
-    every four is then trained for six times as many steps.
+    every four is then trained for four times as many steps.
     """
 
     usd: float | None = None
