@@ -19,7 +19,7 @@ from tests.packages.making import plain
 from tuner.cluster import nodes
 from tuner.database.tables import attempts
 from tuner.domain.money import NS_PER_HOUR, Cost, Money
-from tuner.domain.records import ReportRow
+from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.service.best import best_trial
@@ -200,6 +200,7 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
             name = f"trial_{number:05d}"
             tx.put_trial(name, "completed", at=service.now(), config={"lr": lr})
             put_report(tx, ReportRow(name, 1, 9, service.now(), value, {}, Cost(Money(usd)), 9 * NS))
+            tx.put_checkpoint(CheckpointRow(name, 1, 9, "memory://a", 1, 0.1, service.now()))
     best = client.get(f"/v1/jobs/{job}/best").json()
     confirmation = best["confirmation"]
     assert (best["trial"], confirmation["trial"], confirmation["seeds"]) == (f"trial_0000{chosen}",) * 2 + (
@@ -210,6 +211,10 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
     assert client.get(f"/v1/jobs/{job}/best?max_cost_usd=1").json()["confirmation"] is None
     with service.database.read() as db:
         assert best_trial(db, jobs.get(db, job)) == best["trial"], "the one that is exported and registered"
+    with journal.transaction() as tx:
+        tx.put_job("succeeded", "confirmed", at=service.now())
+    student = fakes.submit(client, teacher={"job": job, "trial": "best"})
+    assert client.get(f"/v1/jobs/{student}").json()["teacher"]["trial"] == best["trial"]
 
 
 def test_configuration_with_an_infeasible_seed_is_not_the_best(

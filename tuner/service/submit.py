@@ -20,7 +20,7 @@ from tuner.domain.money import NS_PER_SECOND, dollars
 from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.domain.shared_budget import tag_faults
 from tuner.service import audit_log, packages
-from tuner.service.best import without_best
+from tuner.service.best import best_trial, without_best
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
 from tuner.service.cluster import import_path
@@ -32,7 +32,6 @@ from tuner.service.plan_evidence import first_step_of
 from tuner.service.shared_budgets import refuse_without_room
 from tuner.service.trainables import command_faults, module_faults
 from tuner.service.views import JobView, job_view, view_of
-from tuner.store import best as fronts
 from tuner.store import jobs, queue, self_tests, stored_files
 from tuner.store.jobs import JobRow
 from tuner.store.self_tests import as_submitted, refusal
@@ -298,7 +297,7 @@ def warm_start_faults(service: Service, spec: JobSpec) -> list[Fault]:
 def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher:
     """Return the teacher, the trial that a new job learns from, with the step and the attempt of its checkpoint filled in.
 
-    If the requested trial is `best`, it is replaced by the name of the job's best trial.
+    If the requested trial is `best`, it is replaced by the name of the job's best trial, as `best_trial` chooses it.
 
     Raises:
         Invalid: The project has no such job, the job has not ended, or the trial has no checkpoint.
@@ -308,12 +307,9 @@ def chosen_teacher(db: Connection, service: Service, wanted: Teacher) -> Teacher
         row = jobs.get(db, wanted.job, service.project)
         if row.state not in FINAL:  # its trials may still replace their checkpoints
             raise Invalid.at(pointer, f"{wanted.job} is {row.state}; name a job that has ended, or cancel it")
-        trial = wanted.trial
-        if trial == "best":
-            best = fronts.best(db, wanted.job)
-            if best is None:
-                raise NotFound(f"{wanted.job} has no best trial: {without_best(db, row)}")
-            trial = best.trial
+        trial = best_trial(db, row) if wanted.trial == "best" else wanted.trial
+        if trial is None:
+            raise NotFound(f"{wanted.job} has no best trial: {without_best(db, row)}")
         pointer = "/teacher/trial" if wanted.step is None else "/teacher/step"
         chosen = choose(db, row, trial, wanted.step)
     except NotFound as error:
