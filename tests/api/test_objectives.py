@@ -16,7 +16,7 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.time import NS
 from tuner.schemas.best import Pareto
-from tuner.store import stored_files
+from tuner.store import jobs, stored_files
 
 ACC = {"metric": "acc", "mode": "max", "target": None}
 LATENCY = {"metric": "latency_ms", "mode": "min", "target": None}
@@ -70,7 +70,8 @@ def test_files_of_the_best_trial_are_kept_if_it_is_best_by_the_second_objective(
             tx.put_checkpoint(CheckpointRow(trial, 1, 1, "memory://a", 1, 0.1, at))
     assert reporting.get("/best?forecast=false")["trial"] == "trial_00001"
     with service.database.read() as db:
-        assert stored_files.retained_trials(db, reporting.job, "best") == {"trial_00001"}
+        spec = jobs.get(db, reporting.job).spec
+        assert stored_files.retained_trials(db, reporting.job, spec, "best") == {"trial_00001"}
 
 
 def test_single_entry_of_objectives_is_the_objective(client: TestClient) -> None:

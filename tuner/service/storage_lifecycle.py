@@ -224,7 +224,7 @@ def _order_removal(
     Args:
         why: The reason that the audit log shows: `retention` or `request`.
     """
-    kept = stored_files.retained_trials(db, row.id, retain, confirms=row.spec.confirm is not None)
+    kept = stored_files.retained_trials(db, row.id, row.spec, retain)
     if kept is None:
         return OrderedRemoval(row.id, retain, 0, 0)
     stored = stored_files.trials_with_files(db, row.id)
@@ -325,7 +325,7 @@ def storage(service: Service, job: str | None = None) -> StorageView:
 
 def _due_trials(db: Connection, row: JobRow, keeps: Retain) -> int:
     """Return the number of trials that have recorded files or exports with files and are not retained."""
-    kept = stored_files.retained_trials(db, row.id, keeps, confirms=row.spec.confirm is not None)
+    kept = stored_files.retained_trials(db, row.id, row.spec, keeps)
     if kept is None:
         return 0
     exported = stored_files.exports_with_files(db, row.id).values()

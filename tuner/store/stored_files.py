@@ -21,7 +21,7 @@ from tuner.database.tables import (
     warm_starts,
 )
 from tuner.database.tables import exports as exports_table
-from tuner.domain.job import FINAL, Teacher
+from tuner.domain.job import FINAL, JobSpec, Teacher
 from tuner.domain.retention import Retain
 from tuner.domain.time import Instant
 from tuner.store import exports
@@ -138,11 +138,11 @@ def note_teacher(db: Connection, job: str, project: str, teacher: Teacher | None
         db.execute(insert(teachers).values(job=job, source=teacher.job, project=project))
 
 
-def retained_trials(db: Connection, job: str, retain: Retain, *, confirms: bool = False) -> set[str] | None:
+def retained_trials(db: Connection, job: str, spec: JobSpec, retain: Retain) -> set[str] | None:
     """Return the trials of a job whose files are kept under the retention policy `retain`, or None if those of all trials are kept.
 
     If no trial is feasible, the result contains the trial that violates the constraints least, among the trials with a checkpoint. If the
-    job trains its best configurations again (`confirms`), the result also contains all trials of these configurations, because the
+    job trains its best configurations again (`confirm`), the result also contains all trials of these configurations, because the
     configuration that is confirmed as the best need not have the best single result.
     """
     if retain == "all":
@@ -160,7 +160,7 @@ def retained_trials(db: Connection, job: str, retain: Retain, *, confirms: bool 
         saved = exists().where(c.job == r.job, c.trial == r.trial)
         nearest = select(r.trial).where(*known, saved).order_by(r.violation, r.seq, r.step).limit(1)
         kept = set(db.execute(nearest).scalars())
-    if confirms:
+    if spec.confirm is not None:
         t, other = trials.c, trials.alias().c
         again = exists().where(other.job == t.job, other.config == t.config, other.trial != t.trial)
         kept |= set(db.execute(select(t.trial).where(t.job == job, again)).scalars())
