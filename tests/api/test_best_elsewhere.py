@@ -18,6 +18,7 @@ from tests.fakes import FakeService
 from tests.packages.making import plain
 from tuner.cluster import nodes
 from tuner.database.tables import attempts
+from tuner.domain.events import Suggested
 from tuner.domain.money import NS_PER_HOUR, Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.space import Config
@@ -215,6 +216,24 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
         tx.put_job("succeeded", "confirmed", at=service.now())
     student = fakes.submit(client, teacher={"job": job, "trial": "best"})
     assert client.get(f"/v1/jobs/{student}").json()["teacher"]["trial"] == best["trial"]
+
+
+def test_only_repeats_count_as_further_seeds(client: TestClient, service: FakeService) -> None:
+    """The search trained the first configuration three times with the same seed, and it was confirmed with one further seed."""
+    job = fakes.submit(client, confirm={"candidates": 2, "seeds": 2}, fidelity={"max": 9}, algorithm=AUTO)
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    searched = [(0.1, 0.9), (0.2, 0.7), (0.1, 0.9), (0.1, 0.9)]
+    with journal.transaction() as tx:
+        for number, (lr, value) in enumerate([*searched, (0.1, 0.5), (0.2, 0.6)]):
+            name, at = f"trial_{number:05d}", service.now()
+            if number < len(searched):
+                tx.append(Suggested(at, name, {"lr": lr}))
+            tx.put_trial(name, "completed", at=at, config={"lr": lr})
+            put_report(tx, ReportRow(name, 1, 9, at, value, {}, Cost(Money(20)), 9 * NS))
+    confirmation = client.get(f"/v1/jobs/{job}/best?forecast=false").json()["confirmation"]
+    assert (confirmation["trial"], confirmation["runner_up"]) == ("trial_00000", "trial_00001")
+    assert (confirmation["seeds"], confirmation["mean_metric"]) == (2, pytest.approx(0.7))
 
 
 def test_configuration_with_an_infeasible_seed_is_not_the_best(

@@ -13,7 +13,9 @@ from tuner.tuning.reserve import Reserve
 
 def searched(*values: float, seeds: int = 3, concurrency: int = 1) -> Story:
     """Return a job that confirms its best two trials, after all trials of its search have reached these values."""
-    story = Story(concurrency, "none", trials=len(values), confirm=Confirm(candidates=2, seeds=seeds))
+    configs = [number / 100 for number in range(len(values))]
+    confirm = Confirm(candidates=2, seeds=seeds)
+    story = Story(concurrency, "none", trials=len(values), configs=configs, confirm=confirm)
     for number, value in enumerate(values):
         complete(story, number, value)
     return story
@@ -47,6 +49,16 @@ def test_third_seed_waits_for_the_results_of_the_second() -> None:
     assert begins(complete(story, 2, 0.9)) == []
     assert begins(complete(story, 3, 0.5)) == [("trial_00004", 9)]
     assert repeats(story)[-1] == (0, 2)
+
+
+def test_candidates_are_different_configurations() -> None:
+    """Three trials of the search have the configuration with the best results."""
+    configs, values = [0.1, 0.2, 0.1, 0.3, 0.1], [0.9, 0.5, 0.9, 0.6, 0.9]
+    story = Story(scheduler="none", trials=5, configs=configs, confirm=Confirm(candidates=3, seeds=2))
+    for number, value in enumerate([*values, 0.8, 0.5, 0.6]):
+        complete(story, number, value)
+    assert repeats(story) == [(0, 1), (3, 1), (1, 1)]
+    assert [trial.config["x"] for trial in story.state.trials[5:]] == [0.1, 0.3, 0.2]
 
 
 def test_preempted_repeat_resumes_before_another_begins() -> None:

@@ -95,9 +95,9 @@ def test_infeasible_trial_waits_while_a_feasible_one_can_be_promoted(scheduler: 
 
 def test_candidate_with_an_infeasible_repeat_is_confirmed_after_the_others() -> None:
     state = Story(scheduler="auto", fidelity=Fidelity(max=9), confirm=Confirm(2, 3), **LIMITS).state
-    first, second = ((n, {}, 9, "completed", 9, 0.9 - n / 10) for n in (0, 1))
+    first, second = ((n, {"x": n}, 9, "completed", 9, 0.9 - n / 10) for n in (0, 1))
     repeats = [
-        TrialRecord(n + 2, {}, 9, "completed", 9, 0.9, 0.1 * (1 - n), repeats=n, seed=1) for n in (0, 1)
+        TrialRecord(n + 2, {"x": n}, 9, "completed", 9, 0.9, 0.1 * (1 - n), repeats=n, seed=1) for n in (0, 1)
     ]
     state.trials = [TrialRecord(*first), TrialRecord(*second), *repeats]
     state.active.clear()

@@ -1,6 +1,7 @@
 """Test decisions as short stories: a sequence of events, and the commands that follow."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -26,8 +27,11 @@ class Story:
         concurrency: int = 1,
         scheduler: SchedulerName = "asha",
         trials: int | None = None,
+        configs: Sequence[float] = (),
         **more: object,
     ) -> None:
+        """`configs` are the values of `x` that are suggested first. All later values are 0.5."""
+        self.configs = iter(configs)
         self.spec = JobSpec(
             "a",
             "m:f",
@@ -50,7 +54,7 @@ class Story:
             self.state, orders = decide(self.state, waiting.pop(0))
             for order in orders:
                 if isinstance(order, do.Suggest):
-                    waiting.insert(0, ev.Suggested(AT, order.trial, {"x": 0.5}))
+                    waiting.insert(0, ev.Suggested(AT, order.trial, {"x": next(self.configs, 0.5)}))
                 else:
                     shown.append(order)
         self.orders += shown

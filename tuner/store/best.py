@@ -98,21 +98,48 @@ _COMPLETE = (
 class RepeatedConfig:
     """A configuration that was trained to its last step with several seeds."""
 
-    trial: str  #: The trial of the search, which was the first with this configuration.
+    trial: str  #: The trial of the search that was repeated: the first feasible one with this configuration.
     step: int
     usd: int  #: Cost of training `trial`, in micro-dollars.
     values: tuple[float, ...]  #: The metric for each seed. The first is the metric of `trial`.
 
 
+_CONFIGS = (
+    select(trials.c.trial, trials.c.config).where(trials.c.job == bindparam("of")).order_by(trials.c.number)
+)
+_SUGGESTED = select(events.c.body).where(events.c.job == bindparam("of"), events.c.type == "Suggested")
+
+
+def repeats(db: Connection, job: str) -> set[str]:
+    """Return the trials with which a job confirmed its best configurations.
+
+    They have the configuration of an earlier trial, and the search did not suggest them. The events of the job are read only if
+    configurations occur several times, because a job may have a million events.
+    """
+    seen, again = set[str](), set[str]()
+    for trial, config in db.execute(_CONFIGS, {"of": job}):
+        if config in seen:
+            again.add(trial)
+        seen.add(config)
+    if not again:
+        return again
+    return again.difference(decode(body).trial for body in db.execute(_SUGGESTED, {"of": job}).scalars())
+
+
 def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
-    """Return the configurations that have several complete trials, all of which are feasible."""
-    by_config: dict[str, list[Any]] = {}
+    """Return the configurations that a job trained again with other seeds, if these trials are complete and feasible."""
+    again = repeats(db, job)
+    first: dict[str, Any] = {}
+    others: dict[str, list[Any]] = {}
     for row in db.execute(_COMPLETE, {"of": job}):
-        by_config.setdefault(row.config, []).append(row)
+        if row.trial in again:
+            others.setdefault(row.config, []).append(row)
+        elif row.violation == 0:
+            first.setdefault(row.config, row)
     return [
-        RepeatedConfig(rows[0].trial, rows[0].steps, rows[0].usd, tuple(row.value for row in rows))
-        for rows in by_config.values()
-        if len(rows) > 1 and all(row.violation == 0 for row in rows)
+        RepeatedConfig(row.trial, row.steps, row.usd, (row.value, *(other.value for other in others[config])))
+        for config, row in first.items()
+        if config in others and all(other.violation == 0 for other in others[config])
     ]
 
 

@@ -6,6 +6,7 @@ seed, the better half with a third seed, and so on. Each repeat is a new trial, 
 repeat depends on the state alone, so no events record the choice. A job that ends for another reason, such as its target, does not confirm.
 """
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -72,7 +73,9 @@ def _next_candidate(state: State) -> TrialRecord | None:
     score = state.spec.objective.score
     complete = [trial for trial in state.trials if trial.status == "completed" and trial.value is not None]
     feasible = [trial for trial in complete if not trial.violation]
-    searched = [trial for trial in feasible if trial.repeats is None and trial.steps == state.max_step]
+    full = [trial for trial in feasible if trial.repeats is None and trial.steps == state.max_step]
+    # The search may have trained a configuration several times. Reversed, because the first trial of each configuration counts.
+    searched = list({json.dumps(trial.config, sort_keys=True): trial for trial in reversed(full)}.values())
     searched.sort(key=lambda trial: (-score(trial.value or 0.0), trial.number))
     candidates = searched[: state.spec.confirm.candidates]
     results = {trial.number: [score(trial.value or 0.0)] for trial in candidates}
