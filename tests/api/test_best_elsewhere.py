@@ -18,13 +18,14 @@ from tests.fakes import FakeService
 from tests.packages.making import plain
 from tuner.cluster import nodes
 from tuner.database.tables import attempts
-from tuner.domain.events import Suggested
+from tuner.domain.events import Reported, Suggested
 from tuner.domain.money import NS_PER_HOUR, Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import NS
 from tuner.service.best import best_trial
 from tuner.store import jobs
+from tuner.store.job_record import numbered_events
 from tuner.store.journal import SqlJournal
 from tuner.tuning.stopping import points_per_usd
 
@@ -180,6 +181,23 @@ def test_job_stops_by_the_number_that_the_answer_shows(client: TestClient, servi
     scores = [state.spec.objective.score(trial.value) for trial in state.trials if trial.value is not None]
     points = client.get(f"/v1/jobs/{job}/best").json()["next_dollar"]["forecast"]["points_per_usd"]
     assert points == points_per_usd(scores, state.spent, "max") < 1000
+
+
+def test_repeats_do_not_change_the_gain_of_the_next_dollar(client: TestClient, service: FakeService) -> None:
+    """`stop.worth` does not count the trials and the spend of the confirmation either."""
+    confirm = {"candidates": 3, "seeds": 3}
+    job = fakes.submit(client, confirm=confirm, budget={"usd": 0.004}, algorithm=AUTO)
+    run = fakes.simulate(service, job)
+    state = run.loop.state
+    assert client.get(f"/v1/jobs/{job}").json()["stop_reason"] == "confirmed"
+    searched = {trial.id: trial.value for trial in state.trials if trial.repeats is None}
+    reports = [event for _, event in numbered_events(service.database, job) if isinstance(event, Reported)]
+    spent = [event.spent for event in reports if event.trial in searched][-1]
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    expected = points_per_usd([value for value in searched.values() if value is not None], spent, "max")
+    assert best["next_dollar"]["forecast"]["points_per_usd"] == expected
+    assert expected is not None
+    assert best["confirmation"]["seeds"] == 3
 
 
 @pytest.mark.parametrize(

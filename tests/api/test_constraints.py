@@ -121,7 +121,7 @@ def test_forecast_of_the_next_dollar_counts_feasible_trials_only(reporting: Repo
     for number, (value, violation) in enumerate([(0.5, 0.0), (0.9, 0.5), (0.6, 0.0)]):
         reporting.report(number, 1, value, 20 * (1 + violation), violation)
     with reporting.service.database.read() as db:
-        assert results(db, reporting.job)[0] == [0.5, 0.6]
+        assert results(db, reporting.job, jobs.get(db, reporting.job).spec)[0] == [0.5, 0.6]
 
 
 def test_constraint_without_a_limit_is_refused(client: TestClient) -> None:

@@ -63,7 +63,7 @@ def forecast(database: Database, row: JobRow) -> NextDollarForecast:
     if row.spec.fidelity.proxies is not None:  # metrics of different stages are not comparable
         return made
     with database.read() as db:
-        values, spent = best.results(db, row.id)
+        values, spent = best.results(db, row.id, row.spec)
     objective = row.spec.objective
     points = points_per_usd(list(map(objective.score, values)), spent, objective.mode)
     return replace(made, points_per_usd=points)

@@ -149,7 +149,7 @@ def report_at(db: Connection, job: str, trial: str, step: int) -> CostedReport:
 
 
 _RESULTS = (
-    select(trials.c.value)
+    select(trials.c.trial, trials.c.value)
     .where(trials.c.job == bindparam("of"), trials.c.value.is_not(None), trials.c.violation == 0)
     .order_by(trials.c.number)
 )
@@ -159,16 +159,28 @@ _NEWEST_REPORT = (
     .order_by(events.c.seq.desc())
     .limit(1)
 )
+_NEWEST_SEARCHED = (
+    select(_R.seq)
+    .where(_R.job == bindparam("of"), _R.trial.not_in(bindparam("repeats", expanding=True)))
+    .order_by(_R.seq.desc())
+    .limit(1)
+)
 
 
-def results(db: Connection, job: str) -> tuple[list[float], Money]:
-    """Return the newest metric of each feasible trial, oldest trial first, and what the job had spent at its newest report.
+def results(db: Connection, job: str, spec: JobSpec) -> tuple[list[float], Money]:
+    """Return the results of the search: the newest metric of each feasible trial, oldest trial first, and what the job had spent.
 
-    Trials without a metric are left out.
+    That is what it had spent at the newest report. Trials without a metric are left out. So are repeats, with which the job confirmed its
+    best configurations, and their reports.
     """
-    body = db.execute(_NEWEST_REPORT, {"of": job}).scalar()
+    again = repeats(db, job) if spec.confirm is not None else set[str]()
+    newest = _NEWEST_REPORT
+    if again:
+        seq = db.execute(_NEWEST_SEARCHED, {"of": job, "repeats": list(again)}).scalar()
+        newest = newest.where(events.c.seq <= seq)
+    body = db.execute(newest, {"of": job}).scalar()
     spent = ZERO if body is None else decode(body).spent
-    return list(db.execute(_RESULTS, {"of": job}).scalars()), spent
+    return [value for trial, value in db.execute(_RESULTS, {"of": job}) if trial not in again], spent
 
 
 def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:
