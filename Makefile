@@ -77,7 +77,7 @@ test-all: bytecode programs
 
 # The tests of what is listed in pyproject.toml as the core, and no more of them than it takes to go through all of its branches.
 CORE_TESTS := tests/domain tests/contracts \
-	$(addprefix tests/tuning/test_,confirm.py constraints.py continuing.py decide.py endings.py guard.py placement.py reserve.py schedulers.py worth.py) \
+	$(addprefix tests/tuning/test_,confirm.py constraints.py decide.py endings.py guard.py placement.py reserve.py schedulers.py worth.py) \
 	$(addprefix tests/store/test_,shared_budgets.py shared_budget_waits.py append_only.py books.py jobs.py journal_ends.py journal_rows.py launches.py leadership.py leases.py postgresql.py quotas.py) \
 	$(addprefix tests/simulation/test_,fleet.py price_truth.py waiting_bills.py windows.py) \
 	$(addprefix tests/driver/test_,clocks.py messages.py outcomes.py spot_eligibility.py fallback.py going_back.py launch_context.py learning.py outages.py pace.py placement.py attempt_leases.py trial_snapshot.py turns.py) \

@@ -7,9 +7,9 @@ interval that `tuner best` had predicted.
 import sys
 from random import Random
 
+from tuner.planning.outlooks import outlooks
 from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
-from tuner.tuning.rungs import outlooks
 
 SEARCHES = [(seed, trials, factor) for seed in range(8) for trials, factor in ((30, 3), (80, 4), (150, 3))]
 ASKED = 20

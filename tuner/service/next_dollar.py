@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from tuner.database.database import Database
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
+from tuner.planning.outlooks import Outlook, outlooks
 from tuner.planning.paces import Scale, scale_of
 from tuner.store import best, jobs
 from tuner.store.best import BestTrial
 from tuner.store.jobs import JobRow
-from tuner.tuning.rungs import Outlook, ladder, outlooks
+from tuner.tuning.rungs import ladder
 from tuner.tuning.stopping import points_per_usd
 
 TRIALS = 200  # number of best trials that the forecast learns from

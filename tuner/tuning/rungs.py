@@ -1,17 +1,7 @@
-"""The rungs of a job, the ranking of trials on each rung, and predictions of the final scores of paused trials.
+"""The rungs of a job, and the ranking of trials on each rung."""
 
-`outlooks` predicts from the trials that continued past the same rungs. From each rung to the next, a straight line is
-fitted to the scores of the trials that have a score at both. Its slope is drawn towards 1, as in the lines with
-which the sampler predicts final scores from early ones. The residual variance and the uncertainty of the line add up from
-rung to rung. The prediction is a Student's t distribution, whose degrees of freedom depend on the
-number of trials. The predictions are not corrected for the bias that only the better trials continued.
-"""
-
-import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from tuner.domain.job import JobSpec
 from tuner.domain.objective import Fidelity
@@ -20,6 +10,9 @@ from tuner.domain.objective import Fidelity
 # one before (docs/decisions/0006-search-by-a-model-of-curves.md).
 AUTO_FIRST = 12
 AUTO_FACTOR = 2
+# A line that predicts scores at a rung from those at the rung before has a slope that is drawn towards 1.
+SLOPE_WEIGHT = 3  # the prior slope 1 counts like this many pairs of scores
+SLOPES = (0.3, 3.0)  # bounds of a fitted slope
 
 
 def ladder(spec: JobSpec) -> Fidelity:
@@ -89,82 +82,3 @@ class Rung:
         kept = max(1, -(-len(self.ranked) // reduction_factor))
         *worst_kept, _ = self.ranked[min(kept, len(self.ranked)) - 1]
         return self.recorded[number] <= tuple(worst_kept)
-
-
-FEWEST = 3  # the fewest trials to fit a line to: a line through two points fits exactly, so that its error is unknown
-SLOPE_WEIGHT = 3  # the prior slope 1 counts like this many pairs of scores
-SLOPES = (0.3, 3.0)  # bounds of a fitted slope
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """A predicted score at the last step: Student's t with `degrees` degrees of freedom around `mean`, scaled by `spread`."""
-
-    mean: float
-    spread: float
-    degrees: int
-
-    def between(self) -> tuple[float, float]:
-        """Return the lower and the upper end of the interval that contains the score with a probability of 80 %."""
-        # SciPy is imported here, because importing it takes 0.2 s and would delay every start of the service
-        from scipy.special import stdtrit
-
-        half = float(stdtrit(self.degrees, 0.9)) * self.spread
-        return self.mean - half, self.mean + half
-
-
-def outlooks(
-    levels: int, curves: Mapping[int, Sequence[float]], numbers: Sequence[int]
-) -> dict[int, Outlook]:
-    """Return the predictions for the trials in `numbers`, by trial number.
-
-    A trial is omitted if it has reached the last level. It is also omitted if it must still pass a level from which fewer than three
-    trials have reached the next one.
-
-    Args:
-        levels: Number of levels: the rungs, and the last step as the last level.
-        curves: The scores of each trial at the levels that it reached, in order, by trial number. Each trial has at least one score.
-    """
-    lines = [_line(curves, level) for level in range(levels - 1)]
-    outlook_by_number = {number: _outlook(curves[number], lines) for number in numbers}
-    return {number: outlook for number, outlook in outlook_by_number.items() if outlook is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line that predicts a trial's score at the next level from its score at one level. Levels are the rungs and the last step.
-
-    `x` and `y` are the mean scores at the two levels. `squares` is the sum of the squared distances of the scores at the first level from `x`.
-    """
-
-    slope: float
-    x: float
-    y: float
-    variance: float
-    count: int
-    squares: float
-
-
-def _line(curves: Mapping[int, Sequence[float]], level: int) -> _Line | None:
-    pairs = [(curve[level], curve[level + 1]) for curve in curves.values() if len(curve) > level + 1]
-    count = len(pairs)
-    if count < FEWEST:
-        return None
-    x, y = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
-    squares = sum((a - x) ** 2 for a, _ in pairs)
-    own = sum((a - x) * (b - y) for a, b in pairs) / squares if squares > 0 else 1.0
-    slope = min(SLOPES[1], max(SLOPES[0], (count * own + SLOPE_WEIGHT) / (count + SLOPE_WEIGHT)))
-    left = sum((b - y - slope * (a - x)) ** 2 for a, b in pairs)
-    return _Line(slope, x, y, left / (count - 2), count, squares)
-
-
-def _outlook(curve: Sequence[float], lines: Sequence[_Line | None]) -> Outlook | None:
-    mean, variance, degrees = curve[-1], 0.0, math.inf
-    for line in lines[len(curve) - 1 :]:
-        if line is None:
-            return None
-        away = (mean - line.x) ** 2 / line.squares if line.squares > 0 else 0.0
-        variance = line.slope**2 * variance + line.variance * (1 + 1 / line.count + away)
-        mean = line.y + line.slope * (mean - line.x)
-        degrees = min(degrees, line.count - 2)
-    return None if degrees == math.inf else Outlook(mean, math.sqrt(variance), int(degrees))

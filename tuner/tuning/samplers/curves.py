@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Config
 from tuner.domain.time import NS
+from tuner.tuning.rungs import SLOPE_WEIGHT, SLOPES
 from tuner.tuning.samplers.encoding import UnitCube
 
 Floats = npt.NDArray[np.float64]
@@ -20,8 +21,6 @@ Flags = npt.NDArray[np.bool_]
 Table = npt.NDArray[Any]  # one row for each trial, with named columns
 FIRST_ROWS = 64
 FLOOR = -1.0  # lower scores are raised to this (the median is 0, the best is 1): how bad a bad trial is does not matter to the model
-SLOPE_WEIGHT = 3  # the prior slope 1 counts like this many pairs of scores
-SLOPES = (0.3, 3.0)
 # A gain between levels that too few trials show is assumed to be this share of the previous gain.
 SHRINKS = 0.6
 

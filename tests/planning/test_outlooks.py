@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tuner.tuning.rungs import FEWEST, outlooks
+from tuner.planning.outlooks import FEWEST, outlooks
 
 
 def searched(rng: Random, trials: int) -> tuple[dict[int, list[float]], dict[int, float]]:
