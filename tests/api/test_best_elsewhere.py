@@ -151,6 +151,24 @@ def test_forecast_lists_only_unfinished_trials_expected_to_beat_the_best(
     assert best_trial == client.get(f"/v1/jobs/{job}/best").json()
 
 
+def test_loss_that_is_too_large_to_square_does_not_break_the_answer(
+    client: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(client, objective={"metric": "loss", "mode": "min"})
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    curves = [*((1 + n / 10, 0.5 + n / 10) for n in range(4)), (1.2, 1e200), (1.05,)]
+    with journal.transaction() as tx:
+        for number, losses in enumerate(curves):
+            name, at = f"trial_{number:05d}", service.now()
+            tx.put_trial(name, "paused", at=at, config={"lr": 0.1})
+            for step, loss in zip((1, 3), losses, strict=False):
+                put_report(tx, ReportRow(name, 1, step, at, loss, {}, Cost(Money(20 * step)), step * NS))
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    assert best["metric"] == 0.5
+    assert best["next_dollar"]["forecast"]["reason"]
+
+
 def test_empty_forecast_states_the_reason(finished: Finished) -> None:
     job = fakes.submit(finished.client, budget={"usd": 0.0002})
     fakes.simulate(finished.service, job)

@@ -38,3 +38,29 @@ def test_no_forecast_for_rungs_without_enough_continued_trials() -> None:
     forecasts = outlooks(2, {**curves, **went_on}, [0])
     assert forecasts[0].mean == pytest.approx(0.2, abs=0.5)
     assert outlooks(3, {**curves, **went_on}, [0]) == {}
+
+
+RISING = {number: [-1 - number / 10, -0.5 - number / 10] for number in range(10)}
+
+
+@pytest.mark.parametrize(
+    "diverged", [[-1.5, -1e6], [-1e6, -1e6], [-1e6, -1.5], [-1.5, -1e200], [-1.7e308, -1.7e308]]
+)
+def test_forecast_does_not_depend_on_a_trial_that_diverged(diverged: list[float]) -> None:
+    curves = {**RISING, 10: [-0.9], 11: diverged}
+    outlook = outlooks(2, curves, [10])[10]
+    assert outlook.mean == pytest.approx(-0.4)
+    low, high = outlook.between()
+    assert -0.5 < low <= high < -0.3
+
+
+@pytest.mark.parametrize("size", [1e160, 1e300, 1.7e308])
+def test_no_forecast_for_scores_whose_squares_are_too_large(size: float) -> None:
+    curves = {number: [-size * (10 - number) / 10, -size * number / 10] for number in range(10)}
+    assert outlooks(2, {**curves, 10: [-1.0]}, [10]) == {}
+    assert outlooks(2, {**RISING, 10: [-size]}, [10]) == {}
+
+
+def test_equal_scores_are_forecast() -> None:
+    curves = {number: [0.5, 0.75] for number in range(4)}
+    assert outlooks(2, {**curves, 9: [0.5]}, [9])[9].mean == pytest.approx(0.75)

@@ -3,17 +3,20 @@
 From each rung to the next, a straight line is fitted to the scores of the trials that have a score at both. Its slope is drawn
 towards 1, as in the lines with which the sampler predicts final scores from early ones. The residual variance and the uncertainty
 of the line add up from rung to rung. The prediction is a Student's t distribution, whose degrees of freedom depend on the number of
-trials. The predictions are not corrected for the bias that only the better trials continued.
+trials. Trials that diverged are left out of the fit. The predictions are not corrected for the bias that only the better trials continued.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from tuner.tuning.rungs import SLOPE_WEIGHT, SLOPES
 
 FEWEST = 3  # the fewest trials to fit a line to: a line through two points fits exactly, so that its error is unknown
+# A trial diverged if it has a score that is below the median by more than this many times the median absolute deviation. With normally
+# distributed scores this never happens: it is almost seven standard deviations.
+FAR = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def outlooks(
     """Return the predictions for the trials in `numbers`, by trial number.
 
     A trial is omitted if it has reached the last level. It is also omitted if it must still pass a level from which fewer than three
-    trials have reached the next one.
+    trials have reached the next one, or if scores are so large that their squares exceed the largest float.
 
     Args:
         levels: Number of levels: the rungs, and the last step as the last level.
@@ -66,16 +69,36 @@ class _Line:
 
 
 def _line(curves: Mapping[int, Sequence[float]], level: int) -> _Line | None:
-    pairs = [(curve[level], curve[level + 1]) for curve in curves.values() if len(curve) > level + 1]
+    pairs = _without_diverged(
+        [(curve[level], curve[level + 1]) for curve in curves.values() if len(curve) > level + 1]
+    )
     count = len(pairs)
     if count < FEWEST:
         return None
-    x, y = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
-    squares = sum((a - x) ** 2 for a, _ in pairs)
-    own = sum((a - x) * (b - y) for a, b in pairs) / squares if squares > 0 else 1.0
-    slope = min(SLOPES[1], max(SLOPES[0], (count * own + SLOPE_WEIGHT) / (count + SLOPE_WEIGHT)))
-    left = sum((b - y - slope * (a - x)) ** 2 for a, b in pairs)
+    try:
+        x, y = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
+        squares = sum((a - x) ** 2 for a, _ in pairs)
+        own = sum((a - x) * (b - y) for a, b in pairs) / squares if squares > 0 else 1.0
+        slope = min(SLOPES[1], max(SLOPES[0], (count * own + SLOPE_WEIGHT) / (count + SLOPE_WEIGHT)))
+        left = sum((b - y - slope * (a - x)) ** 2 for a, b in pairs)
+    except OverflowError:  # Python raises it for the square of a number above 1e154
+        return None
     return _Line(slope, x, y, left / (count - 2), count, squares)
+
+
+def _without_diverged(pairs: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return the pairs of scores without those of trials that diverged. One of them would determine the line alone."""
+    if len(pairs) < FEWEST:
+        return pairs
+    middles = [median(scores) for scores in zip(*pairs, strict=True)]
+    deviations = [
+        [abs(score - middle) for score, middle in zip(pair, middles, strict=True)] for pair in pairs
+    ]
+    spread = max(median(level) for level in zip(*deviations, strict=True))
+    if spread == 0:  # most trials have equal scores
+        return pairs
+    lowest = [middle - FAR * spread for middle in middles]
+    return [pair for pair in pairs if pair[0] >= lowest[0] and pair[1] >= lowest[1]]
 
 
 def _outlook(curve: Sequence[float], lines: Sequence[_Line | None]) -> Outlook | None:
@@ -83,8 +106,13 @@ def _outlook(curve: Sequence[float], lines: Sequence[_Line | None]) -> Outlook |
     for line in lines[len(curve) - 1 :]:
         if line is None:
             return None
-        away = (mean - line.x) ** 2 / line.squares if line.squares > 0 else 0.0
+        try:
+            away = (mean - line.x) ** 2 / line.squares if line.squares > 0 else 0.0
+        except OverflowError:  # as in `_line`
+            return None
         variance = line.slope**2 * variance + line.variance * (1 + 1 / line.count + away)
         mean = line.y + line.slope * (mean - line.x)
         degrees = min(degrees, line.count - 2)
-    return None if degrees == math.inf else Outlook(mean, math.sqrt(variance), int(degrees))
+    if degrees == math.inf or not math.isfinite(mean) or not math.isfinite(variance):
+        return None
+    return Outlook(mean, math.sqrt(variance), int(degrees))
