@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.files import DEPLOY
+from tests.deploy.files import DEPLOY, ROOT
+from tools.checks.blocks import CONSOLE, blocks, commands, words_of
 from tuner.settings import Settings
 
 FOLDER = DEPLOY / "systemd"
@@ -106,6 +107,23 @@ def test_home_is_the_writable_state_directory() -> None:
     assert "Environment=TUNER_HOME=/var/lib/tuner\n" in text
     assert "/tmp" in service_unit["ReadWritePaths"].split()
     assert "PrivateTmp" not in service_unit
+
+
+@pytest.mark.parametrize("name", ["docs/upgrading.md", "deploy/systemd/README.md"])
+def test_documented_commands_for_the_server_use_its_home(name: str) -> None:
+    """Otherwise they would act on the database in the home of the user who calls them."""
+    service_unit = unit(FOLDER / "tuner.service")
+    prefix = f"sudo -u {service_unit['User']} TUNER_HOME=/var/lib/{service_unit['StateDirectory']} "
+    of_server = [
+        line
+        for block in blocks(ROOT / name)
+        if block.language in CONSOLE and ("systemctl" in block.text or "install.sh" in block.text)
+        for line in commands(block)
+        if Path(words_of(line)[0]).name == "tuner"
+    ]
+    assert len(of_server) >= 1
+    for line in of_server:
+        assert line.startswith(prefix + "/opt/tuner/bin/tuner "), line
 
 
 def test_settings_of_the_example_file_are_valid() -> None:

@@ -93,6 +93,11 @@ EXAMPLES = [
     ("```console\n# nothing\n```", 1, "the block has no command"),
     ("```console\ntuner bills JOB\n```", 1, "`tuner bills JOB`: the command `tuner bills` does not exist"),
     ("```console\ntuner bill JOB --euro\n```", 1, "`tuner bill JOB --euro`: No such option: --euro"),
+    (
+        "```console\nsudo -u a TUNER_HOME=/b /opt/tuner/bin/tuner bill JOB --euro\n```",
+        1,
+        "`sudo -u a TUNER_HOME=/b /opt/tuner/bin/tuner bill JOB --euro`: No such option: --euro",
+    ),
     ("```console\ntuner topup JOB --usd much\n```", 1, "`tuner topup JOB --usd much`: Invalid value"),
     ("```console\nmake all X=1\n```", 1, "`make all X=1`: the Makefile has no target all"),
     ("```console\nray start --heads\n```", 1, "`ray start --heads`: No such option"),

@@ -151,7 +151,7 @@ def commands(block: Block) -> list[str]:
 
 
 def words_of(line: str) -> list[str]:
-    """Split a line as the shell does, up to a pipe or a redirection, without variables that are set before it."""
+    """Split a line as the shell does, up to a pipe or a redirection, without `sudo -u USER` and variables before the program."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|>;&")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -159,6 +159,8 @@ def words_of(line: str) -> list[str]:
         if set(word) <= set("|>;&"):
             break
         words.append(word)
+    if words[:2] == ["sudo", "-u"]:
+        words = words[3:]
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
     return words

@@ -130,7 +130,7 @@ def command(line: str, root: Path) -> bool:
         Wrong: The command, an option or a value does not exist.
     """
     program, *words = words_of(line)
-    if program == "tuner":
+    if Path(program).name == "tuner":
         _tuner(words)
     elif program == "make":
         targets = re.findall(r"^([a-z][a-z-]*):", (root / "Makefile").read_text(), re.MULTILINE)
