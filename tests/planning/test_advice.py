@@ -274,6 +274,7 @@ def test_repeated_setup_is_reported() -> None:
     pieces = [measured_attempt(n, setup="0.30", train="1.00") for n in range(10)]
     advice = made(setup_expensive(evidence(*pieces, concurrency=2)))
     assert advice.saves == usd("2.40")
+    assert "`prepare`" in advice.change.then
     assert (
         setup_expensive(evidence(*[measured_attempt(n, setup="0.10", train="1.00") for n in range(10)]))
         is None

@@ -169,7 +169,10 @@ def test_modules_are_allowed_by_whole_names(entry: str, allowed: tuple[str, ...]
 
 
 GREEDY = {
-    "memory": ("eaten = []\nwhile True:\n    eaten.append(bytearray(1 << 20))\n", "TUNER_IMPORT_MEMORY_GIB"),
+    "memory": (
+        "eaten = []\nwhile True:\n    eaten.append(bytearray(1 << 20))\n",
+        "(TUNER_IMPORT_MEMORY_GIB); load data in a function that is decorated with `prepare`",
+    ),
     "processes": (
         "import subprocess, time\n"
         "for _ in range(60):\n    subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"

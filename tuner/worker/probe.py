@@ -31,6 +31,7 @@ MAX_TEXT = 4000
 MAX_SUGGESTED = 1 << 18
 MAX_ANSWER = 1 << 20
 LOOK_S = 0.1
+FIX_LOADING = "load data in a function that is decorated with `prepare` of tuner.training, not at the module's top level"
 
 
 def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.0) -> dict[str, Any]:
@@ -152,7 +153,9 @@ class ImportWatch:
                 return os.waitstatus_to_exitcode(status)
             now = time.monotonic()
             if now > until:
-                self.failure = f"importing the trainable takes more than {request.limit_s:.0f} s"
+                self.failure = (
+                    f"importing the trainable takes more than {request.limit_s:.0f} s; {FIX_LOADING}"
+                )
             elif now - looked > LOOK_S:
                 looked = now
                 self.failure = _beyond(request)
@@ -179,7 +182,7 @@ def _beyond(request: ProbeRequest) -> str | None:
     match excess(os.getpid(), processes=request.processes, memory_bytes=request.memory_bytes):
         case "memory", _:
             share = f"{request.memory_bytes / GIB:.1f} GiB (TUNER_IMPORT_MEMORY_GIB)"
-            return f"importing the trainable takes more memory than {share}; load data in the function, not in the module"
+            return f"importing the trainable takes more memory than {share}; {FIX_LOADING}"
         case _, words:
             return f"importing the trainable failed, because its process {words}"
         case _:

@@ -135,10 +135,10 @@ def setup_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         title=f"{float(part):.0%} of the money was spent on setting up trials",
         evidence=_setup_figures(evidence, setups, part),
         change=AdvisedChange(
-            "the trainable's module",
+            "the function that loads the data",
             None,
-            "loads data and libraries when it is imported",
-            "a worker imports it once, and each attempt starts as a copy of that process; do not use CUDA before the function is called",
+            "is decorated with `prepare` of tuner.training",
+            "a worker then calls it once, and each attempt starts as a copy of that process; import libraries at the module's top level",
         ),
         alternatives=() if higher_rung is None else (higher_rung,),
         # Each worker needs one setup in any case, so one setup per worker is not counted as savings.
