@@ -100,6 +100,13 @@ EXAMPLES = [
     ),
     ("```console\ntuner topup JOB --usd much\n```", 1, "`tuner topup JOB --usd much`: Invalid value"),
     ("```console\nmake all X=1\n```", 1, "`make all X=1`: the Makefile has no target all"),
+    (
+        "```console\nray start --labels instance-type=m7i.xlarge,usd-per-hour=0.2016\n"
+        "ray start --labels ray.io/market-type=spot,instance-type=m7i.xlarge,usd-per-hour=0.0648\n```",
+        1,
+        "`ray start --labels ray.io/market-type=spot,instance-type=m7i.xlarge,usd-per-hour=0.0648`: "
+        "the catalogue has another spot price for m7i.xlarge than 0.0648",
+    ),
     ("```console\nray start --heads\n```", 1, "`ray start --heads`: No such option"),
     (
         "```console\npython -m tuner.gone\n```",

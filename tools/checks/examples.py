@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from tools.checks import Problem
+from tools.checks import ROOT, Problem
 from tools.checks.blocks import (
     CONSOLE,
     LANGUAGES,
@@ -37,7 +37,10 @@ from tools.checks.blocks import (
 from tuner.api.translate import spec_of
 from tuner.cli.job_yaml import JobYaml
 from tuner.cli.main import app
+from tuner.cluster import nodes
 from tuner.domain.errors import Invalid
+from tuner.domain.money import Price
+from tuner.planning.catalogue import Catalogue, read_catalogue
 from tuner.schemas.estimates import EstimateRequest
 from tuner.schemas.job import JobRequest
 from tuner.schemas.plan import PlanRequest
@@ -140,12 +143,29 @@ def command(line: str, root: Path) -> bool:
         from ray.scripts.scripts import start  # takes a second or more
 
         with _usage():
-            start.make_context("ray start", words[1:])
+            context = start.make_context("ray start", words[1:])
+        _price(context.params["labels"])
     elif Path(program).name == "python" and words[0] == "-m":
         _module(words[1], words[2:], root)
     else:
         return False
     return True
+
+
+def _price(text: str) -> None:
+    """Compare the price in the labels of a node with the catalogue, because readers copy the label, and it overrides the catalogue."""
+    labels = dict(label.split("=", 1) for label in text.split(",") if "=" in label)
+    price, market = nodes.usd_per_hour(labels), nodes.market_of(labels)
+    listed = _catalogue().find(instance_type=nodes.instance_type_of(labels), market=market)
+    if price is None or not listed:
+        return
+    if Price.from_usd_per_hour(price) not in [listing.price(market) for listing in listed]:
+        raise Wrong(f"the catalogue has another {market} price for {listed[0].instance_type} than {price}")
+
+
+@cache
+def _catalogue() -> Catalogue:
+    return read_catalogue((ROOT / "tuner/planning/data/prices.csv").read_text(), "shipped")
 
 
 def _module(name: str, words: list[str], root: Path) -> None:
