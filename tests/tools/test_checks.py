@@ -107,6 +107,11 @@ EXAMPLES = [
         "`ray start --labels ray.io/market-type=spot,instance-type=m7i.xlarge,usd-per-hour=0.0648`: "
         "the catalogue has another spot price for m7i.xlarge than 0.0648",
     ),
+    (
+        "```console\ntuner budgets set a --usd 5 --parent b\ntuner budgets set a --usd 6\n```",
+        1,
+        "`tuner budgets set a --usd 6` replaces the budget: repeat --parent",
+    ),
     ("```console\nray start --heads\n```", 1, "`ray start --heads`: No such option"),
     (
         "```console\npython -m tuner.gone\n```",

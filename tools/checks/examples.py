@@ -66,7 +66,9 @@ def check(root: Path) -> Iterator[Problem]:
     all_blocks: list[Block] = []
     for page in pages(root):
         try:
-            all_blocks += blocks(page)
+            page_blocks = blocks(page)
+            all_blocks += page_blocks
+            yield from _budgets(page_blocks)
         except InvalidBlock as error:
             yield Problem(page, error.line, error.message)
         yield from _inline(page)
@@ -124,6 +126,20 @@ def _console(block: Block, root: Path) -> Iterator[Problem]:
             continue
         if not ours and not block.mark and not _in_deploy(block, root):
             yield Problem(block.page, block.line, f"`{line}` is a command of another program: mark the block")
+
+
+def _budgets(page_blocks: list[Block]) -> Iterator[Problem]:
+    """Check that a second `tuner budgets set NAME` of a page has the options of the first, because it replaces the whole budget."""
+    options: dict[str, set[str]] = {}
+    console = [block for block in page_blocks if block.language in CONSOLE]
+    for place, line in [(block.line, line) for block in console for line in commands(block)]:
+        words = words_of(line)
+        if words[:3] != ["tuner", "budgets", "set"] or len(words) < 4:
+            continue
+        given = {word for word in words if word.startswith("--")}
+        if missing := options.setdefault(words[3], given) - given:
+            message = f"`{line}` replaces the budget: repeat {', '.join(sorted(missing))}"
+            yield Problem(console[0].page, place, message)
 
 
 def command(line: str, root: Path) -> bool:

@@ -86,7 +86,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "budgets set": (
         "tuner budgets set vision --usd 100 --match project:vision --period month",
-        "tuner budgets set vision --usd 100 --alert 0.8=https://example.com/hook",
+        "tuner budgets set vision --usd 100 --match project:vision --period month --alert 0.8=https://example.com/hook",
     ),
     "audit": ("tuner audit --since 2026-01-01", "tuner audit --user ada --action job.cancel"),
     "members set": ("tuner members set ada --role submitter",),
