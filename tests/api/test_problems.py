@@ -1,6 +1,7 @@
 """Every error of ours has an HTTP status and reaches the caller as a problem document."""
 
 import inspect
+import re
 
 import pytest
 from starlette.testclient import TestClient
@@ -8,10 +9,14 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tools.checks import ROOT
 from tuner.api import problems
 from tuner.domain import errors
 from tuner.domain.errors import Fault, Invalid, TunerError
+from tuner.domain.space import SpaceRefused
 from tuner.service import control
+from tuner.simulator.table_file import TableError
+from tuner.simulator.traces import TraceError
 
 CLASSES = [
     member
@@ -37,6 +42,38 @@ EXPECTED = {
 }
 
 
+# Raised only in drivers, in the command line, or by a service that does not start.
+ELSEWHERE = {
+    errors.AddressNotFree,
+    errors.Fenced,
+    errors.HomeInUse,
+    SpaceRefused,
+    TableError,
+    TraceError,
+}
+# Codes of errors that have no class.
+OF_THE_FRAMEWORK = {*problems.KINDS.values(), "internal", "no-such-path"}
+
+
+def subclasses(kind: type[TunerError]) -> set[type[TunerError]]:
+    direct = {each for each in kind.__subclasses__() if each.__module__.startswith("tuner.")}
+    return direct.union(*map(subclasses, direct))
+
+
+def test_documented_codes_are_those_of_all_errors_that_reach_a_client() -> None:
+    table = (ROOT / "docs/api.md").read_text().partition("| status | code |")[2].partition("\n\n")[0]
+    documented = {
+        code: {int(status) for status in row.split("|")[1].split(",")}
+        for row in table.splitlines()[2:]
+        for code in re.findall(r"`([a-z-]+)`", row.split("|")[2])
+    }
+    reaching = {
+        problems.code_of(kind): problems.status_of(kind) for kind in subclasses(TunerError) - ELSEWHERE
+    }
+    assert documented.keys() == reaching.keys() | OF_THE_FRAMEWORK
+    assert {code for code, status in reaching.items() if status not in documented[code]} == set()
+
+
 def made(kind: type[TunerError]) -> TunerError:
     return Invalid(Fault("/a", "fix it")) if issubclass(kind, Invalid) else kind("fix it")
 
@@ -46,7 +83,7 @@ def test_every_error_class_has_its_expected_status() -> None:
         """A subclass without a status of its own, which inherits that of its base class."""
 
     assert {kind.__name__: problems.STATUS[kind] for kind in CLASSES} == EXPECTED
-    assert problems.status_of(Newer("x")) == 409
+    assert problems.status_of(Newer) == 409
 
 
 @pytest.mark.parametrize("kind", [*CLASSES, TunerError], ids=lambda kind: kind.__name__)

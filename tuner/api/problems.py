@@ -53,8 +53,12 @@ KINDS = {
 }
 
 
-def status_of(error: errors.TunerError) -> int:
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+def status_of(kind: type[errors.TunerError]) -> int:
+    return next(STATUS[base] for base in kind.__mro__ if base in STATUS)
+
+
+def code_of(kind: type[errors.TunerError]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
 
 
 def install(app: FastAPI) -> None:
@@ -72,8 +76,8 @@ def _on_ours(_request: Request, error: Exception) -> JSONResponse:
     if len(faults) > MAX_FAULTS:
         fields.append(_unlisted(len(faults) - MAX_FAULTS))
         detail = joined(fields)
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
-    return answer(status_of(error), error.title(), detail, kind=kind, fields=fields)
+    kind = type(error)
+    return answer(status_of(kind), error.title(), detail, kind=code_of(kind), fields=fields)
 
 
 def _on_shape(request: Request, error: Exception) -> JSONResponse:
