@@ -232,6 +232,12 @@ def test_bucket_without_write_permission_stops_the_start(
     assert "Access Denied" in refused.value.detail
 
 
+def test_unusable_list_of_node_types_stops_the_start(service: FakeService, tmp_path: Path) -> None:
+    missing = tmp_path / "cluster.yaml"
+    with pytest.raises(Unavailable, match=r"TUNER_NODE_TYPES: .* cannot be read.*; correct this file"):
+        refuse_unfit(replace(service.settings, node_types=str(missing)))
+
+
 def test_storage_without_answer_does_not_stop_the_start(
     service: FakeService,
     keys_of_s3: None,
