@@ -49,6 +49,18 @@ def test_scripts_pass_shellcheck_and_are_executable() -> None:
     assert [path for path in paths if not path.stat().st_mode & 0o111] == []
 
 
+def test_every_ray_head_runs_no_trials() -> None:
+    """Its machine has the URL of the database. The service of systemd starts its own head, on which trials run."""
+    heads = dict[str, str]()
+    for path, text in texts():
+        start = re.search(r"ray start --head|- --head$|headGroupSpec:$", text, re.MULTILINE)
+        if start and path.suffix != ".md":
+            heads[path.name] = text[start.end() : start.end() + 400]
+    assert heads.keys() == {"compose.yaml", "ray-cluster.yaml", "ray-node.sh", "tuner.sbatch"}
+    for name, words in heads.items():
+        assert re.search(r'--num-cpus=0\s|num-cpus: "0"\s', words), name
+
+
 def test_example_job_is_valid() -> None:
     JobRequest.model_validate(yaml.safe_load((DEPLOY / "digits.yaml").read_text()))
 
