@@ -186,6 +186,13 @@ def test_tables_that_differ_from_the_code_are_reported(tmp_path: Path) -> None:
         "docs/settings.md:3: the settings do not read a variable TUNER_OLD",
         "tuner/settings.py:2: TUNER_NEW is not listed in docs/settings.md",
     ]
+    listed = "| extra |\n| --- |\n| `s3`, `old` |\n"
+    project = "[project.optional-dependencies]\ns3 = []\nnew = []\n"
+    write(tmp_path, {"docs/install.md": listed, "pyproject.toml": project})
+    assert lines_of(docs.extras(tmp_path), tmp_path) == [
+        "docs/install.md:3: the project has no extra old",
+        "pyproject.toml:3: the extra new is not listed in docs/install.md",
+    ]
     lines = (ROOT / "docs/metrics.md").read_text().splitlines()
     row = next(number for number, line in enumerate(lines, 1) if "tuner_reconciler_failures_total" in line)
     del lines[row - 1]

@@ -4,6 +4,7 @@ agree with the code.
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +23,7 @@ from tuner.cli.main import app
 def check(root: Path) -> Iterator[Problem]:
     yield from links(root)
     yield from settings(root)
+    yield from extras(root)
     yield from metrics(root)
     yield from reference(root, made())
     yield from helps(app)
@@ -61,6 +63,23 @@ def settings(root: Path) -> Iterator[Problem]:
         yield Problem(page, line_of(text, f"| `{name}`"), f"the settings do not read a variable {name}")
     for name in sorted(read - listed):
         yield Problem(code, line_of(source, f'"{name}"'), f"{name} is not listed in docs/settings.md")
+
+
+def extras(root: Path) -> Iterator[Problem]:
+    """Check that the table in docs/install.md lists exactly the extras of the project."""
+    page, project = root / "docs/install.md", root / "pyproject.toml"
+    text, metadata = page.read_text(), project.read_text()
+    rows = re.findall(r"^\| (`[a-z].*?) \|", text, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    defined = set(tomllib.loads(metadata)["project"]["optional-dependencies"])
+    for name in sorted(listed - defined):
+        yield Problem(page, line_of(text, f"`{name}`"), f"the project has no extra {name}")
+    for name in sorted(defined - listed):
+        yield Problem(
+            project,
+            line_of(metadata, f"\n{name} = [") + 1,
+            f"the extra {name} is not listed in docs/install.md",
+        )
 
 
 def metrics(root: Path) -> Iterator[Problem]:
