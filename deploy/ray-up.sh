@@ -14,7 +14,7 @@ mkdir -p "$HOME/.ray"
 test -s "$HOME/.ray/auth_token" || od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$HOME/.ray/auth_token"
 {
   cat
-  for name in TUNER_DATABASE_URL TUNER_NODE_PRICES; do
+  for name in TUNER_DATABASE_URL TUNER_NODE_PRICES TUNER_ALLOWED_MODULES TUNER_PACKAGES; do
     test -z "${!name:-}" || printf '%s=%q\n' "$name" "${!name}"
   done
 } >"$here/.tuner.env"

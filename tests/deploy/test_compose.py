@@ -1,6 +1,7 @@
 """Docker Compose accepts the file, its services start in a working order, and it matches the code."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -83,13 +84,24 @@ def test_missing_secrets_prevent_the_start_and_the_error_names_the_script() -> N
 
 def test_changed_values_reach_their_services(secrets: Path, tmp_path: Path) -> None:
     env = tmp_path / ".env"
-    other = {"WORKERS": "3", "SPOT_WORKERS": "0", "WORKER_CPUS": "16", "TUNER_VARIANT": "cuda"}
+    other = {
+        "WORKERS": "3",
+        "SPOT_WORKERS": "0",
+        "WORKER_CPUS": "16",
+        "TUNER_VARIANT": "cuda",
+        "TUNER_EXTRAS": "s3",
+    }
     env.write_text(secrets.read_text() + "".join(f"{name}={setting}\n" for name, setting in other.items()))
     changed_services = json.loads(config("--format=json", env=env).stdout)["services"]
     assert changed_services["worker"]["deploy"]["replicas"] == 3
     assert changed_services["spot-worker"]["deploy"]["replicas"] == 0
     assert "--num-cpus=16" in changed_services["worker"]["command"]
-    assert changed_services["worker"]["build"]["args"] == {"VARIANT": "cuda"}
+    assert changed_services["worker"]["build"]["args"] == {"VARIANT": "cuda", "EXTRAS": "s3"}
+
+
+def test_image_has_the_extras_of_the_dockerfile_by_default(services: dict[str, Any]) -> None:
+    args = re.findall(r"^ARG (\w+)=(\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert services["tuner"]["build"]["args"] == dict(args)
 
 
 def test_services_wait_until_their_dependencies_are_healthy_or_completed(services: dict[str, Any]) -> None:

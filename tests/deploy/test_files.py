@@ -8,12 +8,14 @@ from pathlib import Path
 import yaml
 
 from tests.deploy.files import CONSTRAINTS, DEPLOY, ROOT, scripts, texts
+from tools.checks.blocks import blocks
 from tuner.schemas.job import JobRequest
+from tuner.service.trainables import is_allowed
 from tuner.settings import Settings
 
 BIN = Path(sys.executable).parent
 # Variables that only the Compose file uses.
-OF_COMPOSE = {"TUNER_IMAGE", "TUNER_VARIANT", "TUNER_PUBLISHED_PORT"}
+OF_COMPOSE = {"TUNER_IMAGE", "TUNER_VARIANT", "TUNER_EXTRAS", "TUNER_PUBLISHED_PORT"}
 
 
 def test_every_setting_named_in_a_file_exists() -> None:
@@ -107,6 +109,23 @@ class TestTheImage:
         assert f"\nEXPOSE {settings.port}\n" in self.text
         assert "http://127.0.0.1:$TUNER_PORT/healthz" in self.text
         assert self.text.rstrip().endswith('CMD ["tuner", "serve"]')
+
+    def test_documented_image_has_own_code_where_the_service_looks_for_it(self, tmp_path: Path) -> None:
+        (block,) = [block for block in blocks(DEPLOY / "README.md") if block.language == "dockerfile"]
+        (tmp_path / "Dockerfile").write_text(block.text)
+        completed = subprocess.run(
+            [BIN / "hadolint", tmp_path / "Dockerfile"], capture_output=True, text=True, check=False
+        )
+        assert completed.returncode == 0, completed.stdout
+        base, copied, env = block.text.splitlines()
+        assert (
+            f"image: ${{TUNER_IMAGE:-{base.removeprefix('FROM ')}}}"
+            in (DEPLOY / "compose/compose.yaml").read_text()
+        )
+        workdirs = re.findall(r"^WORKDIR (\S+)", self.text, re.MULTILINE)
+        assert copied.split()[-1] == f"{workdirs[-1]}/my_package"
+        name, _, modules = env.removeprefix("ENV ").partition("=")
+        assert is_allowed("my_package.train:train", Settings.from_env({name: modules}).allowed_modules)
 
     def test_dockerignore_admits_exactly_the_copied_files(self) -> None:
         let_in = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)

@@ -118,6 +118,15 @@ def test_machines_in_another_region_have_no_price_of_the_files_region(cloud: str
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
+def test_settings_for_own_code_reach_the_service(cloud: str, tmp_path: Path) -> None:
+    sandbox = scratch(cloud, tmp_path)
+    own = {"TUNER_ALLOWED_MODULES": "trainables,my_package", "TUNER_PACKAGES": "on"}
+    sandbox.run(f"deploy/ray-{cloud}/up.sh", *WORDS[cloud], env=own)
+    settings, _ = settings_that_nobody_else_reads(sandbox, cloud, made(sandbox, cloud))
+    assert (settings.allowed_modules, settings.packages) == (("trainables", "my_package"), True)
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
 def test_missing_arguments_print_usage_and_change_nothing(cloud: str, tmp_path: Path) -> None:
     sandbox = scratch(cloud, tmp_path)
     completed = sandbox.run(f"deploy/ray-{cloud}/up.sh", WORDS[cloud][0], status=1)
