@@ -14,7 +14,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.job import Algorithm, JobSpec, MarketPolicy, Resources, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price
-from tuner.domain.objective import Fidelity, Objective
+from tuner.domain.objective import Fidelity, Mode, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Int, Space
@@ -48,6 +48,18 @@ def seen(count: int = 12, *, steps: int = 9, mode: str = "max") -> PaceEvidence:
     return of_trials(trials, source="history", delays=Delays(), jobs=["job_1"])
 
 
+def losses(*, diverged: float | None = None, times: float = 1.0, gain: float = 1.5) -> PaceEvidence:
+    """Build evidence of trials with losses from 0.3 to 1.1. The loss of the first one is `diverged` times the step, if it is given."""
+    rng, trials = Random(1), []
+    for number in range(12):
+        last = 0.3 + 0.8 * rng.random()
+        curve = tuple((step, -times * (last + gain / step)) for step in (1, 2, 3, 6, 9))
+        if number == 0 and diverged is not None:
+            curve = tuple((step, -diverged * step) for step in (1, 2, 3, 6, 9))
+        trials.append(SeenTrial(SPACE.sample(rng), 10 * NS, curve, 9))
+    return of_trials(trials, source="history", delays=Delays(), jobs=["job_1"])
+
+
 def question(
     *,
     usd: str = "3",
@@ -57,13 +69,14 @@ def question(
     market: MarketPolicy = "on_demand",
     evidence: PaceEvidence | None = None,
     fidelity: Fidelity | None = None,
+    mode: Mode = "max",
     target: float | None = None,
     wall_clock_ns: int | None = None,
 ) -> planner.PlanQuestion:
     spec = JobSpec(
         "a",
         "m:f",
-        Objective("auc", target=target),
+        Objective("auc", mode, target=target),
         SPACE,
         Budget(usd=Money.from_usd(usd), trials=trials, wall_clock_ns=wall_clock_ns),
         fidelity=fidelity or Fidelity("epoch", 1, 9, 3),
@@ -199,6 +212,28 @@ def test_evidence_predicts_the_best_metric_and_whether_the_target_is_met() -> No
     assert hard.best is not None
     assert 0.5 < hard.best.expected < 1.5
     assert made(target=0.2).target is None
+
+
+def test_diverged_trial_does_not_change_the_expected_best() -> None:
+    usual, known = made(evidence=losses(), mode="min"), Paces(losses(diverged=1e6), 9)
+    plan = made(evidence=losses(diverged=1e6), mode="min")
+    assert usual.best is not None
+    assert plan.best is not None
+    assert plan.best.low >= 0
+    assert plan.best.expected == pytest.approx(usual.best.expected, abs=0.1)
+    assert known.place_spread < 0.5
+    assert made(evidence=losses(diverged=1e6), mode="min", target=0.02).target == (
+        made(evidence=losses(), mode="min", target=0.02).target
+    )
+
+
+def test_huge_first_loss_of_a_trial_does_not_change_the_curves_of_others() -> None:
+    trials = losses().trials
+    spike = replace(trials[0], curve=((1, -1e6), *trials[0].curve[1:]))
+    early = [replace(trial, curve=trial.curve[:1], last_step=1) for trial in trials[6:]]
+    known = of_trials([spike, *trials[1:6], *early], source="history", delays=Delays(), jobs=["job_1"])
+    paces = Paces(known, 9)
+    assert all(-1.5 < paces.place(trial, 9) < 0.2 for trial in known.trials)
 
 
 def test_learning_sampler_prefers_better_and_more_expensive_trials() -> None:

@@ -4,6 +4,8 @@ A new configuration gets the pace (its step time) and the learning curve of a se
 varied by a smoothed bootstrap (Silverman 1986, section 6.4): it adds noise and shrinks the result towards the mean, so that the spread
 remains that of the seen trials. A curve that was cut short continues with the mean gain of the other curves. If no trial was seen, paces
 are log-normal around the assumed step time, and scores are arbitrary numbers that only rank the trials.
+
+A diverged trial gets the mean curve and ends at a floor, because a single loss of a million would determine every mean and spread.
 """
 
 import math
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,11 @@ from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 # Scores between 0 and 1, such as accuracies, are extrapolated on a logistic scale, so that extrapolated scores stay between 0 and 1.
 
 EDGE = 0.001  # scores nearer to 0 or 1 than this are moved to this distance, because the logistic scale is infinite at 0 and 1
+# The floor of the trials' last scores, if their median is 0 and the best is 1. It is lower than that of the model (`curves.FLOOR`), because
+# bad trials are simulated too.
+FLOOR = -3.0
+FENCE = 3.0  # gains farther from the quartiles than this many interquartile ranges are limited (Tukey 1977, outer fences)
+IQR_OF_NORMAL = 1.349  # the interquartile range of a normal distribution, in standard deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +37,12 @@ class Scale:
 
     #: The lowest and the highest score of a logistic scale. None means that each score is its own place.
     bounds: tuple[float, float] | None = None
+    highest: float = math.inf  #: No place has a higher score.
 
     def clip(self, score: float) -> float:
         """Limit a score to the range of the scale."""
-        return score if self.bounds is None else min(self.bounds[1], max(self.bounds[0], score))
+        low, high = self.bounds or (-math.inf, self.highest)
+        return min(high, max(low, score))
 
     def place(self, score: float) -> float:
         if self.bounds is None:
@@ -44,7 +53,7 @@ class Scale:
 
     def score(self, place: float) -> float:
         if self.bounds is None:
-            return place
+            return self.clip(place)
         low, high = self.bounds
         return low + (high - low) / (1 + math.exp(-place))
 
@@ -53,11 +62,14 @@ def scale_of(scores: Sequence[float]) -> Scale:
     """Return the scale on which these scores are extrapolated and smoothed.
 
     It is logistic if all scores are between 0 and 1, such as accuracies, or all between -1 and 0, such as error rates. The latter
-    are negative because a higher score is better. Otherwise the scale changes nothing.
+    are negative because a higher score is better. Otherwise each score is its own place. If no score is above 0, such as those of
+    losses, no place has a score above 0.
     """
     if scores and all(0 <= score <= 1 for score in scores):
         return Scale((0.0, 1.0))
-    return Scale((-1.0, 0.0)) if scores and all(-1 <= score <= 0 for score in scores) else Scale()
+    if scores and all(-1 <= score <= 0 for score in scores):
+        return Scale((-1.0, 0.0))
+    return Scale(highest=0.0 if max(scores, default=1.0) <= 0 else math.inf)
 
 
 Floats = npt.NDArray[np.float64]
@@ -84,8 +96,23 @@ class Paces:
         return trial.early_ns * min(steps, EARLY_STEPS) + later_ns * max(0.0, steps - EARLY_STEPS)
 
     @cached_property
+    def floor(self) -> float:
+        """The lowest score at which a trial ends. The trials that reported a lower last score count as diverged."""
+        last = [trial.curve[-1][1] for trial in self.evidence.curves]
+        middle = median(last)
+        return middle + FLOOR * (max(last) - middle)
+
+    def has_diverged(self, trial: SeenTrial) -> bool:
+        return trial.curve[-1][1] < self.floor
+
+    @cached_property
+    def _usual(self) -> list[SeenTrial]:
+        """The trials with a learning curve that have not diverged."""
+        return [trial for trial in self.evidence.curves if not self.has_diverged(trial)]
+
+    @cached_property
     def scale(self) -> Scale:
-        return scale_of([score for trial in self.evidence.curves for _, score in trial.curve])
+        return scale_of([score for trial in self._usual for _, score in trial.curve])
 
     @property
     def knows_curves(self) -> bool:
@@ -113,7 +140,14 @@ class Paces:
 
     @cached_property
     def place_spread(self) -> float:
-        return float(self._last_places.std()) if self.knows_curves else 0.0
+        """The spread of the last places: their standard deviation, or that of a normal distribution with the same interquartile range.
+
+        The smaller of both is used (Silverman 1986, section 3.4.2). A few very bad or very good trials do not increase it.
+        """
+        if not self.knows_curves:
+            return 0.0
+        low, high = np.percentile(self._last_places, (25, 75))
+        return float(min(self._last_places.std(), (high - low) / IQR_OF_NORMAL))
 
     def moved(self, trial: SeenTrial, noise: float) -> float:
         """Return the offset by which a new configuration's curve differs from the curve of the seen trial `trial`.
@@ -130,10 +164,12 @@ class Paces:
         """Return a seen trial's score at a step, transformed by `scale` (the place of the score).
 
         `scale` makes scores suitable for extrapolation. Between reports, the score is interpolated on the logarithm of steps. Before the
-        first and after the last report, it changes as the mean curve does.
+        first and after the last report, it changes as the mean curve does. A diverged trial has the mean curve, which ends at the floor.
         """
-        logs, places = self._curve(trial)
         log = math.log2(step)
+        if self.has_diverged(trial):
+            return self.scale.place(self.floor) + self._gained(log) - self._gained(math.log2(self.steps))
+        logs, places = self._curve(trial)
         inside = min(max(log, logs[0]), logs[-1])
         return float(np.interp(inside, logs, places)) + self._gained(log) - self._gained(inside)
 
@@ -153,19 +189,26 @@ class Paces:
         """The mean gain in score from step 1 to each power of two, 1, 2, 4 and so on, after scores are transformed by `scale`.
 
         The highest power is the first one that is at or above the last step of a training.
-        The gain from one power of two to the next is the mean over the trials whose reports cover both steps. If no trial covers them, it
-        is the preceding gain times DECAY.
+        The gain from one power of two to the next is the mean over the trials whose reports cover both steps, without outliers (FENCE). If
+        no trial covers them, it is the preceding gain times DECAY.
         """
         gains = [0.0]
-        curves = [self._curve(trial) for trial in self.evidence.curves]
+        curves = [self._curve(trial) for trial in self._usual]
         for log in range(math.ceil(math.log2(max(2, self.steps)))):
             seen = [
                 np.interp(log + 1, logs, places) - np.interp(log, logs, places)
                 for logs, places in curves
                 if logs[0] <= log and logs[-1] >= log + 1
             ]
-            gains.append(float(np.mean(seen)) if seen else gains[-1] * DECAY)
+            gains.append(_fenced_mean(seen) if seen else gains[-1] * DECAY)
         return np.cumsum(gains)
+
+
+def _fenced_mean(values: Sequence[float]) -> float:
+    """Return the mean of the values, after outliers were moved to the outer fences. One huge first loss would otherwise determine it."""
+    low, high = np.percentile(values, (25, 75))
+    reach = FENCE * (high - low)
+    return float(np.clip(values, low - reach, high + reach).mean())
 
 
 @dataclass(frozen=True, slots=True)
