@@ -227,6 +227,15 @@ def test_diverged_trial_does_not_change_the_expected_best() -> None:
     )
 
 
+def test_plan_of_tiny_losses_is_that_of_usual_ones_times_a_factor() -> None:
+    """The losses are from 0.15 to 0.8, and a ten-thousandth of that."""
+    large, small = (made(evidence=losses(times=times, gain=0.5), mode="min").best for times in (0.5, 0.5e-4))
+    assert large is not None
+    assert small is not None
+    assert small.expected == pytest.approx(1e-4 * large.expected, rel=0.3)
+    assert small.low < small.high
+
+
 def test_huge_first_loss_of_a_trial_does_not_change_the_curves_of_others() -> None:
     trials = losses().trials
     spike = replace(trials[0], curve=((1, -1e6), *trials[0].curve[1:]))

@@ -23,7 +23,7 @@ from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial
 
 # Scores between 0 and 1, such as accuracies, are extrapolated on a logistic scale, so that extrapolated scores stay between 0 and 1.
 
-EDGE = 0.001  # scores nearer to 0 or 1 than this are moved to this distance, because the logistic scale is infinite at 0 and 1
+EDGE_MIN, EDGE_MAX = 1e-300, 0.001  # the smallest and the largest `Scale.edge`
 # The floor of the trials' last scores, if their median is 0 and the best is 1. It is lower than that of the model (`curves.FLOOR`), because
 # bad trials are simulated too.
 FLOOR = -3.0
@@ -37,6 +37,8 @@ class Scale:
 
     #: The lowest and the highest score of a logistic scale. None means that each score is its own place.
     bounds: tuple[float, float] | None = None
+    #: Scores nearer to a bound than this are moved to this distance, because the place of a bound is infinite.
+    edge: float = EDGE_MAX
     highest: float = math.inf  #: No place has a higher score.
 
     def clip(self, score: float) -> float:
@@ -48,14 +50,16 @@ class Scale:
         if self.bounds is None:
             return score
         low, high = self.bounds
-        share = min(1 - EDGE, max(EDGE, (score - low) / (high - low)))
-        return math.log(share / (1 - share))
+        # Unlike the share of the range, both distances are exact for losses as small as 1e-20.
+        return math.log(max(self.edge, score - low)) - math.log(max(self.edge, high - score))
 
     def score(self, place: float) -> float:
         if self.bounds is None:
             return self.clip(place)
         low, high = self.bounds
-        return low + (high - low) / (1 + math.exp(-place))
+        odds = math.exp(-abs(place))
+        distance = (high - low) * odds / (1 + odds)
+        return high - distance if place > 0 else low + distance
 
 
 def scale_of(scores: Sequence[float]) -> Scale:
@@ -65,10 +69,13 @@ def scale_of(scores: Sequence[float]) -> Scale:
     are negative because a higher score is better. Otherwise each score is its own place. If no score is above 0, such as those of
     losses, no place has a score above 0.
     """
-    if scores and all(0 <= score <= 1 for score in scores):
-        return Scale((0.0, 1.0))
-    if scores and all(-1 <= score <= 0 for score in scores):
-        return Scale((-1.0, 0.0))
+    for low, high in ((0.0, 1.0), (-1.0, 0.0)):
+        if scores and all(low <= score <= high for score in scores):
+            # An edge that does not depend on the scores would make all losses below it equal.
+            distances = [
+                distance for score in scores for distance in (score - low, high - score) if distance > 0
+            ]
+            return Scale((low, high), edge=min(EDGE_MAX, max(EDGE_MIN, min(distances) / 2)))
     return Scale(highest=0.0 if max(scores, default=1.0) <= 0 else math.inf)
 
 
