@@ -25,7 +25,7 @@ from tuner.planning.choices import rank_correlation
 from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, of_given, of_nothing, of_trials
 from tuner.planning.paces import DrawnTraining, Paces, smoothed
 from tuner.planning.plan import Alternative, JobPlan
-from tuner.planning.simulations import Scenario, SpotLife
+from tuner.planning.simulations import Scenario, SimulatedOutcome, SpotLife
 from tuner.service.plan_evidence import delays_of
 from tuner.service.plan_runs import simulate
 
@@ -278,6 +278,23 @@ def test_min_fidelity_skips_a_rung_that_does_not_predict_the_end() -> None:
         made_choice for made_choice in made(evidence=evidence).choices if made_choice.what == "fidelity_min"
     ]
     assert (choice.asked, choice.chosen) == ("1", "3")
+
+
+@pytest.mark.parametrize("gain", [0.2, 0.052])
+def test_reduction_factor_is_advised_if_its_result_is_significantly_better(gain: float) -> None:
+    """The losses of three runs with factor 2 differ by 0.1, so the standard error of their mean is 0.058."""
+
+    def scored(scenario: Scenario) -> SimulatedOutcome:
+        factor, number = scenario.spec.fidelity.reduction_factor, scenario.seed % 1000
+        return replace(simulate(scenario), best=-0.5 + (gain + 0.1 * (number - 1) if factor == 2 else 0))
+
+    plan = planner.plan(question(evidence=losses(), mode="min"), scored)
+    (choice,) = [choice for choice in plan.choices if choice.what == "reduction_factor"]
+    if gain < 0.058:
+        assert choice.chosen == "3"
+    else:
+        why = "expected best auc 0.3 instead of 0.5, from 3 simulated runs and 10 with factor 3"
+        assert (choice.chosen, choice.why) == ("2", why)
 
 
 def test_smoothing_keeps_mean_and_spread() -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 from tuner.domain.checkpointing import Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.job import JobSpec
@@ -140,20 +140,27 @@ def _reduction_factor(
     means = {factor: _mean_best(factor_runs) for factor, factor_runs in outcomes.items()}
     best, (height, error) = max(means.items(), key=lambda pair: pair[1][0])
     mine, mine_error = means[requested.fidelity.reduction_factor]
-    if height - mine <= math.hypot(error, mine_error):
+    if not height - mine > math.hypot(error, mine_error):  # also if neither factor has a score
         return SettingChoice(
             "reduction_factor", current, current, "no other factor gives a significantly better result"
         )
-    gain = f"expected best score {height:.4g} instead of {mine:.4g}, from {FEW_RUNS} simulated runs"
+    better, present = requested.objective.score(height), requested.objective.score(mine)
+    gain = (
+        f"expected best {requested.objective.metric} {better:.4g} instead of {present:.4g}, from {len(outcomes[best])} simulated runs "
+        f"and {len(runs)} with factor {current}"
+    )
     return SettingChoice("reduction_factor", current, str(best), gain)
 
 
 def _mean_best(runs: Sequence[SimulatedOutcome]) -> tuple[float, float]:
-    """Return the mean of the runs' best scores, and the standard error of that mean. Without any score, the mean is minus infinity."""
+    """Return the mean of the runs' best scores, and the standard error of that mean.
+
+    Without any score, the mean is minus infinity. With fewer than two scores, the standard error is infinite.
+    """
     known = [run.best for run in runs if run.best is not None]
-    if not known:
-        return -math.inf, 0.0
-    return fmean(known), pstdev(known) / math.sqrt(len(known))
+    if len(known) < 2:
+        return (known[0] if known else -math.inf), math.inf
+    return fmean(known), stdev(known) / math.sqrt(len(known))
 
 
 def _concurrency(
