@@ -138,6 +138,8 @@ def test_plan_figures_follow_from_the_inputs(
     assert sum(rung.usd.micro_usd for rung in plan.rungs) == round(plan.usd.expected * 1e6)
     assert plan.usd.low <= plan.usd.expected <= plan.usd.high <= float(usd)
     assert trials is None or plan.trials.high <= trials
+    assert plan.trials.low <= plan.trials.expected <= plan.trials.high
+    assert plan.rungs[0].trials <= plan.trials.expected
     assert sum(plan.ends.values()) == plan.inputs.runs
     for rung in plan.rungs:
         again = rung.steps * rung.step_seconds * rung.usd_per_hour.micro_usd_per_hour / 3600
@@ -194,6 +196,15 @@ def test_large_job_is_simulated_at_smaller_scale_with_the_same_cost() -> None:
     asha = made(usd="1000000", trials=729, fidelity=Fidelity("epoch", 1, 729, 3))
     assert asha.rungs[0].trials == pytest.approx(729, rel=0.05)
     assert asha.rungs[-1].trials < 5
+
+
+@pytest.mark.parametrize("usd", ["0.06", "0.5", "20"])
+def test_expected_trials_are_not_fewer_than_those_that_reach_the_first_rung(usd: str) -> None:
+    plan = made(usd=usd, evidence=losses(), mode="min", scheduler="auto")
+    assert plan.rungs[0].trials <= plan.trials.expected
+    assert plan.trials.expected == pytest.approx(plan.rungs[0].trials, abs=2.5)
+    (alternative,) = plan.alternatives
+    assert alternative.trials == round(plan.trials.expected)
 
 
 def test_doubt_widens_the_cost_range() -> None:

@@ -25,7 +25,6 @@ from tuner.planning.simulations import (
     SimulatedOutcome,
     SpotLife,
     for_planning,
-    mean,
     real_steps_of,
 )
 
@@ -172,14 +171,14 @@ def _spread(values: Sequence[int], *, unit: int, limit: int | None, expected: in
             None means no limit.
         expected: The expected value, in the unit of the values. None means their mean.
     """
-    ordered, middle = sorted(values), mean(values) if expected is None else expected
+    ordered, middle = sorted(values), fmean(values) if expected is None else expected
     low, *_, high = map(round, quantiles(ordered, n=10, method="inclusive"))
     if ordered[0] > 0 and len(ordered) > 1:
         logs = [math.log(value) for value in ordered]
         reach = T_RUNS * stdev(logs)
         low = min(low, round(math.exp(fmean(logs) - reach)))
         high = max(high, round(math.exp(fmean(logs) + reach)))
-    ends = (middle, low - low // MARGIN, high + high // MARGIN)
+    ends = (middle, min(middle, low - low // MARGIN), max(middle, high + high // MARGIN))
     return Spread(*((end if limit is None else min(end, limit)) / unit for end in ends))
 
 

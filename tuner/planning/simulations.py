@@ -338,12 +338,12 @@ def grown(
 
     1. Multiply the trials, times and costs of each rung by `size`. A rung that at most one simulated trial reached is multiplied by at
        most the number of trials that the whole job is expected to bring to this rung.
-    2. Rescale all rungs so that the total cost is `size` times the cost of the simulated job. Skip this if the simulated job ended
-       because of its number of trials, its target or its plateau.
+    2. Rescale all rungs and the number of trials so that the total cost is `size` times the cost of the simulated job. Skip this if the
+       simulated job ended because of its number of trials, its target or its plateau.
     3. If a limit in dollars or GPU-hours ended the simulated job, correct the total: the whole job leaves the same amount of its budget
        unspent as the simulated job did, not `size` times as much.
 
-    The duration is multiplied by `longer`.
+    The duration is multiplied by `longer`. The number of trials stays within the budget.
 
     Args:
         outcome: The outcome of the simulation.
@@ -369,7 +369,11 @@ def grown(
         elif outcome.reason == "budget_gpu_hours" and budget.gpu_ms is not None and used_ms:
             left = Fraction(budget.gpu_ms - used_ms, used_ms)
         whole = paid * (1 + left * (1 - 1 / size)) * size
-        rungs = _grown(rungs, [whole / max(1, spent)] * len(rungs))
+        by = whole / max(1, spent)
+        rungs, trials = _grown(rungs, [by] * len(rungs)), round(trials * by)
+    if budget.trials is not None:
+        trials = min(trials, round(budget.trials * size))
+    rungs = tuple(replace(rung, trials=min(rung.trials, trials)) for rung in rungs)
     return replace(
         outcome,
         cost=total_of(rungs),
@@ -400,4 +404,5 @@ def _grown(rungs: Sequence[RungUse], factors: Sequence[Fraction]) -> tuple[RungU
 
 
 def mean(values: Sequence[int]) -> int:
-    return sum(values) // len(values)
+    """Return the mean, rounded to the nearest integer. Rounded down, the number of trials would be too low by a half on average."""
+    return (2 * sum(values) + len(values)) // (2 * len(values))
