@@ -1,6 +1,7 @@
 """Plans over REST: worked examples, their evidence, and refused requests."""
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from rich.console import Console
 from starlette.testclient import TestClient
 
 from tests import fakes
-from tests.fakes import FakeService, body
+from tests.fakes import FakeProber, FakeService, body
 from tuner.cli.plan import shown as plan_shown
 from tuner.cluster.nodes import Node
+from tuner.domain.time import NS
 from tuner.schemas.plan import Plan
+from tuner.service.trainables import Described
 
 service, client = fakes.fixtures("module")
 HOUR = 3600.0
@@ -351,6 +354,41 @@ def test_plan_without_pilot_results_warns(client: TestClient) -> None:
         "no pilot of this job has results yet" in warning for warning in plan(client, asked)["warnings"]
     )
     assert not any("no pilot" in warning for warning in plan(client, {"step_seconds": 1})["warnings"])
+
+
+def test_plan_without_earlier_trials_names_the_times_that_it_assumes(tmp_path: Path) -> None:
+    service = fakes.service_in(tmp_path)
+    client = fakes.client_of(service)
+
+    def notes(**planning: float | None) -> tuple[str, dict[str, Any]]:
+        made = plan(client, {"step_seconds": 0.1, **planning})
+        return "\n".join(made["warnings"]), made["inputs"]["evidence"]
+
+    warnings, evidence = notes()
+    assert "setup_seconds 0.05, restore_seconds 0.05, checkpoint_seconds 0.02;" in warnings
+    assert "the time that a worker needs to start is not known: 2 s is assumed" in warnings
+    assert (evidence["setup_seconds"], evidence["restore_seconds"], evidence["checkpoint_seconds"]) == (
+        0.05,
+        0.05,
+        0.02,
+    )
+    assert evidence["warming_seconds"] == 2
+    assert notes(step_seconds=None, setup_seconds=3)[1]["setup_seconds"] == 3
+    assert "small model: restore_seconds 3;" in notes(setup_seconds=3, checkpoint_seconds=1)[0]
+    assert "small model" not in notes(setup_seconds=3, checkpoint_seconds=1, restore_seconds=2)[0]
+    service.database.dispose()
+
+
+def test_plan_counts_the_import_of_the_trainable_once_per_worker(tmp_path: Path) -> None:
+    class Slow(FakeProber):
+        def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
+            return replace(super().describe(entry, package, kind=kind), import_ns=7 * NS)
+
+    service = replace(fakes.service_in(tmp_path), prober=Slow())
+    made = plan(fakes.client_of(service), {"step_seconds": 0.1})
+    assert made["inputs"]["evidence"]["warming_seconds"] == 7
+    assert "a worker needs to start" not in "\n".join(made["warnings"])
+    service.database.dispose()
 
 
 def test_training_with_too_many_steps_is_refused(client: TestClient) -> None:

@@ -22,7 +22,15 @@ from tuner.domain.time import NS, Instant
 from tuner.planning import planner
 from tuner.planning.alternatives import MachineCandidate
 from tuner.planning.choices import rank_correlation
-from tuner.planning.evidence import Delays, PaceEvidence, SeenTrial, of_given, of_nothing, of_trials
+from tuner.planning.evidence import (
+    Delays,
+    KnownDelays,
+    PaceEvidence,
+    SeenTrial,
+    of_given,
+    of_nothing,
+    of_trials,
+)
 from tuner.planning.paces import DrawnTraining, Paces, smoothed
 from tuner.planning.plan import Alternative, JobPlan
 from tuner.planning.simulations import Scenario, SimulatedOutcome, SpotLife
@@ -87,7 +95,7 @@ def question(
         Offer("gpu", Price.from_usd_per_hour(usd), 1, 1, "spot" if usd == "0.35" else "on_demand")
         for usd in PRICES[market]
     )
-    known = evidence or of_given(60 * NS, delays=Delays())
+    known = evidence or of_given(60 * NS, known=KnownDelays())
     candidate = MachineCandidate("gpu", market, offers, 2)
     return planner.PlanQuestion(spec, known, (candidate,), 10 * NS, SpotLife(2 * 3600 * NS))
 
@@ -109,7 +117,7 @@ def test_machines_of_every_spot_type_are_preempted() -> None:
     spec = question(
         usd="1000", scheduler="none", trials=1, fidelity=Fidelity("epoch", 1, 200), market="spot"
     ).spec
-    paces = Paces(of_given(60 * NS, delays=Delays(), spread=0), 200)
+    paces = Paces(of_given(60 * NS, known=KnownDelays(), spread=0), 200)
     types = tuple(Offer(name, Price(1), 1, 1, "spot") for name in ("first", "second"))
     life = SpotLife(600 * NS)
     one, two = (
@@ -131,7 +139,7 @@ def test_machines_of_every_spot_type_are_preempted() -> None:
 def test_plan_figures_follow_from_the_inputs(
     usd: str, trials: int | None, scheduler: SchedulerName, market: MarketPolicy, known: str
 ) -> None:
-    evidence = {"given": None, "seen": seen(), "nothing": of_nothing()}[known]
+    evidence = {"given": None, "seen": seen(), "nothing": of_nothing(KnownDelays())}[known]
     asked = question(usd=usd, trials=trials, scheduler=scheduler, market=market, evidence=evidence)
     plan = planner.plan(asked, simulate)
     assert planner.plan(asked, simulate) == plan
@@ -161,7 +169,7 @@ def test_plan_figures_follow_from_the_inputs(
     market=st.sampled_from(["on_demand", "spot"]),
 )
 def test_deadline_affects_the_choice_but_no_price(hours: float, spread: float, market: MarketPolicy) -> None:
-    evidence = of_given(60 * NS, delays=Delays(), spread=spread)
+    evidence = of_given(60 * NS, known=KnownDelays(), spread=spread)
     asked = question(usd="1", trials=4, scheduler="none", market=market, evidence=evidence)
     fast = replace(
         asked.candidates[0],
@@ -208,7 +216,7 @@ def test_expected_trials_are_not_fewer_than_those_that_reach_the_first_rung(usd:
 
 
 def test_doubt_widens_the_cost_range() -> None:
-    sure, unsure = made(trials=10), made(trials=10, evidence=of_nothing(), usd="1000")
+    sure, unsure = made(trials=10), made(trials=10, evidence=of_nothing(KnownDelays()), usd="1000")
     assert (unsure.usd.high - unsure.usd.low) * sure.usd.expected > 3 * (
         sure.usd.high - sure.usd.low
     ) * unsure.usd.expected
@@ -328,8 +336,8 @@ def test_plan_of_short_steps_includes_worker_start_time() -> None:
 
     Simulated at a hundredth of its size, this job would not reach a step.
     """
-    delays = Delays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
-    short = of_given(60_000_000, delays=delays)
+    known = KnownDelays(11 * NS, 1_400_000_000, 200_000_000, 80_000_000)
+    short = of_given(60_000_000, known=known)
     plan = made(usd="0.1", evidence=short)  # 360 s, of which two workers take 11 s each to become ready
     assert plan.rungs[0].trials == pytest.approx((360 - 22) / 2.1, rel=0.25)
     assert 0.098 < plan.usd.expected <= 0.1

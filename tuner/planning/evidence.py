@@ -20,7 +20,10 @@ Source = Literal["pilot", "history", "given", "none"]
 # Assumptions about a job of which nothing is known. They have no source, and every plan that uses them says so.
 DEFAULT_STEP_NS = 30 * NS
 DEFAULT_STEPS = 10
-DEFAULT_SETUP_NS = 2 * NS
+DEFAULT_WARMING_NS = 2 * NS
+# Measured with a small model. The child process of an attempt is a fork of a process that has imported the trainable.
+DEFAULT_SETUP_NS = 50_000_000
+DEFAULT_SAVE_NS = 20_000_000
 # Standard deviations of the natural logarithm of step times, by source of the evidence. DOUBT is the error of the mean step time.
 # SPREAD is the variation between configurations.
 DOUBT = {"pilot": 0.04, "history": 0.04, "given": 0.06, "none": math.log(4)}
@@ -67,7 +70,7 @@ class Delays:
     setup_ns: int = DEFAULT_SETUP_NS
     #: The time from the start of an attempt that restores a checkpoint until it trains. It includes the setup.
     restore_ns: int = DEFAULT_SETUP_NS
-    save_ns: int = NS // 2  #: The time of a save that the attempt waits for.
+    save_ns: int = DEFAULT_SAVE_NS  #: The time of a save that the attempt waits for.
 
 
 @dataclass(frozen=True)
@@ -101,17 +104,76 @@ class PaceEvidence:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-def of_nothing(*, warming_ns: int = 0) -> PaceEvidence:
-    """Return the evidence for a job whose step times are not known. `warming_ns` is the time that importing the trainable takes."""
-    delays = Delays(warming_ns=warming_ns)
-    return PaceEvidence("none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], delays)
+@dataclass(frozen=True, slots=True)
+class KnownDelays:
+    """The delays of a job without earlier trials. None means that a time is not known."""
+
+    import_ns: int | None = None  #: The time of importing the trainable, which a worker does once.
+    setup_ns: int | None = None
+    restore_ns: int | None = None
+    save_ns: int | None = None
+
+    @property
+    def delays(self) -> Delays:
+        """The delays, with a default for each unknown time. A restore takes as long as the setup unless it is known."""
+        setup_ns = DEFAULT_SETUP_NS if self.setup_ns is None else self.setup_ns
+        return Delays(
+            DEFAULT_WARMING_NS if self.import_ns is None else self.import_ns,
+            setup_ns,
+            setup_ns if self.restore_ns is None else self.restore_ns,
+            DEFAULT_SAVE_NS if self.save_ns is None else self.save_ns,
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A caveat that names the assumed times. Empty if all times are known."""
+        delays = self.delays
+        fields = (
+            ("setup_seconds", self.setup_ns, delays.setup_ns),
+            ("restore_seconds", self.restore_ns, delays.restore_ns),
+            ("checkpoint_seconds", self.save_ns, delays.save_ns),
+        )
+        assumed = [f"{name} {ns / NS:g}" for name, known, ns in fields if known is None]
+        notes = []
+        if assumed:
+            notes.append(
+                f"assumed, as for a small model: {', '.join(assumed)}; a large model takes longer to load and to save: give these fields "
+                "in planning"
+            )
+        if self.import_ns is None:
+            notes.append(
+                f"the time that a worker needs to start is not known: {DEFAULT_WARMING_NS / NS:g} s is assumed"
+            )
+        return tuple(notes)
+
+
+def of_nothing(known: KnownDelays) -> PaceEvidence:
+    """Return the evidence for a job whose step times are not known."""
+    return PaceEvidence(
+        "none", DEFAULT_STEP_NS, DOUBT["none"], SPREAD["none"], known.delays, notes=known.notes
+    )
 
 
 def of_given(
-    step_ns: int, *, delays: Delays, spread: float | None = None, machine: str = "", steps: int | None = None
+    step_ns: int,
+    *,
+    known: KnownDelays,
+    spread: float | None = None,
+    machine: str = "",
+    steps: int | None = None,
 ) -> PaceEvidence:
+    """Return the evidence for a job whose step time the user gave."""
     chosen_spread = SPREAD["given"] if spread is None else spread
-    return PaceEvidence("given", step_ns, DOUBT["given"], chosen_spread, delays, machine=machine, steps=steps)
+    return PaceEvidence(
+        "given",
+        step_ns,
+        DOUBT["given"],
+        chosen_spread,
+        known.delays,
+        machine=machine,
+        steps=steps,
+        notes=known.notes,
+    )
 
 
 def of_trials(

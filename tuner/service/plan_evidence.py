@@ -18,7 +18,15 @@ from tuner.domain.money import Money
 from tuner.domain.objective import Objective
 from tuner.domain.records import AttemptRow
 from tuner.planning.estimates.described import EFFICIENCY
-from tuner.planning.evidence import EARLY_STEPS, Delays, PaceEvidence, SeenTrial, of_nothing, of_trials
+from tuner.planning.evidence import (
+    EARLY_STEPS,
+    Delays,
+    KnownDelays,
+    PaceEvidence,
+    SeenTrial,
+    of_nothing,
+    of_trials,
+)
 from tuner.planning.pilot import TAG
 from tuner.planning.scaling import (
     MeasuredSize,
@@ -43,17 +51,17 @@ Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
 
 
-def evidence_for(service: Service, spec: JobSpec, named: Sequence[str] = ()) -> PaceEvidence:
+def evidence_for(service: Service, spec: JobSpec, named: Sequence[str], known: KnownDelays) -> PaceEvidence:
     """Return the evidence on how long a job takes.
 
     It is taken from the named jobs if there are any, otherwise from the job's pilot and the newest comparable jobs.
-    If no trial of these jobs has a known step time, default assumptions are returned.
+    If no trial of these jobs has a known step time, default assumptions are returned, with the delays `known`.
 
     Raises:
         Invalid: A named job does not exist or has another trainable, or no trial of the named jobs has reported.
     """
     rows = _named(service, spec, named) if named else comparable_to(service, spec)
-    return of_jobs(service, spec, rows) or of_nothing(warming_ns=_import_ns(service, spec))
+    return of_jobs(service, spec, rows) or of_nothing(known)
 
 
 def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvidence | None:
@@ -212,17 +220,17 @@ def first_step_of(service: Service, spec: JobSpec) -> FirstStep:
         steps += [trial.step_ns for trial in seen_trials]
     if len(setups) >= SETUPS_MIN and steps:
         return FirstStep(min(setups), min(steps), f"the shortest of {len(setups)} measured in earlier jobs")
-    return FirstStep(_import_ns(service, spec), 0, "the time of importing the trainable alone")
+    return FirstStep(import_ns(service, spec) or 0, 0, "the time of importing the trainable alone")
 
 
-def _import_ns(service: Service, spec: JobSpec) -> int:
-    """Return the CPU time of importing the trainable in nanoseconds, or 0 if it is not known.
+def import_ns(service: Service, spec: JobSpec) -> int | None:
+    """Return the CPU time of importing the trainable in nanoseconds, or None if it is not known.
 
     It is never known for a command or a trainable in a package.
     """
     if spec.package is not None or spec.command is not None:
-        return 0
-    return service.prober.describe(spec.trainable).import_ns
+        return None
+    return service.prober.describe(spec.trainable).import_ns or None
 
 
 def _trials_of(

@@ -11,7 +11,7 @@ from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.planning import planner
-from tuner.planning.evidence import Delays, PaceEvidence, of_given
+from tuner.planning.evidence import KnownDelays, PaceEvidence, of_given
 from tuner.planning.plan import Inputs as Inputs
 from tuner.planning.plan import JobPlan as JobPlan
 from tuner.planning.simulations import SpotLife, coarsened
@@ -22,7 +22,7 @@ from tuner.service.plan_candidates import MachineFilter as MachineFilter
 from tuner.service.plan_candidates import MachineRequirements as MachineRequirements
 from tuner.service.plan_candidates import RequestedMachines as RequestedMachines
 from tuner.service.plan_candidates import as_fast_by_assumption, candidates_of, check_speeds, suitable_types
-from tuner.service.plan_evidence import evidence_for
+from tuner.service.plan_evidence import evidence_for, import_ns
 from tuner.service.submit import check, check_affords, room_of
 
 # The least and the largest size of a machine that a request describes.
@@ -218,14 +218,7 @@ def _evidence(service: Service, spec: JobSpec, facts: PlanningFacts) -> PaceEvid
     measured = [machine for machine in facts.machines.described if machine.step_ns is not None]
     if step_ns is None and measured and not facts.steps_from:
         step_ns, machine = measured[0].step_ns, measured[0].instance_type
+    known = KnownDelays(import_ns(service, spec), facts.setup_ns, facts.restore_ns, facts.save_ns)
     if step_ns is None:
-        return evidence_for(service, spec, facts.steps_from)
-    usual = Delays()
-    setup_ns = usual.setup_ns if facts.setup_ns is None else facts.setup_ns
-    delays = Delays(
-        0,
-        setup_ns,
-        setup_ns if facts.restore_ns is None else facts.restore_ns,
-        usual.save_ns if facts.save_ns is None else facts.save_ns,
-    )
-    return of_given(step_ns, delays=delays, spread=facts.spread, machine=machine, steps=facts.steps)
+        return evidence_for(service, spec, facts.steps_from, known)
+    return of_given(step_ns, known=known, spread=facts.spread, machine=machine, steps=facts.steps)
