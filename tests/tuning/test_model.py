@@ -167,6 +167,20 @@ def test_model_sampler_beats_random_search() -> None:
     assert best - np.mean(learned) < 0.5 * (best - np.mean(drawn))
 
 
+def test_suggestions_do_not_depend_on_the_unit_of_the_metric() -> None:
+    """A power of two, about 1e-12, so that all arithmetic is exact."""
+    suggested = []
+    for unit in (1.0, 2.0**-40):
+        sampler, configs = ModelSampler(PLANE, 1, STEPS), []
+        for number in range(25):
+            config = sampler.suggest(number)
+            assert config is not None
+            configs.append(config)
+            sampler.tell(number, STEPS[-1], unit * height(config, STEPS[-1]), 10**9, at_rung=True)
+        suggested.append(configs)
+    assert suggested[0] == suggested[1]
+
+
 def test_forecasts_start_after_first_results_and_rank_trials_correctly() -> None:
     sampler = ModelSampler(PLANE, 0, STEPS)
     taught(sampler, FIRST_RANDOM - 1)

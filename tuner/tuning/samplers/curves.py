@@ -21,6 +21,8 @@ Flags = npt.NDArray[np.bool_]
 Table = npt.NDArray[Any]  # one row for each trial, with named columns
 FIRST_ROWS = 64
 FLOOR = -1.0  # lower scores are raised to this (the median is 0, the best is 1): how bad a bad trial is does not matter to the model
+# The least difference of the best score from the median, as a share of the largest score.
+LEAST_SPREAD = 1e-12
 # A gain between levels that too few trials show is assumed to be this share of the previous gain.
 SHRINKS = 0.6
 
@@ -176,7 +178,9 @@ class LevelScores:
         penalty = _Penalty.of(newest[usable], violation[usable])
         newest = penalty.lowered(newest, violation)
         middle = float(np.median(newest[usable])) if usable.any() else 0.0
-        scale = max(float(newest[usable].max(initial=-np.inf)) - middle, 1e-9)
+        # Relative to the scores, so that the model learns the same in any unit of the metric. All scores are equal at the least spread.
+        least = LEAST_SPREAD * float(np.abs(newest[usable]).max(initial=0.0)) or 1.0
+        scale = max(float(newest[usable].max(initial=-np.inf)) - middle, least)
         has_score = np.where(
             failed[:, None], last[:, None] == np.arange(len(self._t)), ~np.isnan(trials["scores"])
         )
