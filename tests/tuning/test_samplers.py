@@ -18,7 +18,6 @@ from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Prior, Space
 from tuner.tuning.samplers import Sampler, prior_faults, sampler_for
-from tuner.tuning.samplers.model import ModelSampler
 from tuner.tuning.samplers.priors import Priors
 from tuner.tuning.samplers.simple import RandomSampler
 
@@ -89,13 +88,48 @@ def test_suggestions_lie_inside_any_space(name: SamplerName, space: Space, seed:
         sampler.tell(number, 1, float(number), 0, at_rung=True)
 
 
-@pytest.mark.parametrize("name", ["auto", "random", "grid"])
+@pytest.mark.parametrize("name", NAMES)
 def test_each_point_of_a_finite_space_is_suggested_once(name: SamplerName) -> None:
     space = Space({"a": Int(1, 3), "b": Categorical(("x", "y")), "c": Float(0, 0.5, step=0.2)})
     sampler = build(name, space)
-    configs = [sampler.suggest(number) for number in range(18)]
+    configs = list[Config]()
+    for number in range(18):
+        config = sampler.suggest(number)
+        assert config is not None
+        configs.append(config)
+        sampler.tell(number, 1, -float(str(config["a"])), 0, at_rung=True)
+        sampler.finish(number, failed=False)
     assert len({str(config) for config in configs}) == 18
     assert sampler.suggest(18) is None
+    sampler.adopt(18, configs[0])  # a user enqueues it again
+    sampler.finish(18, failed=True)
+    assert sampler.suggest(19) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rebuilt_sampler_of_a_finite_space_repeats_the_same_suggestions(name: SamplerName) -> None:
+    """Many proposals were suggested before, and are replaced."""
+    space = Space({"a": Categorical(("x", "y")), "b": Int(1, 12, when={"a": ("x",)}), "c": Int(1, 2)})
+
+    def learn(sampler: Sampler, number: int, config: Config) -> None:
+        sampler.tell(number, 1, -abs(int(str(config.get("b", 9))) - 3), 0, at_rung=True)
+        if number % 2:
+            sampler.finish(number, failed=number % 3 == 0)
+
+    first, log = build(name, space), list[Config]()
+    while len(log) < 30 and (config := first.suggest(len(log))) is not None:
+        learn(first, len(log), config)
+        log.append(config)
+    assert len(log) == (26 if name != "grid" else 12)  # the grid has five of the values of b
+    for begun in (5, len(log) - 4):
+        again = build(name, space)
+        for number in range(begun):
+            again.adopt(number, log[number])
+            learn(again, number, log[number])
+        for number in range(begun, len(log)):
+            assert again.suggest(number) == log[number]
+            learn(again, number, log[number])
+        assert again.suggest(len(log)) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -284,10 +318,11 @@ def test_configuration_without_any_parameter_that_has_a_prior_is_not_the_center(
     assert not sampler._has_center
 
 
-def test_configuration_whose_result_is_given_is_not_suggested_again() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_configuration_whose_result_is_given_is_not_suggested_again(name: SamplerName) -> None:
     space = Space({"kind": Categorical(("a", "b")), "size": Categorical((1, 2))})
     given = [PastTrial({"kind": "a", "size": 1}, ((4, 0.5, 0),), is_given=True)]
-    sampler = ModelSampler(space, 0, (1, 4), given)
+    sampler = build(name, space, history=given)
     seen = [sampler.suggest(number) for number in range(4)]
     assert seen[3] is None
     assert {"kind": "a", "size": 1} not in seen

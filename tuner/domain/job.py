@@ -235,8 +235,8 @@ class TrialLimits:
 class StartPoint:
     """A configuration that the user gives.
 
-    Without a metric, it is tried before any configuration that the sampler suggests. With a metric, it is never tried: the sampler learns
-    from it as from the result of a complete training.
+    Without a metric, it is tried before any configuration that the sampler suggests. With a metric, it is not tried: the sampler learns
+    from it as from the result of a complete training. Only in a space with very many configurations, a sampler may still suggest it.
     """
 
     config: Config

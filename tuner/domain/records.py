@@ -126,7 +126,7 @@ class PastTrial:
     curve: tuple[tuple[int, float, int], ...]
     failed: bool = False  #: Whether the trial failed. A failed trial may still have scores.
     violation: float = 0.0  #: The total violation of the new job's constraints at the trial's last report.
-    #: Whether the user gave the result with the request. The sampler does not suggest this configuration again.
+    #: Whether the user gave the result with the request. If the space is small, the sampler does not suggest this configuration.
     is_given: bool = False
 
 

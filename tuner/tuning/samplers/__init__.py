@@ -55,9 +55,9 @@ def sampler_for(spec: JobSpec, history: Sequence[PastTrial] = ()) -> Sampler:
     history = [*history, *known_results(spec)]
     match spec.algorithm.sampler:
         case "random":
-            return RandomSampler(spec.space, seed)
+            return RandomSampler(spec.space, seed, history)
         case "grid":
-            return GridSampler(spec.space, seed)
+            return GridSampler(spec.space, seed, history)
         case "auto" if UnitCube(spec.space).dimensions <= MODEL_DIMENSIONS:
             from tuner.tuning.samplers.model import ModelSampler
 

@@ -69,10 +69,7 @@ class ModelSampler:
     ) -> None:
         self._seed = seed
         self._cube = UnitCube(space)
-        self._random = RandomSampler(space, seed)
-        for past in history:
-            if past.is_given:
-                self._random.exclude(past.config)
+        self._random = RandomSampler(space, seed, history)
         self._curves = LevelScores(self._cube, steps, history)
         self._gp: CurveGP | None = None
         self._fits: list[Data] = []

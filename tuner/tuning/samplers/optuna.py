@@ -29,6 +29,7 @@ from tuner.domain.job import SamplerName
 from tuner.domain.records import PastTrial
 from tuner.domain.space import Categorical, Config, Float, Int, Parameter, Space, Value, steps_of
 from tuner.tuning.samplers.base import number_rng
+from tuner.tuning.samplers.simple import RandomSampler
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP_TRIALS = 10
@@ -58,6 +59,15 @@ class RungStorage(InMemoryStorage):
     def rank(self, number: int, rank: Rank) -> None:
         """Set how trial `number` of the study compares with other trials. Trials without a rank are never among the best."""
         self._ranks[number] = rank
+
+    def set_params(self, trial_id: int, params: Mapping[str, tuple[float, BaseDistribution]]) -> None:
+        """Set the parameters of a trial to these, in Optuna's internal form, and remove all others."""
+        with self._lock:
+            trial = copy.copy(self._get_trial(trial_id))
+            trial.params, trial.distributions = {}, {}
+            self._set_trial(trial_id, trial)
+            for name, (value, distribution) in params.items():
+                self.set_trial_param(trial_id, name, value, distribution)
 
     def end(self, number: int, *, failed: bool) -> None:
         """Record that trial `number` of the study has ended. A failed trial loses its rank, which `rank` set."""
@@ -122,6 +132,9 @@ class OptunaSampler:
     Each suggestion has its own seed, so that the nth suggestion is the same after any restart. TPE and GP learn from `history`, whose
     trials count as complete if they reached `max_step`. If `is_constrained` is set, they also learn from violations of constraints. CMA-ES
     and QMC ignore both. TPE learns from at most 1,000 trials: the best and the newest.
+
+    In a small finite space, a proposal that was suggested before is replaced by a random configuration that was not. `RandomSampler` keeps
+    count of them. The study's trial gets the parameters of the replacement.
     """
 
     def __init__(
@@ -137,6 +150,7 @@ class OptunaSampler:
         self._name, self._space, self._seed = name, space, seed
         self._is_constrained = is_constrained
         self._order = space.order
+        self._random = RandomSampler(space, seed, history)
         self._distributions = {name: _distribution(space.parameters[name]) for name in self._order}
         self._has_conditions = any(parameter.when for parameter in space.parameters.values())
         self._storage = RungStorage()
@@ -156,7 +170,19 @@ class OptunaSampler:
         self._trials: dict[int, optuna.Trial] = {}
         self._last: dict[int, tuple[int, float]] = {}
 
-    def suggest(self, number: int, step_s: float = math.inf) -> Config:
+    def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
+        if self._random.is_exhausted:
+            return None
+        proposal = self._proposal(number)
+        if self._random.is_new(proposal):
+            self._random.adopt(number, proposal)
+            return proposal
+        config = self._random.suggest(number)
+        self.adopt(number, config)
+        return config
+
+    def _proposal(self, number: int) -> Config:
+        """Ask the study for a trial, and return its configuration."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # A QMC sequence keeps its sampler, because all its points must be scrambled with the same seed.
@@ -174,23 +200,24 @@ class OptunaSampler:
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of a trial.
 
-        CMA-ES and QMC store their progress in the trials that they suggest. If one of them has not suggested this trial, for
-        example after a restart, this method first calls `suggest`. The other samplers need only the parameters.
+        CMA-ES and QMC store their progress in the trials that they propose. If one of them has not proposed this trial, for
+        example after a restart, this method first asks it to. The other samplers need only the parameters.
         """
         if config is None:
             return
+        self._random.adopt(number, config)
         if number not in self._trials:
             if self._name in ("cmaes", "qmc"):
-                self.suggest(number)
+                self._proposal(number)
             else:
                 self._trials[number] = self._study.ask()
         trial = self._trials[number]
         assert trial.number == self._before + number, f"trial {number} was adopted out of order"
+        params = dict[str, tuple[float, BaseDistribution]]()
         for name, value in config.items():
             distribution, known = self._distributions[name], _to_optuna(self._space.parameters[name], value)
-            self._storage.set_trial_param(
-                trial._trial_id, name, distribution.to_internal_repr(known), distribution
-            )
+            params[name] = distribution.to_internal_repr(known), distribution
+        self._storage.set_params(trial._trial_id, params)
 
     def tell(
         self,

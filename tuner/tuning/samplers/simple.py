@@ -2,9 +2,11 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from tuner.domain.records import PastTrial
 from tuner.domain.space import Config, Space
 from tuner.tuning.samplers.base import number_rng
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from tuner.tuning.samplers.priors import Priors
 
 PRIOR_TRIES = 100  # stop after this many draws from the priors that were all suggested before
+# Each configuration of a space with at most this many is suggested once. Counting them at the start takes a few hundredths of a second.
+DISTINCT_MAX = 10_000
 GRID_POINTS = 5  # number of values of a numeric parameter on the grid
 
 
@@ -43,22 +47,27 @@ class Oblivious:
 class RandomSampler(Oblivious):
     """Random search by independent draws (Bergstra & Bengio, JMLR 13, 2012).
 
-    In a small finite space, each configuration is suggested only once, and the search ends when all were suggested. If the space has
-    priors, a part of the configurations is drawn from the priors.
+    In a small finite space, each configuration is suggested only once, and the search ends when all were suggested. A configuration whose
+    result the user gave counts as suggested. If the space has priors, a part of the configurations is drawn from the priors.
     """
 
-    def __init__(self, space: Space, seed: int) -> None:
+    def __init__(self, space: Space, seed: int, history: Sequence[PastTrial] = ()) -> None:
         self._space, self._seed = space, seed
         size = space.size()
-        countable = size is not None and size <= 100_000
-        distinct = sum(1 for _ in islice(space.grid(size), 10_001)) if size and countable else None
-        self._distinct = None if distinct is None or distinct > 10_000 else distinct
+        countable = size is not None and size <= 10 * DISTINCT_MAX
+        distinct = sum(1 for _ in islice(space.grid(size), DISTINCT_MAX + 1)) if size and countable else None
+        self._distinct = None if distinct is None or distinct > DISTINCT_MAX else distinct
         self._adopted: dict[int, str] = {}
-        self._seen: Counter[str] = Counter()
+        self._seen = Counter({_key(past.config) for past in history if past.is_given})
         self.priors = priors_of(space, seed)
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every configuration of a small finite space was suggested."""
+        return self._distinct is not None and len(self._seen) >= self._distinct
+
     def suggest(self, number: int, step_s: float = math.inf) -> Config | None:
-        if self._distinct is not None and len(self._seen) >= self._distinct:
+        if self.is_exhausted:
             return None
         rng = number_rng(self._seed, number)
         config = None
@@ -86,11 +95,6 @@ class RandomSampler(Oblivious):
     def is_new(self, config: Config) -> bool:
         """Return whether the configuration was not suggested yet. For spaces that are not small and finite it is always true."""
         return self._distinct is None or _key(config) not in self._seen
-
-    def exclude(self, config: Config) -> None:
-        """Do not suggest a configuration whose result is known already. Only small and finite spaces exclude configurations."""
-        if self._distinct is not None:
-            self._seen[_key(config)] += 1
 
     def adopt(self, number: int, config: Config | None) -> None:
         """Set the actual configuration of a trial. It counts as suggested, in place of the one that `suggest` returned for the trial."""
@@ -129,10 +133,13 @@ class GridSampler(Oblivious):
     of its values, but at most 1000. If the grid has more points than the argument `listed` allows, points of the grid
     are drawn at random instead.
 
-    If a trial runs with another configuration than the suggested point, this point moves to the end of the list.
+    If a trial runs with another configuration than the suggested point, this point moves to the end of the list. Points whose result the
+    user gave are not in the list.
     """
 
-    def __init__(self, space: Space, seed: int, *, listed: int = 100_000) -> None:
+    def __init__(
+        self, space: Space, seed: int, history: Sequence[PastTrial] = (), *, listed: int = 100_000
+    ) -> None:
         combinations = math.prod(len(p.grid(GRID_POINTS)) for p in space.parameters.values())
         rng = number_rng(seed, -1)
         self._space = space
@@ -140,6 +147,9 @@ class GridSampler(Oblivious):
         if combinations <= listed:
             self._grid: list[Config] | None = list(space.grid(GRID_POINTS))
             rng.shuffle(self._grid)
+            for past in history:
+                if past.is_given and past.config in self._grid:
+                    self._grid.remove(past.config)
         else:
             self._grid = None
 
