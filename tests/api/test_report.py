@@ -13,6 +13,7 @@ from tests.api.test_answers import reported
 from tests.fakes import FakeService
 from tuner.database.codec import decode
 from tuner.database.tables import events
+from tuner.domain.events import Reported
 from tuner.domain.money import Money
 
 METHODS = ["random_search", "stopping_asha"]
@@ -35,7 +36,9 @@ def risen(service: FakeService, job: str, mode: str) -> list[tuple[float, float,
             best = point.score
             with service.database.read() as db:
                 mine = (events.c.job == job) & (events.c.seq == point.seq)
-                spent = max(spent, decode(db.execute(select(events.c.body).where(mine)).scalar_one()).spent)
+                event = decode(db.execute(select(events.c.body).where(mine)).scalar_one())
+            if isinstance(event, Reported):  # inherited reports have the number of another event
+                spent = max(spent, event.spent)
             improvements.append((spent.usd, sign * best, point.trial, point.step))
     return improvements
 

@@ -172,6 +172,22 @@ def test_best_under_a_cost_limit_counts_the_spend_of_the_earlier_job(
     assert cheap.status_code == 404 or cheap.json()["cost_usd"] <= mine["cost_usd"] / 2
 
 
+def test_report_counts_the_inherited_best_as_free(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    job = warm(client, source, budget={"usd": 0.001})
+    fakes.simulate(service, job, warm_starts=warm_starts(service, job))
+    answer = client.get(f"/v1/jobs/{job}/report")
+    assert answer.status_code == 200, answer.text
+    report, shown = answer.json(), client.get(f"/v1/jobs/{job}").json()
+    first, best = report["best_curve"][0], report["best_curve"][-1]
+    assert (first["trial"], first["spent_usd"]) == ("trial_00000", 0)
+    assert (best["trial"], best["step"], best["value"]) == tuple(
+        shown["best"][name] for name in ("trial", "step", "metric")
+    )
+    assert shown["spend"]["usd"] > 0
+
+
 def test_rebuilt_job_makes_the_same_decisions_about_continued_trials(
     service: FakeService, client: TestClient, source: str
 ) -> None:

@@ -53,7 +53,8 @@ class TrainedTrial:
 def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
     """Return the feasible reports that improved the job's best metric, in the order of their events.
 
-    The `spent` of each improvement is at least that of the improvement before it.
+    The `spent` of each improvement is at least that of the improvement before it. A report that a trial inherited from an earlier job was
+    not paid for by this job: its `spent` is that of the improvement before it, or 0 if it is the first.
     """
     r, e = reports.c, events.c
     best = func.max(r.value) if mode == "max" else func.min(r.value)
@@ -74,8 +75,10 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
     curve: list[Improvement] = []
     for row in db.execute(query):
         event = decode(row.body)
-        assert isinstance(event, Reported)
-        spent = max(event.spent, curve[-1].spent) if curve else event.spent
+        # An inherited report has the number of the event that suggested its trial.
+        spent = event.spent if isinstance(event, Reported) else Money(0)
+        if curve:
+            spent = max(spent, curve[-1].spent)
         curve.append(Improvement(spent, row.value, row.trial, row.step))
     return curve
 
