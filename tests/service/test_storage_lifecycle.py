@@ -1,10 +1,12 @@
 """Stored files are removed when they are due, and never while they are needed, even if a removal fails halfway."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from tests import fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
+from tuner.api import response_cache
 from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import Storage
@@ -161,6 +164,45 @@ def test_best_trial_is_kept_for_its_time(
     assert (folder_of(service, job, best_one) / LOG).exists()
     clocks.one_pass(DAY_S)
     assert len(deletions(service)) == 2
+
+
+@pytest.mark.parametrize("by", ["retention", "request"])
+def test_answers_stop_showing_checkpoints_that_are_removed(
+    service: FakeService,
+    client: TestClient,
+    clocks: Clocks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+) -> None:
+    # A cached answer may be outdated for a short time. Here it is not, because each reading of the clock is an hour later.
+    elapsed_s = itertools.count(0, 3600)
+    monkeypatch.setattr(response_cache, "time", SimpleNamespace(monotonic=lambda: next(elapsed_s)))
+    job = finished(service, client, tmp_path, artifacts={"retain": "none"})
+    trial = best_trial(service, job)
+    step = client.get(f"/v1/jobs/{job}/best").json()["step"]
+
+    def shown() -> list[str | None]:
+        best_point = client.get(f"/v1/jobs/{job}/best").json()
+        front = client.get(f"/v1/jobs/{job}/pareto").json()["items"]
+        job_view = client.get(f"/v1/jobs/{job}").json()
+        (listed,) = client.get("/v1/jobs").json()["items"]
+        saved = client.get(f"/v1/jobs/{job}/trials/{trial}").json()["checkpoints"]
+        return [
+            best_point["checkpoint"],
+            next(point["checkpoint"] for point in front if (point["trial"], point["step"]) == (trial, step)),
+            job_view["best"]["checkpoint"],
+            listed["best"]["checkpoint"],
+            next((checkpoint["uri"] for checkpoint in saved if checkpoint["step"] == step), None),
+        ]
+
+    assert None not in shown()
+    if by == "request":
+        assert client.delete(f"/v1/jobs/{job}/artifacts").status_code == 202
+    else:
+        clocks.one_pass()
+        clocks.one_pass(DAY_S)
+    assert shown() == [None] * 5
 
 
 def test_files_that_are_needed_are_never_removed(

@@ -239,7 +239,7 @@ def _order_removal(
         stored_files.order_removal(db, row.id, row.project, names, service.now())
     if gone or gone_exports:
         facts = {"why": why, "retain": retain, "trials": len(gone), "checkpoint_bytes": size}
-        audit_log.note(db, service, "artifacts.delete", row.id, after=facts)
+        audit_log.note(db, service, audit_log.REMOVAL, row.id, after=facts)
     return OrderedRemoval(row.id, retain, len(gone), size)
 
 

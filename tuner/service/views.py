@@ -75,8 +75,8 @@ class _Progress:
     best: CostedReport | None
 
 
-# The cache of summaries, by database. Without it, a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the number of the job's
-# newest event, so that a cached summary never becomes wrong.
+# The cache of summaries, by database. Without it, a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the numbers of the
+# job's newest event and of the newest removal of its files, so that a cached summary never becomes wrong.
 _KEPT: WeakKeyDictionary[Database, dict[Hashable, _Progress]] = WeakKeyDictionary()
 
 
@@ -89,7 +89,10 @@ def _progress_of(
     driver can be ended without a new event.
     """
     kept = _KEPT.setdefault(service.database, {})
-    keys = {row.id: (row.id, summaries[row.id].seq, row.state, row.ended_at) for row in rows}
+    keys = {
+        row.id: (row.id, summaries[row.id].seq, summaries[row.id].removal, row.state, row.ended_at)
+        for row in rows
+    }
     known = {job: progress for job, key in keys.items() if (progress := kept.get(key)) is not None}
     # A job without events has no trials.
     known |= {row.id: _Progress({}, 0, None) for row in rows if not summaries[row.id].seq}

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from tuner.database.tables import audit_log
 from tuner.domain.time import Instant
 
 Facts = Mapping[str, Any]
+REMOVAL = "artifacts.delete"  # the action of an entry that records the removal of a job's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,20 @@ def page(
         AuditLogEntry(**{**mapping, "before": _facts(mapping["before"]), "after": _facts(mapping["after"])})
         for mapping in row_mappings
     ]
+
+
+def newest_removal(project: ColumnElement[str], job: ColumnElement[str]) -> ColumnElement[int]:
+    """Return a subquery for the number of the job's newest entry about removed files, or 0 if there is none.
+
+    Entries are never deleted, so the number still shows that files were removed when the storage has removed them.
+
+    Args:
+        project: The column of the outer query with the job's project.
+        job: The column of the outer query with the job's id.
+    """
+    a = audit_log.c
+    newest = select(func.max(a.seq)).where(a.project == project, a.target == job, a.action == REMOVAL)
+    return func.coalesce(newest.scalar_subquery(), 0)
 
 
 def _text(facts: Facts | None) -> str | None:

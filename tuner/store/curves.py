@@ -19,6 +19,7 @@ from tuner.domain.money import Money
 from tuner.domain.objective import Mode, number
 from tuner.domain.trial import TrialState
 from tuner.ledger.readable import accounts, entries
+from tuner.store import audit_log
 
 TRIALS_PAGE = 200
 NAMES_SAMPLE = 20
@@ -152,8 +153,9 @@ class ReportSeries:
 def _version() -> Select[Any]:
     j, a, e = jobs.c, accounts.c, events.c
     seq = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
+    removal = audit_log.newest_removal(j.project, j.id)
     money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
-    return select(j.id, j.state, func.coalesce(seq, 0), *money).join(accounts, a.job == j.id)
+    return select(j.id, j.state, func.coalesce(seq, 0), removal, *money).join(accounts, a.job == j.id)
 
 
 _VERSION = _version().where(jobs.c.id == bindparam("of"), jobs.c.project == bindparam("project"))
@@ -165,7 +167,8 @@ class Version:
     """The version of a job's data. While it stays the same, the answers to queries about the job stay the same."""
 
     state: str
-    numbers: tuple[int, ...]  #: The number of the job's newest event, and the amounts of its account.
+    #: The numbers of the job's newest event and of its newest removal of files, and the amounts of its account.
+    numbers: tuple[int, ...]
 
 
 def version(db: Connection, job: str, project: str) -> Version:

@@ -1,4 +1,4 @@
-"""The account, launch and newest event of several jobs, in one query."""
+"""The account, launch, newest event and newest removal of files of several jobs, in one query."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from tuner.database.tables import events, launches
 from tuner.domain.ledger import Account
 from tuner.ledger.ledger import AMOUNTS, account_of
 from tuner.ledger.readable import accounts
+from tuner.store import audit_log
 from tuner.store.launches import Launch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobSummary:
-    """A job's account, launch and newest event.
+    """A job's account, launch, newest event and newest removal of files.
 
     Instances compare by identity. Reading an unchanged row again returns the same object while the row is cached.
     """
@@ -25,6 +26,8 @@ class JobSummary:
     launch: Launch | None
     #: Number of the newest event, or 0 if there is none. It changes whenever a trial or report is recorded.
     seq: int
+    #: Number of the audit log's entry about the newest removal of the job's files, or 0 if there is none.
+    removal: int
 
 
 _LAUNCH = [column for column in launches.c if column.name not in ("job", "project")]
@@ -32,9 +35,10 @@ _NAMES = [column.name for column in _LAUNCH]
 _SEQ = (
     select(func.max(events.c.seq)).where(events.c.job == accounts.c.job).correlate(accounts).scalar_subquery()
 )
-_COLUMNS = ["newest", *accounts.c.keys(), *_NAMES]
+_REMOVAL = audit_log.newest_removal(accounts.c.project, accounts.c.job)
+_COLUMNS = ["newest", "removal", *accounts.c.keys(), *_NAMES]
 _QUERY = (
-    select(_SEQ.label("newest"), accounts, *_LAUNCH)
+    select(_SEQ.label("newest"), _REMOVAL.label("removal"), accounts, *_LAUNCH)
     .outerjoin(launches, launches.c.job == accounts.c.job)
     .where(accounts.c.job.in_(bindparam("jobs", expanding=True)))
 )
@@ -50,4 +54,4 @@ def _summary(values: tuple[Any, ...]) -> JobSummary:
     row = dict(zip(_COLUMNS, values, strict=True))
     launch = None if row["epoch"] is None else Launch(row["job"], **{name: row[name] for name in _NAMES})
     account = account_of(*(row[name] for name in AMOUNTS))
-    return JobSummary(account, launch, row["newest"] or 0)
+    return JobSummary(account, launch, row["newest"] or 0, row["removal"])
