@@ -70,12 +70,36 @@ def test_best_curve_is_correct_for_random_reports(finished: Finished, count: int
 
 def test_best_and_spend_of_the_report_match_the_job(finished: Finished) -> None:
     for job in finished.ended:
-        job_report, job_view = report(finished.client, job), finished.client.get(f"/v1/jobs/{job}").json()
-        assert (job_report["job"], job_report["best"]) == (job, job_view["best"])
-        assert job_report["spent_usd"] == job_view["spend"]["usd"]
-        assert job_report["best_curve"][-1]["value"] == job_report["best"]["metric"]
-        assert job_report["best_curve"][-1]["spent_usd"] == job_report["best_spent_usd"]
-        assert (job_report["metric"], job_report["mode"]) == ("acc", job_view["objective"]["mode"])
+        check_best_and_spend(finished.client, job)
+
+
+def check_best_and_spend(client: TestClient, job: str) -> dict[str, Any]:
+    """Check the report of a job against the job, and return it."""
+    job_report, job_view = report(client, job), client.get(f"/v1/jobs/{job}").json()
+    assert (job_report["job"], job_report["best"]) == (job, job_view["best"])
+    assert job_report["spent_usd"] == job_view["spend"]["usd"]
+    last = job_report["best_curve"][-1]
+    assert {name: last[name] for name in ("trial", "step")} == {
+        name: job_view["best"][name] for name in ("trial", "step")
+    }
+    assert last["value"] == job_report["best"]["metric"]
+    assert last["spent_usd"] == job_report["best_spent_usd"]
+    assert (job_report["metric"], job_report["mode"]) == ("acc", job_view["objective"]["mode"])
+    return job_report
+
+
+def test_report_of_a_job_with_proxies_compares_only_the_highest_rung(
+    client: TestClient, service: FakeService
+) -> None:
+    fidelity = {"unit": "epoch", "min": 1, "max": 9, "proxies": {"resolution": [16, 32]}}
+    # The metric rises with the steps, so that the lowest ones are those of the first rung.
+    objective = {"metric": "acc", "mode": "min"}
+    job = fakes.submit(client, fidelity=fidelity, objective=objective, budget={"usd": 0.003})
+    fakes.simulate(service, job)
+    job_report = check_best_and_spend(client, job)
+    assert all(point["step"] > 1 for point in job_report["best_curve"])
+    lower = [point for point in points(service, job, "min") if point.step == 1]
+    assert max(point.score for point in lower) > -job_report["best"]["metric"]
 
 
 def test_estimates_are_marked_and_explained(finished: Finished) -> None:

@@ -1,6 +1,7 @@
 """The state of a watched job is a function of its events, and its display fits the screen."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -122,6 +123,47 @@ def test_leaders_are_ranked_by_their_best_reported_value() -> None:
         ("trial_00000", 1),
     ]
     assert job_state.leaders(1) == [job_state.best]
+
+
+def test_reports_of_a_higher_stage_of_the_proxies_come_first() -> None:
+    job_state = JobState(replace(FACTS, stage_ends=(1, 3)))
+    happenings = [
+        happening.text
+        for kind, data in (
+            report(0, 1, 0.9, 1),
+            report(1, 1, 0.8, 2),
+            report(0, 2, 0.5, 3),
+            report(2, 1, 0.95, 4),
+            report(1, 2, 0.6, 5),
+        )
+        for happening in job_state.add(kind, data)
+        if happening.kind == "best"
+    ]
+    assert happenings == [
+        "best val_accuracy 0.9 by trial_00000 at epoch 1",
+        "best val_accuracy 0.5 by trial_00000 at epoch 2",
+        "best val_accuracy 0.6 by trial_00001 at epoch 2",
+    ]
+    assert [(leader.trial, leader.step) for leader in job_state.leaders(5)] == [
+        ("trial_00001", 2),
+        ("trial_00000", 2),
+        ("trial_00002", 1),
+    ]
+
+
+def test_stages_are_those_of_the_job() -> None:
+    fidelity = {"unit": "epoch", "min": 1, "max": 27, "reduction_factor": 3}
+    shown = {
+        "id": "j",
+        "name": "n",
+        "objective": {"metric": "m", "mode": "max"},
+        "rungs": [],
+        "price": {"trial_usd_per_hour": 0.05},
+    }
+    proxies = {"resolution": [16, 24, 32]}
+    with_proxies = StaticFacts.of({**shown, "fidelity": {**fidelity, "proxies": proxies}})
+    without = StaticFacts.of({**shown, "fidelity": {**fidelity, "proxies": None}})
+    assert (with_proxies.stage_ends, without.stage_ends) == ((1, 3), ())
 
 
 def test_rungs_count_trials_that_reached_and_passed_them() -> None:

@@ -144,6 +144,20 @@ def test_completed_or_failed_trial_is_not_extended() -> None:
     assert (path.cost, [point.step for point in path.rungs]) == (90, [1, 3])
 
 
+def test_scores_of_other_stages_of_the_proxies_do_not_reach_the_goal() -> None:
+    fidelity = replace(FIDELITY, proxies={"resolution": (16, 32)})
+    whole, short = seen([0.9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]), seen([0.95])
+    rungs, stage = fidelity.rungs(), fidelity.stage(LAST)
+    goals = [
+        path.goal
+        for path in Paths(
+            [whole, short], rungs=rungs, last_step=LAST, goal=0.5, fidelity=fidelity, stage=stage
+        ).all
+    ]
+    # The short trial is extended by what the whole one gained after its first step: -0.7 until step 3, and -0.1 until step 9.
+    assert [goal and goal.step for goal in goals] == [6, 9]
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
 @example([-0.25, 0.125])
 def test_rung_cutoff_equals_the_numpy_percentile_exactly(scores: list[float]) -> None:

@@ -28,6 +28,7 @@ from tuner.store.journal import SqlJournal
 AT = Instant(0)
 FIDELITY = Fidelity(min=2, max=20)
 RUNGS = stopping_asha_rungs(FIDELITY)
+WITH_PROXIES = replace(FIDELITY, proxies={"resolution": (16, 24, 32)})
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ def report(
         tx.append(Reported(AT, trial, step, value, cost(usd).usd))
 
 
-def read(database: Database, objective: Objective) -> list[TrainedTrial]:
-    return list(curves.trained(database, JOB, objective.mode, RUNGS))
+def read(database: Database, objective: Objective, fidelity: Fidelity = FIDELITY) -> list[TrainedTrial]:
+    return list(curves.trained(database, JOB, objective.mode, RUNGS, fidelity.stage_ends))
 
 
 def whole(database: Database) -> list[tuple[tuple[int, float, int], ...]]:
@@ -60,32 +61,36 @@ def whole(database: Database) -> list[tuple[tuple[int, float, int], ...]]:
     return [tuple(curve) for curve in curves_by_trial.values()]
 
 
-def evidence(curves_of: list[tuple[tuple[int, float, int], ...]], objective: Objective) -> ReplayEvidence:
+def evidence(
+    curves_of: list[tuple[tuple[int, float, int], ...]], objective: Objective, fidelity: Fidelity = FIDELITY
+) -> ReplayEvidence:
     seen = []
     for curve in curves_of:
         points = tuple(ReplayPoint(step, objective.score(value), usd) for step, value, usd in curve)
         end: End = "completed" if points[-1].step == FIDELITY.max else "cut"
         seen.append(ReplayTrial(points, 0, end))
-    goal = max(point.score for trial in seen for point in trial.curve)
-    return ReplayEvidence(seen, goal, FIDELITY, False)
+    stage = max(fidelity.stage(trial.last.step) for trial in seen)
+    reached = [point for trial in seen for point in trial.curve if fidelity.stage(point.step) == stage]
+    return ReplayEvidence(seen, max(point.score for point in reached), fidelity, False, stage=stage)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("fidelity", [FIDELITY, WITH_PROXIES], ids=["plain", "proxies"])
 def test_omitted_reports_change_no_estimate(
-    database: Database, journal: SqlJournal, mode: str, seed: int
+    database: Database, journal: SqlJournal, mode: str, seed: int, fidelity: Fidelity
 ) -> None:
     rng, objective = Random(seed), Objective("acc", "max" if mode == "max" else "min")
     for number in range(12):
         for step in range(1, rng.choice([3, 7, 20, 20]) + 1):
             if rng.random() < 0.8 or step == FIDELITY.max:
                 report(journal, number, step, round(rng.random(), 1), usd=step * 10)
-    trained_trials = read(database, objective)
+    trained_trials = read(database, objective, fidelity)
     full = whole(database)
     assert sum(len(trial.curve) for trial in trained_trials) < sum(map(len, full))
     assert all(set(trial.curve) <= set(curve) for trial, curve in zip(trained_trials, full, strict=True))
-    thin = evidence([trial.curve for trial in trained_trials], objective)
-    assert estimates(thin) == estimates(evidence(full, objective))
+    thin = evidence([trial.curve for trial in trained_trials], objective, fidelity)
+    assert estimates(thin) == estimates(evidence(full, objective, fidelity))
     assert estimates(thin)[0].status == "estimated"
 
 

@@ -13,7 +13,7 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from random import Random
 from typing import Literal
 
@@ -75,14 +75,23 @@ class Paths:
     """The trials of a job as another search method would train them (paths), at most to `last_step`.
 
     `all` has one path per trial, and `cut` is the number of trials that were extended. `last_step` must be above all `rungs`. `goal` is
-    the score to reach.
+    the score to reach. With proxies, `fidelity` has them, and a trial can reach the goal only in their stage `stage`, because scores of
+    different stages are not comparable.
     """
 
     def __init__(
-        self, trials: Sequence[ReplayTrial], *, rungs: Sequence[int], last_step: int, goal: float
+        self,
+        trials: Sequence[ReplayTrial],
+        *,
+        rungs: Sequence[int],
+        last_step: int,
+        goal: float,
+        fidelity: Fidelity = Fidelity(),
+        stage: int = 0,
     ) -> None:
         self._rungs, self._last, self._goal = rungs, last_step, goal
-        self._bests = [_Best(trial) for trial in trials]
+        self._fidelity, self._stage = fidelity, stage
+        self._bests = [_Best(trial, fidelity) for trial in trials]
         self._gains: dict[tuple[int, int], float] = {}
         self.cut = sum(1 for trial in trials if not self._is_whole(trial))
         self.all = [self._path(trial, best) for trial, best in zip(trials, self._bests, strict=True)]
@@ -93,15 +102,19 @@ class Paths:
     def _path(self, trial: ReplayTrial, best: "_Best") -> Path:
         # A trial reaches a rung with its first report at or after the step of the rung.
         seen = [trial.curve[bisect_left(best.steps, rung)] for rung in self._rungs if rung <= trial.last.step]
-        goal = next((point for point in trial.curve if point.score >= self._goal), None)
+        goal = self._goal_in(trial.curve)
         if self._is_whole(trial):
             return Path(tuple(seen), trial.last.cost, goal)
         last, beyond = trial.last, list[ReplayPoint]()
         for step in (*(rung for rung in self._rungs if rung > last.step), self._last):
             cost = trial.start + (last.cost - trial.start) * step // last.step
             beyond.append(ReplayPoint(step, best.scores[-1] + self._gain(last.step, step), cost))
-        goal = goal or next((point for point in beyond if point.score >= self._goal), None)
-        return Path((*seen, *beyond[:-1]), beyond[-1].cost, goal)
+        return Path((*seen, *beyond[:-1]), beyond[-1].cost, goal or self._goal_in(beyond))
+
+    def _goal_in(self, curve: Sequence[ReplayPoint]) -> ReplayPoint | None:
+        """Return the first point that reaches the goal, or None if no point does."""
+        reached = (point for point in curve if point.score >= self._goal)
+        return next((point for point in reached if self._fidelity.stage(point.step) == self._stage), None)
 
     def _gain(self, start: int, end: int) -> float:
         """Return the largest gain of any trial between the steps `start` and `end`: the increase of its best score so far.
@@ -115,11 +128,14 @@ class Paths:
 
 
 class _Best:
-    """The best score so far of a trial, at each of its reports."""
+    """The best score so far of a trial, at each of its reports. Only scores of the same stage of the proxies are compared."""
 
-    def __init__(self, trial: ReplayTrial) -> None:
+    def __init__(self, trial: ReplayTrial, fidelity: Fidelity) -> None:
         self.steps = [point.step for point in trial.curve]
-        self.scores = list(accumulate((point.score for point in trial.curve), max))
+        stages = groupby(trial.curve, key=lambda point: fidelity.stage(point.step))
+        self.scores = [
+            score for _, points in stages for score in accumulate((point.score for point in points), max)
+        ]
 
     def at(self, step: int) -> float:
         return self.scores[bisect_right(self.steps, step) - 1]
@@ -152,6 +168,7 @@ class ReplayEvidence:
     fidelity: Fidelity
     learned: bool  #: Whether the job's sampler learned from results.
     seed: int = 0
+    stage: int = 0  #: The stage of the proxies in which the goal was reached. 0 without proxies.
 
 
 def estimates(evidence: ReplayEvidence | None) -> list[SearchEstimate]:
@@ -246,7 +263,14 @@ def _estimate(method: Method, evidence: ReplayEvidence) -> SearchEstimate:
     last = last_step_of(evidence.trials, evidence.fidelity.max)
     assert last is not None
     rungs = [step for step in stopping_asha_rungs(evidence.fidelity) if step < last]
-    paths = Paths(evidence.trials, rungs=rungs, last_step=last, goal=evidence.goal)
+    paths = Paths(
+        evidence.trials,
+        rungs=rungs,
+        last_step=last,
+        goal=evidence.goal,
+        fidelity=evidence.fidelity,
+        stage=evidence.stage,
+    )
     spent = spending(method, paths.all, seed=evidence.seed)
     # These are nearest-rank quantiles, which are always values of the list. Interpolation is not possible, because UNREACHED is infinite.
     ranked = [spent[max(0, math.ceil(share * len(spent)) - 1)] for share in (0.05, 0.5, 0.95)]

@@ -563,8 +563,9 @@ class PeerEstimate(Answer):
 class JobReport(Answer):
     """The results that the job's spend bought.
 
-    `best_curve` lists, in order, each report that was better than all earlier ones. `best_spent_usd` is what the job had spent when its
-    best metric was first reported. `trials` counts the trials that reported the metric.
+    `best_curve` lists, in order, each report that was better than all earlier ones. If the job has proxies, only reports of the highest
+    rung that was reached are compared, as for `best`. `best_spent_usd` is what the job had spent when its best metric was first reported.
+    `trials` counts the trials that reported the metric.
     """
 
     job: str

@@ -55,22 +55,22 @@ def report(service: Service, job: str) -> ReportView:
     """Return the report on a job. Raise NotFound if the job does not exist."""
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
-        objective = row.spec.objective
         spent = ledger.account(db, job).posted.usd
         best_report = best.best(db, job)
-        curve = curves.improvements(db, job, objective.mode)
-    evidence = _evidence(service, row, curve[-1].value) if curve else None
+        curve = curves.improvements(db, job, row.spec)
+    evidence = _evidence(service, row, curve[-1]) if curve else None
     trials = len(evidence.trials) if evidence is not None else 0
     return ReportView(row, spent, best_report, curve, trials, estimates(evidence))
 
 
-def _evidence(service: Service, row: JobRow, best: float) -> ReplayEvidence:
-    spec = row.spec
+def _evidence(service: Service, row: JobRow, best: Improvement) -> ReplayEvidence:
+    spec, fidelity = row.spec, row.spec.fidelity
     seen = []
     for trial in curves.trained(
-        service.database, row.id, spec.objective.mode, stopping_asha_rungs(spec.fidelity)
+        service.database, row.id, spec.objective.mode, stopping_asha_rungs(fidelity), fidelity.stage_ends
     ):
         curve = tuple(ReplayPoint(step, spec.objective.score(value), usd) for step, value, usd in trial.curve)
         seen.append(ReplayTrial(curve, trial.setup, ENDS.get(trial.state, "cut")))
     learned = spec.algorithm.sampler not in OBLIVIOUS
-    return ReplayEvidence(seen, spec.objective.score(best), spec.fidelity, learned, spec.algorithm.seed)
+    goal, stage = spec.objective.score(best.value), fidelity.stage(best.step)
+    return ReplayEvidence(seen, goal, fidelity, learned, spec.algorithm.seed, stage)

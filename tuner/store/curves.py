@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, case, func, or_, select
 
 from tuner.database.codec import decode
 from tuner.database.database import Database
 from tuner.database.tables import attempts, events, jobs, reports, trials
 from tuner.domain.errors import NotFound
 from tuner.domain.events import Reported
+from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode, number
 from tuner.domain.trial import TrialState
@@ -41,8 +42,8 @@ class Improvement:
 class TrainedTrial:
     """A trial with the reports that show its progress, ascending by step.
 
-    A report with a metric is included if it is the trial's first or last, if it is better than all before it, or if it is the
-    first at or after a rung.
+    A report with a metric is included if it is the trial's first or last, if it is better than all before it of the same
+    stage of the proxies, or if it is the first at or after a rung.
     """
 
     state: TrialState
@@ -51,20 +52,24 @@ class TrainedTrial:
     curve: tuple[tuple[int, float, int], ...]
 
 
-def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
+def improvements(db: Connection, job: str, spec: JobSpec) -> list[Improvement]:
     """Return the feasible reports that improved the job's best metric, in the order of their events.
+
+    If the job has proxies, only reports of the highest stage that any feasible report has reached are compared, as on the Pareto front.
+    Metrics of different stages are not comparable.
 
     The `spent` of each improvement is at least that of the improvement before it. A report that a trial inherited from an earlier job was
     not paid for by this job: its `spent` is that of the improvement before it, or 0 if it is the first.
     """
-    r, e = reports.c, events.c
+    r, e, mode = reports.c, events.c, spec.objective.mode
+    feasible = [r.job == job, r.value.is_not(None), r.violation == 0]
+    if spec.fidelity.stage_ends:
+        farthest = db.execute(select(func.max(r.step)).where(*feasible)).scalar() or 0
+        ends_before = (0, *spec.fidelity.stage_ends)
+        feasible.append(r.step > ends_before[spec.fidelity.stage(farthest)])
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     before = best.over(order_by=(r.seq, r.step), rows=(None, -1))
-    ranked = (
-        select(r.trial, r.step, r.value, r.seq, before.label("before"))
-        .where(r.job == job, r.value.is_not(None), r.violation == 0)
-        .subquery()
-    )
+    ranked = select(r.trial, r.step, r.value, r.seq, before.label("before")).where(*feasible).subquery()
     n = ranked.c
     better = n.value > n.before if mode == "max" else n.value < n.before
     query = (
@@ -84,8 +89,12 @@ def improvements(db: Connection, job: str, mode: Mode) -> list[Improvement]:
     return curve
 
 
-def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> Iterator[TrainedTrial]:
+def trained(
+    database: Database, job: str, mode: Mode, rungs: Sequence[int], stage_ends: Sequence[int] = ()
+) -> Iterator[TrainedTrial]:
     """Yield every trial that has reported a metric, sorted by name, with its learning curve.
+
+    If the job has proxies, `stage_ends` are the last steps of their stages, except that of the last stage.
 
     The reports are read page by page, because with SQLite's rollback journal no process can commit during a read.
     """
@@ -100,7 +109,7 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
         state_of = {row.trial: row.state for row in db.execute(select(t.trial, t.state).where(t.job == job))}
     names = sorted(state_of)
     for first in range(0, len(names), TRIALS_PAGE):
-        query = _curve_reports(job, names[first : first + TRIALS_PAGE], mode, rungs)
+        query = _curve_reports(job, names[first : first + TRIALS_PAGE], mode, rungs, stage_ends)
         with database.read() as db:
             rows = db.execute(query).all()
         for trial, group in groupby(rows, key=lambda row: str(row.trial)):
@@ -110,10 +119,14 @@ def trained(database: Database, job: str, mode: Mode, rungs: Sequence[int]) -> I
             yield TrainedTrial(state_of[trial], begun, points)
 
 
-def _curve_reports(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int]) -> Select[Any]:
+def _curve_reports(
+    job: str, names: Sequence[str], mode: Mode, rungs: Sequence[int], stage_ends: Sequence[int]
+) -> Select[Any]:
     """Return a query for the reports of these trials that belong in `TrainedTrial.curve`, ordered by trial and step."""
     r = reports.c
     of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
+    stage = [case((r.step > end, 1), else_=0) for end in stage_ends]
+    of_stage: dict[str, Any] = {"partition_by": [r.trial, *stage], "order_by": r.step}
     best = func.max(r.value) if mode == "max" else func.min(r.value)
     window = (
         select(
@@ -122,7 +135,7 @@ def _curve_reports(job: str, names: Sequence[str], mode: Mode, rungs: Sequence[i
             r.attempt,
             r.value,
             r.usd,
-            best.over(**of_trial, rows=(None, -1)).label("before"),
+            best.over(**of_stage, rows=(None, -1)).label("before"),
             func.lag(r.step).over(**of_trial).label("from_step"),
             func.lead(r.step).over(**of_trial).label("to_step"),
         )

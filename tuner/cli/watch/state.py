@@ -4,12 +4,14 @@ The state depends only on the events. It is the same if events are repeated, or 
 """
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tuner.cli.escape import amount, number, plural, span, usd
+from tuner.domain.objective import Fidelity
 
 Kind = Literal["best", "promoted", "preempted", "failed", "state"]
 
@@ -34,20 +36,26 @@ class StaticFacts:
     last_step: int | None
     rungs: tuple[int, ...]
     usd_per_hour: float
+    #: The last step of each stage of the proxies, except that of the last stage. Empty without proxies.
+    stage_ends: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> "StaticFacts":
         """Return the facts of a job from its REST representation."""
-        fidelity, objective = job["fidelity"], job["objective"]
+        given, objective = job["fidelity"], job["objective"]
+        fidelity = Fidelity(
+            given["unit"], given["min"], given["max"], given["reduction_factor"], given.get("proxies")
+        )
         return cls(
             job["id"],
             job["name"],
             objective["metric"],
             objective["mode"] == "max",
-            fidelity["unit"],
-            fidelity["max"],
+            fidelity.unit,
+            fidelity.max,
             tuple(job["rungs"]),
             job["price"]["trial_usd_per_hour"],
+            fidelity.stage_ends,
         )
 
 
@@ -112,9 +120,13 @@ class JobState:
             for rung in self.facts.rungs
         ]
 
-    def _order(self, report: BestReport) -> tuple[float, float, int, str]:
-        """Return a sort key, as `tuner best` uses it: better metrics come first, and among equal metrics the one that is cheapest to train."""
+    def _order(self, report: BestReport) -> tuple[int, float, float, int, str]:
+        """Return a sort key, as `tuner best` uses it: better metrics come first, and among equal metrics the one that is cheapest to train.
+
+        Reports of a later stage of the proxies come before all reports of an earlier stage, because their metrics are not comparable.
+        """
         return (
+            -bisect_left(self.facts.stage_ends, report.step),
             -report.metric if self.facts.maximise else report.metric,
             report.cost_usd,
             report.step,
@@ -135,9 +147,8 @@ class JobState:
         )
         if known is None or self._order(report) < self._order(known):
             self.best_of[trial] = report
-            if before is None or (
-                report.metric != before.metric and self._order(report) < self._order(before)
-            ):
+            # A report with the same metric is not announced, even if it was cheaper.
+            if before is None or self._order(report)[:2] < self._order(before)[:2]:
                 text = f"best {self.facts.metric} {number(value)} by {trial} at {self.facts.unit} {step}"
                 highlights.append(Highlight("best", text))
         return highlights
