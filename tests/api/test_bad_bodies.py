@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.api.bad_values import CALLS, FLOAT, JSON, MISSING, QUERIES, SPACES, TEXTS, TWICE
 from tests.fakes import FakeService, body
+from tuner.api import strict_json
 from tuner.cluster.nodes import Node
 
 PROBLEM = {"type", "code", "title", "status", "detail", "errors"}
@@ -172,6 +173,25 @@ def test_unknown_query_parameter_is_refused_with_a_suggestion(client: TestClient
     assert details["zzz"].startswith("is not a parameter of this path; the parameters are ")
     assert client.post(f"/v1/jobs/{run}/pause?force=1").status_code == 422
     assert client.get("/v1/whoami?x=1").json()["errors"][0]["detail"].endswith("the parameters are none")
+
+
+@pytest.mark.parametrize(
+    ("query", "twice"),
+    [
+        ("/v1/jobs?tag=project:a&tag=owner:x", "tag"),
+        ("/v1/jobs/JOB/best?max_cost_usd=1&max_gpu_hours=1&max_cost_usd=1", "max_cost_usd"),
+    ],
+)
+def test_query_parameter_that_is_given_twice_is_refused(
+    client: TestClient, run: str, query: str, twice: str
+) -> None:
+    answer = client.get(query.replace("JOB", run))
+    assert check_problem(answer)["errors"] == [{"pointer": twice, "detail": strict_json.TWICE}]
+
+
+def test_query_parameter_that_is_a_list_may_be_given_several_times(client: TestClient) -> None:
+    answer = client.get("/v1/spend?group_by=day&group_by=market")
+    assert answer.json()["group_by"] == ["day", "market"]
 
 
 def test_errors_are_reported_at_once_but_at_most_a_hundred(client: TestClient, untouched: None) -> None:

@@ -1,10 +1,10 @@
-"""Refuse a query with unknown parameters, and a JSON body in which a name occurs twice."""
+"""Refuse a query with unknown or repeated parameters, and a JSON body in which a name occurs twice."""
 
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
@@ -35,7 +35,8 @@ MAX_NAMES = 10_000
 # The entries of all lists of a body. A list of empty lists has a fault for each entry, too. Fifty parameters with the most choices and
 # conditions fit.
 MAX_ENTRIES = 100_000
-_known: dict[str, frozenset[str]] = {}  # query parameters by route id
+# By route id, the query parameters and whether each of them is a list, which may be given several times.
+_known: dict[str, dict[str, bool]] = {}
 
 
 class _Object(dict[str, Any]):
@@ -45,7 +46,7 @@ class _Object(dict[str, Any]):
 
 
 async def unambiguous(request: Request) -> None:
-    """Refuse a query with an unknown parameter, and a body with too many names or list entries or with the same name twice in an object.
+    """Refuse a query with an unknown or repeated parameter, and a body with too many names or list entries or with the same name twice in an object.
 
     A proxy or an audit log may read the first value of a repeated name and the service the last one. Text that is not JSON passes this
     check; the routes refuse it. If the route reads no JSON, as for an uploaded package, the body is not read.
@@ -53,7 +54,7 @@ async def unambiguous(request: Request) -> None:
     Raises:
         Invalid: The request is refused. Faults name the parameters, or the repeated names.
     """
-    refuse_unknown_query(request)
+    check_query(request)
     if request.scope["route"].body_field is None:
         return
     faults = [Fault(pointer, TWICE) for pointer in repeated(await request.body())]
@@ -61,26 +62,35 @@ async def unambiguous(request: Request) -> None:
         raise Invalid(*faults)
 
 
-def refuse_unknown_query(request: Request) -> None:
-    """Raise Invalid if the query has parameters that the route does not declare. Each fault suggests a similar name or lists the known ones.
+def check_query(request: Request) -> None:
+    """Raise Invalid if the query has parameters that the route does not declare, or the same parameter twice.
 
-    Without this check, `best?max_cost=5` would return the best configuration at any cost.
+    A fault about an unknown parameter suggests a similar name or lists the known ones. Without this check, `best?max_cost=5` would return
+    the best configuration at any cost, and of `jobs?tag=a:1&tag=b:2` only the last filter would count.
     """
     if not request.scope["query_string"]:
         return
     route: APIRoute = request.scope["route"]
     known = _known.get(route.unique_id)
     if known is None:
-        known = _known[route.unique_id] = frozenset(_names(route.dependant))
-    unknown = [name for name in dict.fromkeys(request.query_params.keys()) if name not in known]
+        known = _known[route.unique_id] = dict(_parameters(route.dependant))
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    unknown = [name for name in counts if name not in known]
     if unknown:
         raise Invalid(*(Fault(name[:100], _unknown(name, known)) for name in unknown[:10]))
+    twice = [name for name, times in counts.items() if times > 1 and not known[name]]
+    if twice:
+        raise Invalid(*(Fault(name, TWICE) for name in twice))
 
 
-def _names(dependant: Dependant) -> Iterator[str]:
-    yield from (field.alias for field in dependant.query_params)
+def _parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    """Yield the name of each query parameter, and whether it is a list."""
+    for field in dependant.query_params:
+        annotation = field.field_info.annotation
+        options = (annotation, *get_args(annotation))  # the annotation may be `list[str] | None`
+        yield field.alias, any(get_origin(option) is list for option in options)
     for inner in dependant.dependencies:
-        yield from _names(inner)
+        yield from _parameters(inner)
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
