@@ -229,6 +229,18 @@ def test_trainables_are_listed_unprobed_and_probed_on_request(
     assert service.prober.described == [fakes.ENTRY] * 2
 
 
+def test_budget_of_trials_is_used_up_when_the_last_trial_has_begun(
+    service: FakeService, client: TestClient
+) -> None:
+    algorithm = {"scheduler": "asha", "sampler": "random", "seed": 1}
+    job = fakes.submit(client, algorithm=algorithm, budget={"usd": 1, "trials": 5})
+    fakes.simulate(service, job)
+    shown = client.get(f"/v1/jobs/{job}").json()
+    assert shown["stop_reason"] == "trials"
+    assert shown["progress"]["trials"]["paused"] > 0
+    assert shown["progress"]["budget_used"] == 1
+
+
 def test_unfinished_trials_of_an_ended_job_state_the_reason(finished: Finished) -> None:
     def reasons(job: str) -> list[str]:
         listed = finished.client.get(f"/v1/jobs/{job}/trials?limit=500").json()["items"]

@@ -49,10 +49,8 @@ class JobView:
         if budget.wall_clock_ns is not None:
             parts.append(self.running_ns / budget.wall_clock_ns)
         if budget.trials is not None:
-            parts.append(
-                sum(n for state, n in self.states.items() if state in ("completed", "stopped", "failed"))
-                / budget.trials
-            )
+            # The limit counts every trial that has begun.
+            parts.append(sum(self.states.values()) / budget.trials)
         return min(1.0, max(parts))
 
     @property
