@@ -74,6 +74,15 @@ def test_form_submits_each_job_once(page: Page, site: Site) -> None:
     assert len(site.get("/jobs", limit=500)["items"]) == before + 2
 
 
+def test_form_submits_a_job_file_without_its_planning_section(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}#/new")
+    source = page.get_by_label("The whole job")
+    expect(section(page, "Plan").get_by_role("region", name="Rungs")).to_be_visible()
+    source.fill(f"{source.input_value()}\nplanning: {{step_seconds: 0.5}}\n")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("digits")
+
+
 def test_form_shows_each_error_at_its_field_or_line(page: Page, site: Site) -> None:
     before = site.get("/jobs", limit=500)["items"]
     page.goto(f"{site.url}#/new")

@@ -229,12 +229,13 @@ class Form {
     if (this.busy) return;
     this.busy = this.button.disabled = true;
     fill(this.errorPlace);
-    const body = JSON.stringify(job);
+    const { planning, ...body } = job; // a section for plans, which `POST /jobs` refuses
+    const text = JSON.stringify(body);
     let kept = JSON.parse(sessionStorage.getItem(KEPT_KEY) ?? "null");
-    if (kept?.body !== body) kept = { body, key: newKey() };
+    if (kept?.body !== text) kept = { body: text, key: newKey() };
     sessionStorage.setItem(KEPT_KEY, JSON.stringify(kept));
     try {
-      const created = await call("/jobs", { method: "POST", body: job, headers: { "Idempotency-Key": kept.key } });
+      const created = await call("/jobs", { method: "POST", body, headers: { "Idempotency-Key": kept.key } });
       sessionStorage.removeItem(KEPT_KEY);
       notifyTabs(created.id);
       showMessage("The job was submitted.");
