@@ -153,6 +153,19 @@ def test_body_that_is_not_json_is_refused(client: TestClient, untouched: None, c
     assert check_problem(answer, answer.status_code)
 
 
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_json_without_its_content_type_is_refused_with_the_missing_header(
+    client: TestClient, untouched: None, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = client.post("/v1/jobs", content=json.dumps(body()), headers=headers)
+    (error,) = check_problem(answer)["errors"]
+    assert error == {
+        "pointer": "",
+        "detail": "is not read as JSON: send the header Content-Type: application/json",
+    }
+
+
 @pytest.mark.parametrize("name", TWICE)
 def test_duplicate_name_is_refused_with_a_pointer(client: TestClient, untouched: None, name: str) -> None:
     key, given, pointer = TWICE[name]

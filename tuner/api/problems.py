@@ -192,6 +192,9 @@ def _field(fault: dict[str, Any], body: Any, known: Iterable[str]) -> FieldProbl
     detail = _fix(fault)
     if where != "body":
         return FieldProblem(pointer=str(rest[-1]) if rest else str(where), detail=detail)
+    if isinstance(body, bytes):  # the framework decodes a body only if the header says that it is JSON
+        detail = "is not read as JSON: send the header Content-Type: application/json"
+        return FieldProblem(pointer="", detail=detail)
     pointer = pointer_to(rest, body, missing=fault["type"] == "missing")
     if fault["type"] == "extra_forbidden":
         detail = _unknown(pointer, known)
