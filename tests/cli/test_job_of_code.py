@@ -1,6 +1,7 @@
 """`tuner submit MODULE:FUNCTION`: jobs from Ray Tune scripts and Optuna objectives."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -90,17 +91,31 @@ def test_printed_job_file_is_the_job(
     assert tuner("submit", str(file)).exit_code == 0
 
 
-def test_text_that_looks_like_a_number_is_quoted() -> None:
-    text = job_file({"1e5": ["1e-3", ".5e3", 1e-05, "on"]})
-    assert repr(yaml.load(text, JobYaml)) == "{'1e5': ['1e-3', '.5e3', 1e-05, 'on']}"  # noqa: S506
+# Plain scalars, and their values in the core schema of YAML 1.2.
+SCALARS: dict[str, Any] = {
+    **dict.fromkeys(["true", "True", "TRUE"], True),
+    **dict.fromkeys(["false", "False", "FALSE"], False),
+    **dict.fromkeys(["~", "null", "Null", "NULL", ""], None),
+    **{word: word for word in ("on", "On", "off", "OFF", "yes", "Yes", "no", "NO", "y", "n", "tRUE", "=")},
+    **{"10": 10, "-10": -10, "+10": 10, "0": 0, "010": 10, "-010": -10, "08": 8, "0o10": 8, "0x1F": 31},
+    **{"0o8": "0o8", "0xG": "0xG", "0x": "0x", ".": ".", "10.0.0.1:80": "10.0.0.1:80"},
+    **{"1.5": 1.5, "010.5": 10.5, "1.": 1.0, ".5": 0.5, "-.5": -0.5, "1e5": 1e5, "1E-3": 1e-3, ".5e3": 500.0, "+1.e1": 10.0},
+    **{".inf": math.inf, "-.Inf": -math.inf, "e5": "e5", "1e": "1e"},
+    **{"22:00": "22:00", "1:30:00.5": "1:30:00.5", "-1:30": "-1:30"},
+}  # fmt: skip
 
 
-def test_time_of_day_is_text_and_not_a_number_in_base_60() -> None:
-    text = "{start: 22:00, end: 1:30:00.5, minus: -1:30, number: 10, exponent: 1e-3, address: 10.0.0.1:80}"
-    assert yaml.load(text, JobYaml) == {  # noqa: S506
-        **{"start": "22:00", "end": "1:30:00.5", "minus": "-1:30"},
-        **{"number": 10, "exponent": 0.001, "address": "10.0.0.1:80"},
-    }
+@pytest.mark.parametrize(("text", "value"), SCALARS.items())
+def test_scalar_is_read_as_in_yaml_1_2(text: str, value: Any) -> None:
+    read = yaml.load(f"value: {text}", JobYaml)["value"]  # noqa: S506  a SafeLoader
+    assert repr(read) == repr(value)
+    assert math.isnan(yaml.load(".NaN", JobYaml))  # noqa: S506
+
+
+@pytest.mark.parametrize("value", [*SCALARS, *SCALARS.values(), "1_000", "0b11", "2026-01-31"])
+def test_values_are_written_so_that_they_are_read_again(value: Any) -> None:
+    text = job_file({"value": [value], "key": {str(value): 1}})
+    assert repr(yaml.load(text, JobYaml)) == repr({"value": [value], "key": {str(value): 1}})  # noqa: S506
 
 
 def test_job_file_of_an_objective_needs_no_search_space(tuner: Tuner, tmp_path: Path) -> None:

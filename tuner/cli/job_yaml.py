@@ -1,7 +1,7 @@
 """Read and write job files in YAML.
 
-1e-4 is a number and 22:00 is text, as in YAML 1.2. PyYAML implements YAML 1.1, in which 1e-4 is text and 22:00 is 1320, a number in
-base 60.
+Scalars are read as in the core schema of YAML 1.2, so that the command line and the page read the same values. PyYAML implements YAML 1.1,
+in which 1e-4 is text, `on` is true, 010 is 8, and 22:00 is 1320, a number in base 60.
 """
 
 import math
@@ -22,11 +22,10 @@ MAX_BYTES = 1 << 20  # The same limit as in the service.
 MAX_DEPTH = 60  # This limit only protects the parser. The service has a lower limit, and its error says where the job exceeds it.
 MAX_VALUES = 100_000
 MERGE = "tag:yaml.org,2002:merge"
-NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class JobYaml(yaml.SafeLoader):
-    """A safe loader that reads numbers with exponents, and text such as 22:00, as YAML 1.2 does.
+    """A safe loader that reads numbers, true and false as YAML 1.2 does.
 
     It refuses duplicate keys, because one of them would be ignored. It also refuses files with more than `MAX_VALUES` values after aliases
     are expanded, aliases inside the node that they refer to, and nesting deeper than `MAX_DEPTH`.
@@ -37,11 +36,6 @@ class JobYaml(yaml.SafeLoader):
         self._depth, self._values = 0, 0
         # The number of values in each finished node, by the node's id(). An alias of a node counts as that many values.
         self._sizes: dict[int, int] = {}
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
-        is_base_60 = kind is yaml.ScalarNode and tag in NUMBERS and ":" in value
-        return self.DEFAULT_SCALAR_TAG if is_base_60 else tag
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         before = self._values
@@ -76,14 +70,40 @@ class JobYaml(yaml.SafeLoader):
                 seen.add((key.tag, key.value))
         return node
 
+    def construct_integer(self, node: Any) -> int:
+        value = self.construct_scalar(node).replace("_", "")
+        return int(value, 0 if value.lstrip("-+")[:2] in ("0b", "0o", "0x") else 10)
+
 
 class JobDumper(yaml.SafeDumper):
-    """A safe dumper that quotes text which `JobYaml` would read as a number, such as 1e-3."""
+    """A safe dumper that quotes text which `JobYaml` would read as another value, such as 1e-3."""
 
 
-EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z")
+# The plain scalars that are not text, as (tag, pattern, first characters). The first pattern that matches counts. As in YAML 1.1 and on
+# the page, digits may be grouped with underscores.
+SCALARS = (
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    (
+        "tag:yaml.org,2002:int",
+        r"[-+]?(?:[0-9][0-9_]*|0b[01][01_]*|0o[0-7][0-7_]*|0x[0-9a-fA-F][0-9a-fA-F_]*)",
+        "-+0123456789",
+    ),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+)
+# In YAML 1.1, a plain `=` has a type of its own, which PyYAML cannot read.
+REPLACED = {tag for tag, *_ in SCALARS} | {"tag:yaml.org,2002:value"}
 for resolver in (JobYaml, JobDumper):
-    resolver.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789."))
+    resolver.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in known if tag not in REPLACED]
+        for first, known in resolver.yaml_implicit_resolvers.items()
+    }
+    for scalar_tag, scalar, characters in SCALARS:
+        resolver.add_implicit_resolver(scalar_tag, re.compile(rf"(?:{scalar})\Z"), list(characters))
+JobYaml.add_constructor("tag:yaml.org,2002:int", JobYaml.construct_integer)
 
 
 def read_job(file: Path) -> dict[str, Any]:
