@@ -415,9 +415,6 @@ def topup(
     """Add to a job's budget. If the job ended because its budget was used up, resume the job."""
     if usd is None and gpu_hours is None:
         raise typer.BadParameter("give --usd or --gpu-hours")
-    for option, more in (("--usd", usd), ("--gpu-hours", gpu_hours)):
-        if more is not None and not more > 0:
-            raise typer.BadParameter("the amount to add must be more than 0", param_hint=option)
     from tuner.client import ApiError
     from tuner.client.changes import not_resumed, raised, wants_more
 

@@ -1,5 +1,6 @@
 """Change a job's budget exactly once, even if responses are lost."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,12 +26,14 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
     """Add the amounts `more`, such as usd=0.5, to the limits of a budget, and return the new values of these limits.
 
     Raises:
-        ValueError: No amount is given, or an amount is given for a limit that the budget does not have.
+        ValueError: No amount is given, an amount is not above 0 or has more than six decimals, or the budget does not have the limit.
     """
     added = {name: value for name, value in more.items() if value is not None}
     if not added:
         raise ValueError(f"give the amount to add: {' or '.join(more)}")
-    for name in added:
+    for name, value in added.items():
+        if not 0 < value < math.inf or value != round(value, 6):
+            raise ValueError(f"the amount of {name} to add must be above 0 and have at most six decimals")
         if budget[name] is None:
             raise ValueError(f"the job's budget does not limit {name}, so nothing can be added to this limit")
     return {name: round(budget[name] + value, 6) for name, value in added.items()}
