@@ -132,6 +132,31 @@ def test_top_up_adds_once_if_its_response_is_lost(
     assert job.refresh().budget["usd"] == 9
 
 
+@pytest.mark.parametrize(
+    ("wall_clock", "made"), [("90000ms", 90), ("90s", 90), (" 1.5m", 90), ("soon", None)]
+)
+def test_patch_whose_response_is_lost_reads_durations_as_the_service_does(
+    client: Both, rest: TestClient, monkeypatch: pytest.MonkeyPatch, wall_clock: str, made: int | None
+) -> None:
+    job = client.submit(fakes.body(budget={"usd": 1}))
+    carry = rest._transport.handle_request
+
+    def lose(request: httpx2.Request) -> httpx2.Response:
+        answer = carry(request)
+        if request.method == "PATCH":
+            raise httpx2.ReadError("the connection broke")
+        return answer
+
+    monkeypatch.setattr(rest._transport, "handle_request", lose)
+    if made is None:
+        with pytest.raises(ApiError) as refused:
+            client.patch(job, if_match=job.revision, budget={"wall_clock": wall_clock})
+        assert refused.value.in_doubt
+    else:
+        changed = client.patch(job, if_match=job.revision, budget={"wall_clock": wall_clock})
+        assert changed.budget["wall_clock"] == made
+
+
 # Display
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from tuner.client.http import PROBLEM, ApiError
 from tuner.domain.money import dollars, plain
+from tuner.domain.time import NS, parse_duration_ns
 from tuner.schemas.base import Problem
 from tuner.schemas.job import JobFacts
 
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SMALLEST = 5e-7  # amounts that differ by less than this are equal, because JSON has six decimals
 
 
@@ -65,7 +65,9 @@ def limits_text(budget: Mapping[str, Any]) -> str:
 def _same(name: str, wanted: Any, current: Any) -> bool:
     if wanted is None or current is None or name == "on_exhausted":
         return bool(wanted == current)
-    if isinstance(wanted, str):  # a number, or a duration such as 90s or 6h
-        unit = SECONDS.get(wanted[-1:])
-        wanted = float(wanted) if unit is None else float(wanted[:-1]) * unit
+    if isinstance(wanted, str):
+        try:
+            wanted = parse_duration_ns(wanted) / NS
+        except ValueError:
+            return False  # the service refuses such text
     return bool(abs(wanted - float(current)) < SMALLEST)
