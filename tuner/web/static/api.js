@@ -34,7 +34,7 @@ export class Problem extends Error {
 
 const NO_ANSWER = {
   title: "The service does not answer",
-  detail: "Check that `tuner serve` runs and can be reached, then try again. A repeated request never takes effect twice.",
+  detail: "Check that `tuner serve` runs and can be reached, then try again.",
 };
 
 /** Send a request and return the successful response. Throw a Problem for any other status, or if there is no answer. */

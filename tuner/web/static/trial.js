@@ -44,6 +44,8 @@ export async function show(model, id) {
   await load();
 }
 
+const PROMOTION_LOST = "Each request promotes the trial by one rung, and this one may have arrived: check the trial before you promote it again.";
+
 /** The buttons that promote and stop a trial. Each is disabled if the trial's state does not allow the action. */
 class TrialActions {
   constructor(model, id) {
@@ -51,7 +53,7 @@ class TrialActions {
     this.path = `/jobs/${model.job.id}/trials/${id}`;
     this.busy = false;
     this.state = null;
-    this.promote = h("button", { type: "button", class: "quiet", onclick: () => this.send("promote", `Trial ${short(id)} runs to its next rung.`, this.failed) }, "Promote");
+    this.promote = h("button", { type: "button", class: "quiet", onclick: () => this.send("promote", `Trial ${short(id)} runs to its next rung.`, this.failed, PROMOTION_LOST) }, "Promote");
     this.stop = h("button", { type: "button", class: "danger", onclick: () => this.askStop(id) }, "Stop…");
     this.failed = h("div");
     this.node = h("div", { class: "acts" }, h("div", { class: "actions", role: "group", "aria-label": "Actions of the trial" }, this.promote, this.stop), this.failed);
@@ -65,9 +67,9 @@ class TrialActions {
     this.stop.disabled = this.busy || hasEnded || !["pending", "running", "paused"].includes(state);
   }
 
-  /** Send a request about the trial. Return whether it succeeded. If the answer is lost, the error is shown and the request is not
-   * repeated. */
-  async send(name, words, place) {
+  /** Send a request about the trial. Return whether it succeeded. If the answer is lost, the error is shown, with the detail `lost` if it
+   * is given, and the request is not repeated. */
+  async send(name, words, place, lost) {
     if (this.busy) return false;
     this.busy = true;
     this.update(this);
@@ -78,7 +80,7 @@ class TrialActions {
       showMessage(words);
       return true;
     } catch (error) {
-      fill(place, problem(error));
+      fill(place, problem(lost && error.status === 0 ? { title: error.title, detail: lost } : error));
       return false;
     } finally {
       this.busy = false;
