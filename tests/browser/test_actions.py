@@ -235,3 +235,4 @@ def test_bill_of_an_ended_job_shows_a_later_export(page: Page, site: Site) -> No
     cost = site.get(f"/jobs/{job}/bill")["by_kind"]["export"]
     page.clock.run_for(30_000)
     expect(bill).to_contain_text(f"export ${cost:.6f} ")
+    expect(bill).to_contain_text(f"Exports${cost:.6f}")

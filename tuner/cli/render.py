@@ -199,9 +199,9 @@ def bill(answer: show.Bill, *, most_expensive: int | None = None) -> RenderableT
 
 
 def _bill_by_trial(answer: show.Bill, most_expensive: int | None) -> list[RenderableType]:
-    """Return a table with one row per trial, and a line below that sums up the trials that are not listed.
+    """Return a table with one row per trial, and lines below for the trials that are not listed and for spend that belongs to no trial.
 
-    Kinds of spend that are zero for all trials have no column.
+    All amounts add up to the total. Kinds of spend that are zero for all trials have no column.
     """
     by_cost = sorted(answer.trials, key=lambda trial: -trial.total_usd)
     listed = answer.trials if most_expensive is None else by_cost[:most_expensive]
@@ -210,11 +210,16 @@ def _bill_by_trial(answer: show.Bill, most_expensive: int | None) -> list[Render
     for row in listed:
         costs = [usd(row.by_kind[kind]) for kind in kinds]
         table.add_row(row.trial, row.state, str(row.steps), *costs, usd(row.total_usd))
-    rest = by_cost[len(listed) :]
-    if not rest:
-        return [table]
-    sum_usd = usd(sum(trial.total_usd for trial in rest))
-    return [table, Text(f"and {plural(len(rest), 'cheaper trial')}, {sum_usd} together")]
+    lines: list[RenderableType] = [table]
+    if rest := by_cost[len(listed) :]:
+        sum_usd = usd(sum(trial.total_usd for trial in rest))
+        lines.append(Text(f"and {plural(len(rest), 'cheaper trial')}, {sum_usd} together"))
+    others = {
+        "restore self-test": answer.self_test_usd,
+        "exports": answer.exports_usd,
+        "spent after the backup that was restored": answer.restored_usd,
+    }
+    return [*lines, *(Text(f"{name}: {usd(amount)}") for name, amount in others.items() if amount)]
 
 
 def _spot_savings(answer: show.Bill, saved: float) -> str:

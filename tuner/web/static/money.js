@@ -77,6 +77,8 @@ export function billDisplay(answer) {
     ["Paid per completed trial", usd(answer.cost_per_completed_trial_usd)], ["Preemptions", String(answer.preemptions)],
     ["Saved against training all in full", usd(savings.against_full_fidelity_usd)],
     ["Saved against on demand", usd(savings.against_on_demand_usd)],
+    ...[["Restore self-test", answer.self_test_usd], ["Exports", answer.exports_usd], ["Spent after the backup that was restored", answer.restored_usd]]
+      .filter(([, amount]) => amount > 0).map(([name, amount]) => [name, usd(amount)]),
   ];
   return h("div", {},
     kindsWithLegend(answer.by_kind, total),
