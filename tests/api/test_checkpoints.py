@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from tests.fakes import FakeService
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
+from tuner.database.tables import checkpoints
 from tuner.store import answers
 
 CONTENT = b"weights" * 500
@@ -144,6 +146,34 @@ def test_checkpoint_command_downloads_into_a_new_directory(
     to2 = tmp_path / "json"
     as_json = CliRunner().invoke(app, [*arguments[:-1], str(to2), "--json"])
     assert json.loads(as_json.stdout)["step"] == stored.best.step
+
+
+@pytest.mark.parametrize("has_best", [True, False])
+def test_best_trial_without_a_checkpoint_of_its_best_step_gives_the_best_that_it_has(
+    service: FakeService, client: TestClient, tmp_path: Path, has_best: bool
+) -> None:
+    job = fakes.submit(client, algorithm={"scheduler": "asha", "sampler": "random"})
+    fakes.simulate(service, job)
+    best = client.get(f"/v1/jobs/{job}/best").json()
+    with service.database.write() as db:
+        rows = answers.checkpoints_of(db, job, best["trial"])
+        if not has_best:
+            c = checkpoints.c
+            mine = (c.job == job) & (c.trial == best["trial"]) & (c.step == best["step"])
+            assert db.execute(delete(checkpoints).where(mine)).rowcount == 1
+            rows = [row for row in rows if row.step != best["step"]]
+    store = CheckpointStore(service.settings.storage, "default", job)
+    for row in rows:
+        work = tmp_path / f"work-{row.step}"
+        work.mkdir()
+        (work / "state.pt").write_bytes(b"weights")
+        store.publish(best["trial"], row.attempt, row.step, work)
+    wanted = max(rows, key=lambda row: (row.value or 0.0, -row.step)).step
+    downloaded = Client("http://tuner", fakes.KEY, transport=client._transport).download_checkpoint(
+        job, to=tmp_path / "model"
+    )
+    assert (downloaded.trial, downloaded.step) == (best["trial"], wanted)
+    assert (downloaded.step == best["step"]) == has_best
 
 
 def test_files_that_do_not_match_the_manifest_are_discarded(stored: Stored, tmp_path: Path) -> None:

@@ -411,9 +411,9 @@ class Calls(ABC):
         """Download a trial's checkpoint, and check its files.
 
         Args:
-            trial: The trial's id. None means the job's best trial, at its best step.
+            trial: The trial's id. None means the job's best trial.
             to: A directory that is empty or does not exist yet.
-            step: The step of the checkpoint. None means the one with the best metric.
+            step: The step of the checkpoint. None means the best step of the trial that has a checkpoint.
 
         Raises:
             ApiError: With status 404 if the checkpoint does not exist, with 422 if the directory has files.
@@ -422,7 +422,10 @@ class Calls(ABC):
 
         if trial is None:
             best = await Calls.best.body(self, job, forecast=False)
-            trial, step = best.trial, step or best.step
+            trial = best.trial
+            # Without a step, the service chooses the best one that has a checkpoint.
+            if step is None and best.checkpoint is not None:
+                step = best.step
         path = path_of(job, f"/trials/{quoted(trial)}/checkpoint")
         return await download(self._http, path, trial, Path(to), step)
 
