@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,9 @@ def test_spot_simulation_shows_costs_on_each_market(table: Path) -> None:
     spot = simulation["spot"]
     assert spot["market"] == "spot_with_fallback"
     assert spot["notice_s"] == (30 if "gcp" in spot["trace"] else 120)
-    assert sum(use["usd"] for use in spot["markets"].values()) == pytest.approx(simulation["spent_usd"])
+    paid = [Decimal(str(use["usd"])) for use in spot["markets"].values()]
+    assert sum(paid) == Decimal(str(simulation["spent_usd"]))
+    assert all(amount == round(amount, 6) for amount in paid)
     assert simulation["deadline_met"] is True
     assert spot["on_demand_usd"] == pytest.approx(spot["uninterrupted_usd"] / (1 - 0.66), rel=0.01)
     assert spot["times_uninterrupted"] == pytest.approx(simulation["spent_usd"] / spot["uninterrupted_usd"])

@@ -169,7 +169,8 @@ def simulate(
 
 
 def _spot_result(run: SimulatedRun, table: RecordedTable, spot: SpotConditions) -> SpotResult:
-    used = dict.fromkeys((offer.market for offer in spot.markets(price_of(table)).offers), MarketUse(0, 0))
+    markets = [offer.market for offer in spot.markets(price_of(table)).offers]
+    hours, spent_on = dict.fromkeys(markets, 0.0), dict.fromkeys(markets, ZERO)
     kept_ns = started_ns = 0
     for row in run.journal.tables.attempts.values():
         # The time of each cost kind is derived from the bill. Training that had to be repeated is billed as lost, not as training.
@@ -177,8 +178,8 @@ def _spot_result(run: SimulatedRun, table: RecordedTable, spot: SpotConditions) 
         price, paid = row.price.micro_usd_per_hour, sum(micro_usd.values())
         if not paid:
             continue
-        before = used[row.market]
-        used[row.market] = MarketUse(before.hours + paid / price, before.usd + Money(paid).usd)
+        hours[row.market] += paid / price
+        spent_on[row.market] += Money(paid)
         kept_ns += micro_usd.get("train", 0) * NS_PER_HOUR // price
         if row.attempt == 1:
             started_ns += micro_usd.get("setup", 0) * NS_PER_HOUR // price
@@ -189,7 +190,7 @@ def _spot_result(run: SimulatedRun, table: RecordedTable, spot: SpotConditions) 
         start_s=spot.start_ns / NS,
         notice_s=(spot.notice_ns or 0) / NS,
         market=spot.market,
-        markets=used,
+        markets={name: MarketUse(hours[name], spent_on[name].usd) for name in hours},
         kept_trainings=round(kept_ns / NS / table.full_s, 5),
         uninterrupted_usd=ideal.usd,
         on_demand_usd=demand.of(kept_ns + started_ns).usd,
