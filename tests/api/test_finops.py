@@ -133,6 +133,8 @@ def test_report_command_writes_markdown_and_csv(
     assert shown.output.startswith(f"# default in {month(service)}, which is not over yet")
     assert f"| goodput | {report['goodput']:.1%} |" in shown.output
     assert "every trial trained to the last step at its own pace |" in shown.output
+    for name in ("markdown", "md"):
+        assert runner.invoke(app, ["report", "--format", name]).output == shown.output
     table = runner.invoke(app, ["report", "--month", month(service), "--format", "csv"]).output
     rows = {
         (row["section"], row["name"], row["figure"]): row["value"]

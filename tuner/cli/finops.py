@@ -24,7 +24,8 @@ Row = tuple[str, ...]
 
 
 class ReportStyle(StrEnum):
-    MD = "md"
+    MARKDOWN = "markdown"
+    MD = "md"  #: The same as `markdown`.
     CSV = "csv"
 
 
@@ -48,7 +49,7 @@ def report(
     ] = "UTC",
     style: Annotated[
         ReportStyle, typer.Option("--format", help="Format of the monthly report.")
-    ] = ReportStyle.MD,
+    ] = ReportStyle.MARKDOWN,
     as_json: Json = False,
 ) -> None:
     """Report on a job, or on a month of the project.
@@ -63,7 +64,7 @@ def report(
             raise typer.BadParameter("give a job or a month, not both", param_hint="--month")
         if timezone != "UTC":
             raise typer.BadParameter("applies only to the report on a month", param_hint="--timezone")
-        if style is not ReportStyle.MD:
+        if style is ReportStyle.CSV:
             raise typer.BadParameter("applies only to the report on a month", param_hint="--format")
         Output(as_json).show(connect().report(job), render.report)
         return
@@ -71,7 +72,7 @@ def report(
     if as_json:
         Output(as_json).show(answer, str)
         return
-    text = markdown(answer) if style is ReportStyle.MD else as_csv(answer)
+    text = as_csv(answer) if style is ReportStyle.CSV else markdown(answer)
     typer.echo("\n".join(map(harmless, text.splitlines())))
 
 
