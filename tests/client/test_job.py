@@ -83,10 +83,10 @@ def test_top_up_adds_to_the_current_budget(client: Both, rest: TestClient) -> No
         job.top_up()
 
 
-@pytest.mark.parametrize("usd", [-0.3, 0, 4e-7, 0.1234567, float("nan"), float("inf")])
+@pytest.mark.parametrize("usd", [-0.3, 0, 4e-7, float("nan"), float("inf")])
 def test_top_up_that_is_no_amount_of_micro_dollars_is_refused(client: Both, usd: float) -> None:
     job = client.submit(fakes.body(budget={"usd": 1}))
-    with pytest.raises(ValueError, match="above 0 and have at most six decimals"):
+    with pytest.raises(ValueError, match=r"at least 0\.000001"):
         job.top_up(usd=usd)
     assert job.refresh().budget["usd"] == 1
 

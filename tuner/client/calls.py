@@ -205,7 +205,7 @@ class Calls(ABC):
         Raises:
             ApiError: With status 412 if somebody else changes the job at the same time. In that case nothing was added. If the budget was
                 raised but the job was not resumed, the error says so.
-            ValueError: No amount was given, an amount is not above 0 or has more than six decimals, or the job has no limit of that kind.
+            ValueError: No amount was given, an amount is below 0.000001, or the job has no limit of that kind.
         """
         before = await self._ask_job("GET", path_of(job))
         change = raised(before.budget, usd=usd, gpu_hours=gpu_hours)

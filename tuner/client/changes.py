@@ -10,6 +10,7 @@ from tuner.domain.time import NS, parse_duration_ns
 from tuner.schemas.base import Problem
 from tuner.schemas.job import JobFacts
 
+LEAST = 1e-6  # the least amount that a budget can be raised by; sums are rounded to it
 SMALLEST = 5e-7  # amounts that differ by less than this are equal, because JSON has six decimals
 
 
@@ -26,14 +27,14 @@ def raised(budget: Mapping[str, Any], **more: float | None) -> dict[str, float]:
     """Add the amounts `more`, such as usd=0.5, to the limits of a budget, and return the new values of these limits.
 
     Raises:
-        ValueError: No amount is given, an amount is not above 0 or has more than six decimals, or the budget does not have the limit.
+        ValueError: No amount is given, an amount is below 0.000001, or the budget does not have the limit.
     """
     added = {name: value for name, value in more.items() if value is not None}
     if not added:
         raise ValueError(f"give the amount to add: {' or '.join(more)}")
     for name, value in added.items():
-        if not 0 < value < math.inf or value != round(value, 6):
-            raise ValueError(f"the amount of {name} to add must be above 0 and have at most six decimals")
+        if not LEAST <= value < math.inf:
+            raise ValueError(f"the amount of {name} to add must be at least {LEAST:f}")
         if budget[name] is None:
             raise ValueError(f"the job's budget does not limit {name}, so nothing can be added to this limit")
     return {name: round(budget[name] + value, 6) for name, value in added.items()}
