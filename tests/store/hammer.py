@@ -15,13 +15,17 @@ from itertools import count
 from multiprocessing.connection import Connection
 from random import Random
 
+from sqlalchemy import select
+
 from tests.store.builders import JOB, PROJECT, cost, hold
+from tuner.database import postgresql
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.money import FREE
 from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger, shared_budgets
 from tuner.service.leading import Leading, Term
+from tuner.store import launches
 
 HELD, USED = cost(7, 3), cost(3, 1)
 HOLDS_A_TRANSACTION = 4
@@ -151,6 +155,22 @@ def stop_in_a_write(test: Connection, url: str) -> None:
             db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({term.token}, 'stopped')")
             test.send("stops")
             os.kill(os.getpid(), signal.SIGSTOP)
+    except Unavailable:
+        sys.exit(REFUSED)
+
+
+def stop_in_a_turn(test: Connection, url: str, idle_ms: int) -> None:
+    """Begin a turn as the driver of launch 1 and stop in the middle of it. The server waits `idle_ms` for the next statement.
+
+    The exit status says whether the turn was rolled back.
+    """
+    postgresql.WRITE_IDLE_MS = idle_ms
+    try:
+        with Database(url).write() as db:
+            launches.check(db, JOB, 1)
+            test.send("stops")
+            os.kill(os.getpid(), signal.SIGSTOP)
+            db.execute(select(1))
     except Unavailable:
         sys.exit(REFUSED)
 

@@ -14,13 +14,14 @@ from sqlalchemy.exc import InternalError
 
 from tests.fakes import FakeClock, database_in
 from tests.store import hammer
+from tests.store.builders import JOB, create, new_job
 from tests.store.crowd import crowd, process
 from tests.strategies import examples
 from tuner.database.database import Database
-from tuner.domain.errors import Fenced
+from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.time import NS, Instant
 from tuner.service.leading import LEASE_NS, ROLE, Leading, Term
-from tuner.store import leadership
+from tuner.store import launches, leadership
 
 SERVICES = range(3)
 ACTS = st.sampled_from(["look", "write", "late", "give up"])
@@ -202,6 +203,48 @@ def test_postgresql_leader_suspended_during_a_write_is_succeeded(
         assert rows(database)[before:] == [after.token]
     print(f"followed after {took:.1f} s")
     database.dispose()
+
+
+@pytest.mark.needs("postgresql")
+def test_driver_suspended_during_a_turn_loses_its_locks(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    create(database, new_job())
+    leading = Leading(database, lambda: Instant(time.time_ns()))
+    with process(hammer.stop_in_a_turn, database, 500) as (stopped, _):
+        order_next_launch(leading)
+        leading.give_up()
+        follow(database)
+        assert stopped.pid is not None
+        os.kill(stopped.pid, hammer.CONTINUE)
+        stopped.join(120)
+        assert stopped.exitcode == hammer.REFUSED
+    database.dispose()
+
+
+@pytest.mark.needs("postgresql")
+def test_leader_does_not_wait_for_a_drivers_lock_until_its_term_ends(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "LOCKED_MS", 100)
+    database = Database(postgres_url)
+    create(database, new_job())
+    leading = Leading(database, lambda: Instant(time.time_ns()))
+    with process(hammer.stop_in_a_turn, database, 600_000):
+        with pytest.raises(Unavailable, match="lock timeout"):
+            order_next_launch(leading)
+        leading.give_up()
+        follow(database)
+    database.dispose()
+
+
+def order_next_launch(leading: Leading) -> None:
+    """Order the next launch of the job, as the controller of the leader does if the driver died."""
+    term = leading.term()
+    assert term is not None
+    with leading.write(term) as db:
+        launch = launches.get(db, JOB)
+        assert launch is not None
+        assert launches.again(db, launch, at=Instant(1), not_before=Instant(0), quick_deaths=0)
 
 
 def follow(database: Database) -> Term:

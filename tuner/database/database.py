@@ -125,7 +125,8 @@ class Database:
             name: The name of this transaction in `tuner.database.failpoints`. A test can end the process before or after its commit.
 
         Raises:
-            Unavailable: The database does not answer, refuses the write, or is damaged.
+            Unavailable: The database does not answer, refuses the write, or is damaged. With PostgreSQL also: another process has kept a
+                lock for `postgresql.LOCKED_MS`, or this process was suspended during the transaction. Nothing was written.
         """
         with _as_unavailable(), self._only_writer(), self._begun(self._writing) as connection:
             yield connection
@@ -317,8 +318,13 @@ def _as_unavailable() -> Iterator[None]:
     except PoolTimeout as error:
         raise Unavailable(f"the database does not answer: all connections are in use: {error}") from error
     except DatabaseError as error:
-        if getattr(error.orig, "sqlstate", "") in postgresql.REFUSED:
+        code = getattr(error.orig, "sqlstate", "")
+        if code in postgresql.REFUSED:
             raise Unavailable(f"the database refused the operation: {error.orig}") from error
+        if code == postgresql.WAS_IDLE:
+            raise Unavailable(
+                f"this process was suspended in the middle of a transaction, which was rolled back; try again: {error.orig}"
+            ) from error
         if type(error) is DatabaseError:  # this is what SQLite raises for a damaged file
             raise Unavailable(f"the database is damaged; restore a backup: {error.orig}") from error
         raise

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
-from sqlalchemy.exc import IntegrityError, InternalError
+from sqlalchemy.exc import IntegrityError
 
 from tuner.database.database import Database
 from tuner.database.tables import leadership, leases
-from tuner.domain.errors import Fenced, Unavailable
+from tuner.domain.errors import Fenced
 from tuner.domain.time import NS, Instant
 
 
@@ -44,6 +44,9 @@ def give_back(db: Connection, name: str, holder: str) -> None:
 # If a leader is suspended in the middle of a write transaction, its locks block all other services. PostgreSQL therefore ends the session
 # of the leader after this time.
 STOPPED_MS = 3000
+# How long a statement of a leader's write waits for a lock, such as that of a driver's turn. Meanwhile the write blocks the renewal of the
+# term, so this time is shorter than a term. The controller tries again in its next pass.
+LOCKED_MS = 2000
 # The longest time from a renewal to the end of a term. If a term seems to last longer, the clock has been set back since the renewal,
 # and the term counts as over.
 LONGEST_NS = 60 * NS
@@ -124,19 +127,12 @@ def write(database: Database, term: Term, name: str = "") -> Iterator[Connection
 
     Raises:
         Fenced: Another term has begun.
-        Unavailable: The database does not answer, or it has ended the transaction because this process was suspended
-            in the middle of a write.
+        Unavailable: The database does not answer, another process has kept a lock for `LOCKED_MS`, or the database has ended the
+            transaction because this process was suspended in the middle of a write.
     """
-    try:
-        with database.write(name) as db:
-            check(db, term)
-            yield db
-    except InternalError as error:
-        if "idle-in-transaction" not in str(error.orig):
-            raise
-        raise Unavailable(
-            f"this service was suspended in the middle of a write, which was rolled back; try again: {error.orig}"
-        ) from error
+    with database.write(name) as db:
+        check(db, term)
+        yield db
 
 
 def check(db: Connection, term: Term) -> None:
@@ -146,7 +142,8 @@ def check(db: Connection, term: Term) -> None:
         Fenced: Another term has begun.
     """
     if db.dialect.name == "postgresql":
-        db.execute(select(func.set_config("idle_in_transaction_session_timeout", str(STOPPED_MS), True)))
+        limits = {"idle_in_transaction_session_timeout": STOPPED_MS, "lock_timeout": LOCKED_MS}
+        db.execute(select(*(func.set_config(name, str(ms), True) for name, ms in limits.items())))
     query = select(leadership.c.token, leadership.c.holder).where(leadership.c.role == term.role)
     row = db.execute(query.with_for_update(read=True)).first()
     if row is None or row.token != term.token:
