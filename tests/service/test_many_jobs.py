@@ -1,6 +1,7 @@
 """A pass of the controller costs the same for any number of running jobs, because it runs four times per second."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -13,9 +14,12 @@ from tests.service.passes import give_room, submit
 from tuner.cluster.jobs import JobStatus
 from tuner.service import controller as passes
 from tuner.service.controller import ASK_AT_ONCE, Controller
+from tuner.service.mirroring import StoredRecord
+from tuner.service.reconciler import Reconciler
 from tuner.store import launches, queue
 
 RUNNING = 50
+SCANS = ("SCAN jobs", "SCAN launches")  #: Steps of a query plan of SQLite that read all rows.
 
 
 @pytest.fixture
@@ -78,6 +82,31 @@ def test_running_job_is_read_once_while_others_wait_for_room(
     controller.one_pass()
     assert service.cluster.submitted == []
     assert len(statements) < 20
+
+
+def test_recurring_queries_do_not_read_all_jobs_ever_made(
+    service: FakeService, client: TestClient, queried: list[str]
+) -> None:
+    """The services run these queries at least once per second."""
+    submit(service, client)
+    record, recurring = StoredRecord(service), list[tuple[str, Any]]()
+    event.listen(
+        service.database.engine,
+        "before_cursor_execute",
+        lambda *arguments: recurring.append((arguments[2], arguments[3])),
+    )
+    Controller(service).one_pass()
+    Reconciler(service).one_pass()
+    record.heads({"job_copy1"})
+    with service.database.read() as db:
+        plans = {
+            (statement, step.detail)
+            for statement, parameters in recurring
+            if statement.startswith("SELECT")
+            for step in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        }
+    assert len(plans) > 20
+    assert [(statement, step) for statement, step in plans if step.startswith(SCANS)] == []
 
 
 def test_first_pass_reads_waiting_jobs_together(service: FakeService, client: TestClient) -> None:

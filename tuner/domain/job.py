@@ -55,6 +55,7 @@ AUTO_PACK = 0
 PACK_RANGE = f"must be auto, or between 1 and {MAX_PACK}"
 JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
 FINAL: frozenset[JobState] = frozenset({"succeeded", "cancelled", "failed"})
+UNFINISHED: tuple[JobState, ...] = tuple(state for state in JOB_STATES if state not in FINAL)
 MOVES: Mapping[JobState, frozenset[JobState]] = {
     "queued": frozenset({"running", "paused", "cancelled", "failed"}),
     "running": frozenset({"paused", "succeeded", "cancelled", "failed"}),

@@ -12,7 +12,7 @@ from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import jobs, launches
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
-from tuner.store.queue import BEGUN
+from tuner.store.queue import BEGUN, IS_LIVE
 
 _NO_VERSIONS = dict.fromkeys(("tuner_version", "ray_version", "python_version"))
 LaunchState = Literal["wanted", "submitted", "running", "ended"]
@@ -55,12 +55,7 @@ class Launch:
 
 
 _FIELDS = [launches.c[field.name] for field in fields(Launch)]
-# The states are listed, because the database cannot use the index on `state` for the condition `state != 'ended'`.
-_LIVE = (
-    select(*_FIELDS)
-    .where(launches.c.state.in_(("wanted", "submitted", "running")))
-    .order_by(launches.c.wanted_at, launches.c.job)
-)
+_LIVE = select(*_FIELDS).where(IS_LIVE).order_by(launches.c.wanted_at, launches.c.job)
 _NOW: BindParameter[int] = bindparam("now")
 _PUT_OFF = (launches.c.state == "wanted") & (launches.c.not_before > _NOW) & (launches.c.wanted_at <= _NOW)
 _LOCK_NEWEST = PreparedStatement(
