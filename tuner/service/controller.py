@@ -23,7 +23,7 @@ from tuner.service.exports import ExportSupervisor
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
 from tuner.service.periodic import PeriodicService
-from tuner.service.queue import in_fair_order, opening
+from tuner.service.queue import opening
 from tuner.store import answers, exports, jobs, launches, queue
 from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
@@ -156,7 +156,7 @@ class Controller(PeriodicService):
         if not due:
             return []
         with self._service.database.read() as db:
-            waiting = in_fair_order(db, now)
+            waiting = queue.in_fair_order(db, now)
         return [waiting_job for waiting_job in waiting if waiting_job.job in due.keys() - closed]
 
     def _needs(self, job: str) -> JobRow:

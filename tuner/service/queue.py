@@ -11,7 +11,6 @@ from tuner.database.database import Connection
 from tuner.domain.budget import BUDGET, Quota
 from tuner.domain.calendar import Window
 from tuner.domain.errors import Invalid
-from tuner.domain.fair_share import Waiting, line_up
 from tuner.domain.job import FINAL
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
@@ -91,16 +90,9 @@ class QueueWait:
     quota: str = ""
 
 
-def in_fair_order(db: Connection, now: Instant) -> list[Waiting]:
-    """Return the waiting jobs that may be launched now, in the order of the queue."""
-    waiting = queue.waiting(db, now)
-    shares = queue.shares(db, now) if len(waiting) > 1 else {}
-    return line_up(waiting, shares)
-
-
 def positions(db: Connection, now: Instant) -> dict[str, int]:
     """Return the place of each waiting job in the queue, from 1."""
-    return {waiting_job.job: place for place, waiting_job in enumerate(in_fair_order(db, now), start=1)}
+    return {waiting_job.job: place for place, waiting_job in enumerate(queue.in_fair_order(db, now), start=1)}
 
 
 def waits_of(

@@ -11,7 +11,7 @@ from tuner.database.codec import decode
 from tuner.database.tables import job_tags, jobs, launches, quotas
 from tuner.domain.budget import UNLIMITED, Quota
 from tuner.domain.calendar import Window
-from tuner.domain.fair_share import Share, Waiting
+from tuner.domain.fair_share import Share, Waiting, line_up
 from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger.readable import accounts
@@ -138,6 +138,12 @@ def shares(db: Connection, now: Instant) -> dict[str, Share]:
             more = Share(before.at_work + count * counts, before.spent + Money(int(spent)))
             by_owner[_owner(project, owner)] = more
     return by_owner
+
+
+def in_fair_order(db: Connection, now: Instant) -> list[Waiting]:
+    """Return the waiting jobs that may be launched now, in the order of the queue."""
+    due = waiting(db, now)
+    return line_up(due, shares(db, now) if len(due) > 1 else {})
 
 
 def _owner(project: str, owner: str | None) -> str:
