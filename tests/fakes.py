@@ -44,6 +44,7 @@ from tuner.simulator.worker import EPOCH_NS, SimulatedClock, Training
 from tuner.simulator.world import NONE, Faults, SimulatedRun
 from tuner.store import jobs, launches
 from tuner.store.journal import SqlJournal
+from tuner.store.queue import QueuePlaces
 
 KEY = "tk_of_a_test"
 ENTRY = "trainables.digits_mlp:train"
@@ -153,11 +154,12 @@ class FakeProber:
 
 @dataclass(frozen=True)
 class FakeService(Service):
-    """A service whose cluster, prober and clock are the fakes."""
+    """A service whose cluster, prober and clock are the fakes. It reads the queue for each view, because its clock stands still."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
     prober: FakeProber = field(default_factory=FakeProber)
     now: FakeClock = field(default_factory=FakeClock)
+    queue_places: QueuePlaces = field(default_factory=lambda: QueuePlaces(kept_ns=0))
 
 
 def _folder_of_this_run() -> Path:

@@ -1,10 +1,11 @@
 """A pass of the controller costs the same for any number of running jobs, because it runs four times per second."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -12,10 +13,14 @@ from tests.copies import copy_job
 from tests.fakes import EPOCH, FakeCluster, FakeService
 from tests.service.passes import give_room, submit
 from tuner.cluster.jobs import JobStatus
+from tuner.domain.fair_share import Waiting
+from tuner.domain.time import Instant
+from tuner.service import control
 from tuner.service import controller as passes
 from tuner.service.controller import ASK_AT_ONCE, Controller
 from tuner.service.mirroring import StoredRecord
 from tuner.service.reconciler import Reconciler
+from tuner.service.views import job_view
 from tuner.store import launches, queue
 
 RUNNING = 50
@@ -132,3 +137,37 @@ def test_first_pass_reads_waiting_jobs_together(service: FakeService, client: Te
     assert len(statements) < RUNNING
     with service.database.read() as db:
         assert next(launch for launch in launches.live(db) if launch.job == with_window).not_before > EPOCH
+
+
+def test_watching_waiting_jobs_reads_the_queue_once_per_second(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = dataclasses.replace(service, queue_places=queue.QueuePlaces())
+    copy_job(service.database, submit(service, client), 200)
+    readings = list[int]()
+    waiting = queue.waiting
+
+    def counted(db: Connection, now: Instant) -> list[Waiting]:
+        readings.append(now)
+        return waiting(db, now)
+
+    monkeypatch.setattr(queue, "waiting", counted)
+    for _ in range(4):
+        places = [job_view(watching, f"job_copy{number}").wait.position for number in range(1, 21)]
+        assert len(set(places)) == 20
+        service.now.pass_s(0.25)
+    assert len(readings) == 1
+    job_view(watching, "job_copy1")
+    assert len(readings) == 2
+
+
+def test_new_job_and_changed_priority_have_their_place_at_once(
+    service: FakeService, client: TestClient
+) -> None:
+    watching = dataclasses.replace(service, queue_places=queue.QueuePlaces())
+    first, second = submit(service, client), submit(service, client)
+    assert [job_view(watching, job).wait.position for job in (first, second)] == [1, 2]
+    third = fakes.submit(client)
+    assert job_view(watching, third).wait.position == 3
+    control.patch(watching, third, priority=5)
+    assert [job_view(watching, job).wait.position for job in (first, second, third)] == [2, 3, 1]

@@ -19,6 +19,7 @@ from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
 from tuner.store import exports, launches
 from tuner.store.earlier_jobs import Histories
+from tuner.store.queue import QueuePlaces
 from tuner.worker.limits import UserCodeLimits
 
 PROJECT = DEFAULT_PROJECT
@@ -43,6 +44,7 @@ class Service:
     project: str = PROJECT
     health: ServiceHealth = field(default_factory=ServiceHealth)
     histories: Histories = field(default_factory=Histories)
+    queue_places: QueuePlaces = field(default_factory=QueuePlaces)
     actor: Actor = BACKGROUND
 
     def within(self, actor: Actor) -> Self:

@@ -186,6 +186,7 @@ def patch(
         if budget is not None:
             _change_budget(db, row, replace(row.budget, **budget), service.now())
         _note(db, service, "job.change", row)
+    service.queue_places.forget()
     return job_view(service, job)
 
 

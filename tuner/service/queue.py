@@ -21,6 +21,7 @@ from tuner.service.bootstrap import Service
 from tuner.store import queue
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch
+from tuner.store.queue import QueuePlaces
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,12 @@ class QueueWait:
     quota: str = ""
 
 
-def positions(db: Connection, now: Instant) -> dict[str, int]:
-    """Return the place of each waiting job in the queue, from 1."""
-    return {waiting_job.job: place for place, waiting_job in enumerate(queue.in_fair_order(db, now), start=1)}
-
-
 def waits_of(
-    db: Connection, job_rows: Sequence[JobRow], launched: Mapping[str, Launch], now: Instant
+    db: Connection,
+    job_rows: Sequence[JobRow],
+    launched: Mapping[str, Launch],
+    queue_places: QueuePlaces,
+    now: Instant,
 ) -> dict[str, QueueWait]:
     """Return what each of these jobs waits for.
 
@@ -115,7 +115,8 @@ def waits_of(
     opens = {window: None if window is None else window.opening(now) for window in windows}
     openings = {row.id: _from(opens[row.spec.window], launched[row.id], now) for row in waiting}
     in_turn = [row for row in job_rows if row.id in openings and openings[row.id] is None]
-    places = positions(db, now) if in_turn else {}
+    wanted_at = {row.id: launched[row.id].wanted_at for row in in_turn}
+    places = queue_places.of(db, wanted_at, now) if in_turn else {}
     full = _full(db, in_turn)
     # A resumed job is already `running` before it has a driver again, so it is not shown with a place in the queue.
     places = {row.id: places[row.id] for row in in_turn if row.id in places and row.state != "running"}

@@ -3,7 +3,8 @@
 The owner of a job is its project together with the value of its tag `owner`.
 """
 
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
@@ -144,6 +145,43 @@ def in_fair_order(db: Connection, now: Instant) -> list[Waiting]:
     """Return the waiting jobs that may be launched now, in the order of the queue."""
     due = waiting(db, now)
     return line_up(due, shares(db, now) if len(due) > 1 else {})
+
+
+class QueuePlaces:
+    """The place of each waiting job in the queue, for views of jobs. Thread-safe.
+
+    The places are read at most once per `kept_ns`, because everybody who watches a waiting job asks for them a few times per second.
+    With 5,000 waiting jobs, reading them takes 20 ms. What the controller launches does not depend on them.
+    """
+
+    def __init__(self, kept_ns: int = NS) -> None:
+        self._kept_ns = kept_ns
+        self._lock = threading.Lock()
+        self._read_at = Instant(0)
+        self._places: dict[str, int] = {}
+
+    def of(self, db: Connection, wanted_at: Mapping[str, Instant], now: Instant) -> dict[str, int]:
+        """Return the place of each waiting job, from 1. The places may be up to `kept_ns` old.
+
+        Args:
+            wanted_at: When the launches of the jobs in question were ordered. A job whose launch has just been ordered always has
+                its place.
+        """
+        with self._lock:
+            is_new = any(
+                job not in self._places and at > self._read_at - self._kept_ns
+                for job, at in wanted_at.items()
+            )
+            if is_new or not 0 <= now - self._read_at < self._kept_ns:
+                order = in_fair_order(db, now)
+                self._places = {waiting.job: place for place, waiting in enumerate(order, start=1)}
+                self._read_at = now
+            return self._places
+
+    def forget(self) -> None:
+        """Read the places again when they are asked for next. Call this after a change of a job's priority or tags."""
+        with self._lock:
+            self._read_at = Instant(0)
 
 
 def _owner(project: str, owner: str | None) -> str:
