@@ -1,8 +1,9 @@
 """Trainables are inspected in a separate process. Faults in a module are reported and do no harm."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ import pytest
 
 from tuner.domain.errors import Unavailable
 from tuner.service import trainables
-from tuner.service.trainables import SubprocessProber, is_allowed
+from tuner.service.trainables import Described, SubprocessProber, is_allowed
 from tuner.worker import probe
 from tuner.worker.limits import UserCodeLimits
 
@@ -146,6 +147,36 @@ def test_probe_without_a_free_place_is_refused(modules: Path, monkeypatch: pytes
         prober.describe("probed_next:train")
     prober._room.release()
     assert prober.describe("probed_next:train").error is None
+
+
+def test_only_some_requests_may_wait_for_an_import(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other threads of the service keep answering requests."""
+    (modules / "probed_awaited.py").write_text("def train(config): ...\n")
+    begun, ends, entry = Event(), Event(), "probed_awaited:train"
+
+    def slow_probe(*_: object) -> Described:
+        begun.set()
+        assert ends.wait(600)
+        return Described(entry)
+
+    monkeypatch.setattr(trainables, "_probe", slow_probe)
+    monkeypatch.setattr(trainables, "WAITING", 2)
+    prober = SubprocessProber()
+    with ThreadPoolExecutor(4) as pool:
+        imports = pool.submit(prober.describe, entry)
+        assert begun.wait(60)
+        others = [pool.submit(prober.describe, entry) for _ in range(3)]
+        try:
+            refused, _ = wait(others, 60, FIRST_COMPLETED)
+            with pytest.raises(
+                Unavailable, match="2 other requests wait for imports of trainables; try again"
+            ):
+                refused.pop().result(0)
+        finally:
+            ends.set()
+    answered = [future for future in (imports, *others) if future.exception() is None]
+    assert [future.result() for future in answered] == [imports.result()] * 3
+    assert prober.describe(entry) is imports.result()
 
 
 def _none_left(*_: object, **__: object) -> None:

@@ -23,6 +23,9 @@ CLEARS_S = 20.0  # time limit for a probe to end the processes that the trainabl
 # How long a request waits until another probe has ended. It must not wait longer, because it occupies a thread of the service.
 ROOM_S = 5.0
 AT_ONCE = 4  # maximum number of probes at the same time, because each is a process that may import PyTorch
+# Maximum number of requests that wait for probes of other requests. Together with those that probe they occupy half of the 40 threads that
+# answer requests. The wait has no shorter limit than the probe, because clients do not repeat a request for as long as an import may take.
+WAITING = 16
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Prober(Protocol):
             kind: `optuna` to run the objective and record its search space.
 
         Raises:
-            Unavailable: Too many other trainables are being described.
+            Unavailable: Too many other trainables are being described, or too many callers wait for descriptions.
         """
 
 
@@ -66,6 +69,7 @@ class SubprocessProber:
     _looks: dict[Hashable, "Future[Described]"] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _room: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(AT_ONCE))
+    _waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(WAITING))
 
     def describe(self, entry: str, package: Path | None = None, *, kind: str = "") -> Described:
         digest = None if package is None else package.name
@@ -74,7 +78,7 @@ class SubprocessProber:
         with self._lock:
             look = self._looks.setdefault(key, mine)
         if look is not mine:
-            return look.result()
+            return look.result() if look.done() else self._awaited(look)
         try:
             if not self._room.acquire(timeout=ROOM_S):
                 raise Unavailable(f"{AT_ONCE} other trainables are being imported; try again in a minute")
@@ -88,6 +92,17 @@ class SubprocessProber:
             with self._lock:
                 del self._looks[key]
         return mine.result()
+
+    def _awaited(self, look: "Future[Described]") -> Described:
+        """Wait until another caller has described the trainable."""
+        if not self._waiting.acquire(blocking=False):
+            raise Unavailable(
+                f"{WAITING} other requests wait for imports of trainables; try again in a minute"
+            )
+        try:
+            return look.result()
+        finally:
+            self._waiting.release()
 
 
 def _place(entry: str) -> Hashable | None:
