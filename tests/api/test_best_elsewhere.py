@@ -7,13 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.api.conftest import Finished
 from tests.api.points import points, put_report
 from tests.api.test_bad_bodies import check_problem
+from tests.copies import copy_job
 from tests.fakes import FakeService
 from tests.packages.making import plain
 from tuner.cluster import nodes
@@ -429,3 +430,28 @@ def test_interruption_overhead_is_computed_from_the_bill_of_spot_attempts(
     assert share > 0
     assert pricing["interruption_overhead"] == pytest.approx(share, abs=1e-6)
     assert any("in this job" in note for note in pricing["notes"])
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_cost_usd": 1e-9}], ids=["any_cost", "none_affordable"])
+@pytest.mark.parametrize("machine", [{}, T4, {**T4, "market": "spot"}], ids=["own", "other", "spot"])
+def test_best_over_all_jobs_takes_as_many_statements_for_many_jobs(
+    service: FakeService, client: TestClient, machine: dict[str, str], limit: dict[str, float]
+) -> None:
+    job, statements = run(service, client), list[str]()
+    event.listen(
+        service.database.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
+
+    def count() -> int:
+        del statements[:]
+        answer = client.get(
+            "/v1/best", params={"trainable": fakes.ENTRY, "metric": "acc", **machine, **limit}
+        )
+        assert answer.status_code == (404 if limit else 200), answer.text
+        return len(statements)
+
+    copy_job(service.database, job, 50)
+    count()  # what the first request reads in addition
+    few = count()
+    copy_job(service.database, job, 150, name="more")
+    assert count() == few

@@ -16,17 +16,18 @@ from tuner.domain.objective import Objective
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
+from tuner.service.machines import MachineEvidence, pricing
 from tuner.service.machines import MachinePricing as MachinePricing
 from tuner.service.machines import MachineQuery as MachineQuery
-from tuner.service.machines import pricing
 from tuner.service.next_dollar import NextDollarForecast as NextDollarForecast
 from tuner.service.next_dollar import forecast
 from tuner.store import best as fronts
 from tuner.store import jobs
 from tuner.store.answers import CostedReport as CostedReport
 from tuner.store.best import CostLimits as CostLimits
+from tuner.store.best import JobExtremes
 from tuner.store.jobs import JobRow
-from tuner.store.pareto_front import skyline
+from tuner.store.pareto_front import loss_of, skyline
 from tuner.tuning.confirm import confidence, mean
 
 HERE = MachineQuery()
@@ -182,21 +183,58 @@ def best_of_all(
                 else _nearest(trainable, jobs.trainables(db, service.project))
             )
             raise NothingAffordable(f"no job has tuned {trainable} for {metric!r}{near}")
+        priced = _priced(db, service, rows, query, MachineEvidence(db, service.project, rows, tuned))
+        extremes = _extremes(db, service.project, trainable, priced, limits)
         score = rows[0].spec.objective.score
-        priced = _priced(db, service, rows, query, tuned)
-        views = [_best(db, row, limits, there) for row, there in priced]
-        best_views = [view for view in views if view is not None]
-        if best_views:
-            return max(best_views, key=lambda view: score(view.value))
-        cheapest = [(_cheapest(db, row, there), row) for row, there in priced]
-        known = [(point, row) for point, row in cheapest if point is not None]
+        scores = {
+            row.id: score(loss_of(row.spec.objective.mode, loss))
+            for row, _ in priced
+            if row.id in extremes and (loss := extremes[row.id].loss) is not None
+        }
+        if scores:
+            row, there = max(
+                (pair for pair in priced if pair[0].id in scores), key=lambda pair: scores[pair[0].id]
+            )
+            view = _best(db, row, limits, there)
+            assert view is not None
+            return view
+        cheapest = min(
+            (pair for pair in priced if pair[0].id in extremes),
+            key=lambda pair: extremes[pair[0].id].usd,
+            default=None,
+        )
         raise NothingAffordable(
-            _nothing(db, *min(known, key=lambda pair: pair[0].cost.usd, default=(None, rows[0])))
+            _nothing(db, None, rows[0])
+            if cheapest is None
+            else _nothing(db, _cheapest(db, *cheapest), cheapest[0])
         )
 
 
+def _extremes(
+    db: Connection,
+    project: str,
+    trainable: str,
+    priced: Sequence[tuple[JobRow, MachinePricing | None]],
+    limits: CostLimits,
+) -> dict[str, JobExtremes]:
+    """Return the best metric within the limits and the lowest cost of each job. A job whose Pareto front is empty is left out.
+
+    The number of queries does not depend on the number of jobs.
+
+    Args:
+        priced: Jobs of the project that tune the trainable. Other jobs of the trainable may be in the result, too.
+    """
+    elsewhere = {row.id: (row, there) for row, there in priced if there is not None}
+    extremes = fronts.extremes_of_each(db, project, trainable, limits) if len(elsewhere) < len(priced) else {}
+    if elsewhere:
+        for job, points in fronts.points_of_each(db, project, trainable):
+            if job in elsewhere:
+                extremes[job] = _PointsOnOtherMachine(db, *elsewhere[job], points).extremes(limits)
+    return extremes
+
+
 def _priced(
-    db: Connection, service: Service, rows: Sequence[JobRow], query: MachineQuery, tuned: Sequence[JobRow]
+    db: Connection, service: Service, rows: Sequence[JobRow], query: MachineQuery, known: MachineEvidence
 ) -> list[tuple[JobRow, MachinePricing | None]]:
     """Return the jobs with how each is priced on the requested machine, without those whose trials do not fit on it.
 
@@ -205,7 +243,7 @@ def _priced(
     priced, refused = [], list[Invalid]()
     for row in rows:
         try:
-            priced.append((row, pricing(db, service, row, query, tuned)))
+            priced.append((row, pricing(db, service, row, query, known)))
         except Invalid as error:
             refused.append(error)
     if not priced:
@@ -240,13 +278,20 @@ def pareto(
 
 
 class _PointsOnOtherMachine:
-    """The points of a job, each with its cost on another machine."""
+    """The points of a job, each with its cost on another machine.
 
-    def __init__(self, db: Connection, row: JobRow, there: MachinePricing) -> None:
+    Args:
+        points: The points of the job's Pareto front. None if the caller has not read them.
+    """
+
+    def __init__(
+        self, db: Connection, row: JobRow, there: MachinePricing, points: Sequence[Any] | None = None
+    ) -> None:
         self._db, self._row = db, row
-        points = [(there.repricing.of(point.duration_ns), point) for point in fronts.points(db, row.id)]
+        if points is None:
+            points = fronts.points(db, row.id)
         self._points = sorted(
-            points,
+            ((there.repricing.of(point.duration_ns), point) for point in points),
             key=lambda pair: (
                 pair[0].cost.usd,
                 pair[1].loss,
@@ -261,15 +306,23 @@ class _PointsOnOtherMachine:
 
         The loss is the metric, negated if larger is better.
         """
-        within = [
-            (point.loss, cost.cost.usd, point.seq, cost, point)
+        within = self._within(limits)
+        if not within:
+            return None
+        cost, point = min(within, key=lambda pair: (pair[1].loss, pair[0].cost.usd, pair[1].seq))
+        return self._priced([(cost, point)])[0], point.loss
+
+    def extremes(self, limits: CostLimits) -> JobExtremes:
+        """Return the best metric within the limits and the lowest cost. The job must have points."""
+        loss = min((point.loss for _, point in self._within(limits)), default=None)
+        return JobExtremes(loss, self._points[0][0].cost.usd)
+
+    def _within(self, limits: CostLimits) -> list[tuple[Repriced, Any]]:
+        return [
+            (cost, point)
             for cost, point in self._points
             if limits.allow(cost.cost.usd, cost.cost.gpu_ms, cost.duration_ns)
         ]
-        if not within:
-            return None
-        *_, cost, point = min(within, key=lambda each: each[:3])
-        return self._priced([(cost, point)])[0], point.loss
 
     def cheapest(self, *, better_than: float = math.inf) -> PricedPoint | None:
         """Return the cheapest point whose loss, as defined in `best`, is less than `better_than`."""

@@ -8,11 +8,12 @@ import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import islice
 
 from tuner.database.database import Connection
 from tuner.domain.errors import Invalid
-from tuner.domain.job import Resources
+from tuner.domain.job import JobSpec, Resources
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
@@ -25,6 +26,7 @@ from tuner.service.catalogue import catalogue
 from tuner.service.comparable_jobs import differences
 from tuner.settings import Settings
 from tuner.store import evidence, jobs
+from tuner.store.evidence import SpotSpend
 from tuner.store.jobs import JobRow
 
 
@@ -214,12 +216,65 @@ class MachinePricing:
     notes: tuple[str, ...]  #: The assumptions that were made, as texts for users.
 
 
+class MachineEvidence:
+    """What the jobs of one trainable have measured about machines. Each figure is read once, when it is needed first.
+
+    Args:
+        wanted: The jobs that are to be priced.
+        tuned: All jobs of the trainable, newest first.
+    """
+
+    def __init__(
+        self, db: Connection, project: str, wanted: Sequence[JobRow], tuned: Sequence[JobRow]
+    ) -> None:
+        self._db, self._project, self._wanted, self._tuned = db, project, wanted, tuned
+        self._versions: dict[str | None, frozenset[str | None]] = {}
+        # Groups of comparable jobs: the specification of one of them, and the step times of the group by instance type.
+        self._groups: list[tuple[JobSpec, dict[str, list[float]]]] = []
+        self._by_versions: dict[frozenset[str | None], SpotSpend] = {}
+
+    def seconds(self, row: JobRow, kind: str) -> list[float]:
+        """Return the step times, in seconds, of the jobs on this instance type that are comparable with the job."""
+        versions = self._versions_of(row)
+        seconds = next(
+            (seconds for spec, seconds in self._groups if not differences(row.spec, spec, versions)), None
+        )
+        if seconds is None:
+            seconds = {}
+            self._groups.append((row.spec, seconds))
+        if kind not in seconds:
+            seconds[kind] = _seconds(self._db, row, self._tuned, versions, kind)
+        return seconds[kind]
+
+    def spot_spend(self, row: JobRow) -> SpotSpend:
+        """Return the spend of the job on spot machines."""
+        return self._spot_spends.get(row.id, SpotSpend())
+
+    @cached_property
+    def _spot_spends(self) -> dict[str, SpotSpend]:
+        return evidence.on_spot(self._db, [row.id for row in self._wanted])
+
+    def spot_spend_of_others(self, row: JobRow) -> SpotSpend:
+        """Return the spend on spot machines of the newest `SPOT_JOBS` jobs with a version of the job's package."""
+        versions = self._versions_of(row)
+        if versions not in self._by_versions:
+            newest = [other.id for other in self._tuned if other.spec.package in versions][:SPOT_JOBS]
+            self._by_versions[versions] = sum(evidence.on_spot(self._db, newest).values(), SpotSpend())
+        return self._by_versions[versions]
+
+    def _versions_of(self, row: JobRow) -> frozenset[str | None]:
+        package = row.spec.package
+        if package not in self._versions:
+            self._versions[package] = packages.versions_of(self._db, self._project, package)
+        return self._versions[package]
+
+
 def pricing(
     db: Connection,
     service: Service,
     row: JobRow,
     query: MachineQuery,
-    tuned: Sequence[JobRow] | None = None,
+    known: MachineEvidence | None = None,
 ) -> MachinePricing | None:
     """Return how to compute what the job's trials would cost on the requested machine.
 
@@ -227,7 +282,7 @@ def pricing(
     machine at the same price.
 
     Args:
-        tuned: All jobs of the same trainable, newest first. None if the caller has not read them.
+        known: The evidence of the jobs of the same trainable. None if only this job is priced.
 
     Raises:
         Invalid: The requested machine is not known, or a trial does not fit on it.
@@ -238,11 +293,12 @@ def pricing(
     rate = there.rate(row.spec.resources)
     if len(row.offers) == 1 and there.is_as_offered(row.offer):
         return None
-    if tuned is None:
-        tuned = jobs.of_trainable(db, service.project, row.spec.trainable)
-    versions = packages.versions_of(db, service.project, row.spec.package)
-    time = _relative_time(db, service.settings, row, there, tuned, versions)
-    overhead, notes = _interruptions(db, row, there, tuned, versions)
+    if known is None:
+        known = MachineEvidence(
+            db, service.project, [row], jobs.of_trainable(db, service.project, row.spec.trainable)
+        )
+    time = _relative_time(service.settings, row, there, known)
+    overhead, notes = _interruptions(row, there, known)
     kinds = sorted({offer.instance_type for offer in row.offers})
     if len(kinds) > 1:
         notes = (
@@ -253,32 +309,21 @@ def pricing(
 
 
 def _relative_time(
-    db: Connection,
-    settings: Settings,
-    row: JobRow,
-    there: PricedMachine,
-    tuned: Sequence[JobRow],
-    versions: Collection[str | None],
+    settings: Settings, row: JobRow, there: PricedMachine, known: MachineEvidence
 ) -> RelativeTime:
     """Return the time of a step on the requested machine relative to the job's machine.
 
     If the job's offers have several instance types, the bounds of the result cover all of them.
     """
     kinds = list(dict.fromkeys(offer.instance_type for offer in row.offers))
-    first, *others = [_from(db, settings, row, kind, there, tuned, versions) for kind in kinds]
+    first, *others = [_from(settings, row, kind, there, known) for kind in kinds]
     for other in others:
         first = first.widened(other)
     return first
 
 
 def _from(
-    db: Connection,
-    settings: Settings,
-    row: JobRow,
-    kind: str,
-    there: PricedMachine,
-    tuned: Sequence[JobRow],
-    versions: Collection[str | None],
+    settings: Settings, row: JobRow, kind: str, there: PricedMachine, known: MachineEvidence
 ) -> RelativeTime:
     """Return the time of a step on the machine `there`, relative to a machine of the instance type `kind`.
 
@@ -287,9 +332,7 @@ def _from(
     """
     if kind.casefold() == there.instance_type.casefold():
         return SAME
-    here_s, there_s = (
-        _seconds(db, row, tuned, versions, instance_type) for instance_type in (kind, there.instance_type)
-    )
+    here_s, there_s = (known.seconds(row, instance_type) for instance_type in (kind, there.instance_type))
     time = measured(here_s, there_s, names=(kind, there.instance_type))
     if time is not None:
         return time
@@ -314,11 +357,7 @@ def _seconds(
 
 
 def _interruptions(
-    db: Connection,
-    row: JobRow,
-    there: PricedMachine,
-    tuned: Sequence[JobRow],
-    versions: Collection[str | None],
+    row: JobRow, there: PricedMachine, known: MachineEvidence
 ) -> tuple[Fraction | None, tuple[str, ...]]:
     """Return the cost of interruptions on spot as a fraction of the cost of setup and training, with notes for users on its source.
 
@@ -327,15 +366,15 @@ def _interruptions(
     """
     if there.market != "spot":
         return None, ()
-    others = [other.id for other in tuned if other.spec.package in versions]
-    sources: Sequence[tuple[str, list[str]]] = (
-        ("this job", [row.id]),
-        ("jobs of this trainable", others[:SPOT_JOBS]),
-    )
-    for words, among in sources:
-        lost, trained = evidence.on_spot(db, among)
-        if trained.micro_usd > 0:
-            share = Fraction(round(Fraction(lost.micro_usd, trained.micro_usd) * PARTS), PARTS)
+    for words, spend_of in (
+        ("this job", known.spot_spend),
+        ("jobs of this trainable", known.spot_spend_of_others),
+    ):
+        spend = spend_of(row)
+        if spend.trained.micro_usd > 0:
+            share = Fraction(
+                round(Fraction(spend.interrupted.micro_usd, spend.trained.micro_usd) * PARTS), PARTS
+            )
             return share, (
                 f"interruptions cost {float(share):.2%} of setup and training on spot machines in {words}",
             )

@@ -1,7 +1,7 @@
 """Queries for the best reports and trials of a job: the Pareto front, the best report within cost limits, and the best learning curves."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -283,6 +283,40 @@ def best_of_each(db: Connection, names: Collection[str]) -> dict[str, CostedRepo
     if not places:
         return {}
     return {row.job: _in_whole(row) for row in db.execute(_AT_PLACES, {"places": places})}
+
+
+@dataclass(frozen=True, slots=True)
+class JobExtremes:
+    """The best metric within cost limits and the lowest cost of a job."""
+
+    loss: float | None  #: The metric, negated if larger is better. None if no point is within the limits.
+    usd: Money  #: Cost of the cheapest point.
+
+
+def extremes_of_each(
+    db: Connection, project: str, trainable: str, limits: CostLimits = ANY
+) -> dict[str, JobExtremes]:
+    """Return the best metric within the limits and the lowest cost of each of the project's jobs that tune this trainable, by job.
+
+    A job whose Pareto front is empty is left out.
+    """
+    f, within = front.c, [front.c[name] <= most for name, most in limits.given().items()]
+    losses = select(f.loss).where(f.job == jobs.c.id, *within).order_by(f.loss).limit(1)
+    costs = select(f.usd).where(f.job == jobs.c.id).order_by(f.usd).limit(1)
+    query = select(jobs.c.id, losses.scalar_subquery(), costs.scalar_subquery())
+    rows = db.execute(query.where(jobs.c.project == project, jobs.c.trainable == trainable))
+    return {job: JobExtremes(loss, Money(usd)) for job, loss, usd in rows if usd is not None}
+
+
+def points_of_each(db: Connection, project: str, trainable: str) -> Iterator[tuple[str, list[Row[Any]]]]:
+    """Yield each of the project's jobs that tune this trainable, with the points of its Pareto front in any order.
+
+    The columns of a point are those of `points`. A job whose front is empty is left out.
+    """
+    mine = (jobs.c.project == project) & (jobs.c.trainable == trainable)
+    rows = db.execute(select(front).join(jobs, jobs.c.id == front.c.job).where(mine).order_by(front.c.job))
+    for job, group in groupby(rows, key=lambda row: str(row.job)):
+        yield job, list(group)
 
 
 def next_better(db: Connection, job: str, mode: Mode, than: float) -> CostedReport | None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, case, func, select
 from tuner.database.tables import attempt_usage, attempts, reports, self_tests, trials
 from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import CostKind
-from tuner.domain.money import Money
+from tuner.domain.money import ZERO, Money
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
@@ -38,8 +38,8 @@ def artifact_bytes(db: Connection, job: str) -> int:
 
 TRIALS = 50  # the most trials of a job whose step times are read
 # Cost kinds of time that interruptions wasted, and of time that brought progress.
-INTERRUPTED = ("lost", "restore")
-TRAINED = ("setup", "train")
+INTERRUPTED: tuple[CostKind, ...] = ("lost", "restore")
+TRAINED: tuple[CostKind, ...] = ("setup", "train")
 
 
 def step_seconds(db: Connection, job: str) -> list[float]:
@@ -59,18 +59,33 @@ def step_seconds(db: Connection, job: str) -> list[float]:
     return [(longest - least) / (last - first) / NS for first, last, least, longest in db.execute(query)]
 
 
-def on_spot(db: Connection, jobs: Sequence[str]) -> tuple[Money, Money]:
-    """Return the spend of these jobs on spot machines as two sums: that of the cost kinds lost and restore, and that of setup and train."""
+@dataclass(frozen=True, slots=True)
+class SpotSpend:
+    """The spend of a job on spot machines, by its effect."""
+
+    interrupted: Money = ZERO  #: Spend of the cost kinds lost and restore.
+    trained: Money = ZERO  #: Spend of the cost kinds setup and train.
+
+    def __add__(self, other: "SpotSpend") -> "SpotSpend":
+        return SpotSpend(self.interrupted + other.interrupted, self.trained + other.trained)
+
+
+def on_spot(db: Connection, jobs: Sequence[str]) -> dict[str, SpotSpend]:
+    """Return the spend on spot machines of each of these jobs, by job. Jobs that spent nothing there are left out."""
     e, a = entries.c, attempts.c
     query = (
-        select(e.kind, func.sum(e.usd))
+        select(e.job, e.kind, func.sum(e.usd))
         .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
         .where(e.job.in_(jobs), e.kind.in_((*INTERRUPTED, *TRAINED)), a.market == "spot")
-        .group_by(e.kind)
+        .group_by(e.job, e.kind)
     )
-    paid = {kind: int(usd) for kind, usd in db.execute(query)}
-    lost, trained = (sum(paid.get(kind, 0) for kind in kinds) for kinds in (INTERRUPTED, TRAINED))
-    return Money(lost), Money(trained)
+    paid: dict[str, dict[CostKind, int]] = {}
+    for job, kind, usd in db.execute(query):
+        paid.setdefault(job, {})[kind] = int(usd)
+    return {
+        job: SpotSpend(*(Money(sum(of.get(kind, 0) for kind in kinds)) for kinds in (INTERRUPTED, TRAINED)))
+        for job, of in paid.items()
+    }
 
 
 def attempts_of(
