@@ -90,6 +90,7 @@ def test_changed_values_reach_their_services(secrets: Path, tmp_path: Path) -> N
         "WORKER_CPUS": "16",
         "TUNER_VARIANT": "cuda",
         "TUNER_EXTRAS": "s3",
+        "TUNER_OPTUNA_STORAGE": "postgresql://tuner@database/optuna",
     }
     env.write_text(secrets.read_text() + "".join(f"{name}={setting}\n" for name, setting in other.items()))
     changed_services = json.loads(config("--format=json", env=env).stdout)["services"]
@@ -97,6 +98,8 @@ def test_changed_values_reach_their_services(secrets: Path, tmp_path: Path) -> N
     assert changed_services["spot-worker"]["deploy"]["replicas"] == 0
     assert "--num-cpus=16" in changed_services["worker"]["command"]
     assert changed_services["worker"]["build"]["args"] == {"VARIANT": "cuda", "EXTRAS": "s3"}
+    mirror = changed_services["tuner"]["environment"]["TUNER_OPTUNA_STORAGE"]
+    assert mirror == "postgresql://tuner@database/optuna"
 
 
 def test_image_has_the_extras_of_the_dockerfile_by_default(services: dict[str, Any]) -> None:
@@ -146,6 +149,7 @@ def test_service_settings_match_the_other_containers(
     assert "--dashboard-port=8265" in head["command"]
     assert settings.database_url.endswith(f":{values['POSTGRES_PASSWORD']}@database:5432/tuner")
     assert settings.storage.startswith("s3://tuner/")
+    assert not settings.optuna_storage, "a file in the container would be lost with it"
     assert "'tuner'" in services["bucket"]["command"][2], "the bucket that is made"
     for name in ("tuner", "migrate", "ray-head"):
         mounted = [(secret["source"], secret["target"]) for secret in services[name]["secrets"]]

@@ -87,9 +87,24 @@ def test_built_overlay_is_valid_and_uses_its_own_namespace_and_images(overlay: s
     ours = {image for image in images if image.startswith("registry.example.com/tuner:")}
     assert len(ours) == 1
     assert all(":" in image for image in images)
-    (service,) = the("Deployment", "tuner", among)["spec"]["template"]["spec"]["containers"]
-    settings = the("ConfigMap", service["envFrom"][0]["configMapRef"]["name"], among)["data"]
+    pod = the("Deployment", "tuner", among)["spec"]["template"]["spec"]
+    (service,) = pod["containers"]
+    maps = [source["configMapRef"]["name"] for source in service["envFrom"] if "configMapRef" in source]
+    settings = {name: value for each in maps for name, value in the("ConfigMap", each, among)["data"].items()}
     assert settings["TUNER_STORAGE"].partition("://")[0] in ("s3", "gs")
+    # A mirror in a volume that is lost with the pod would grow with the history, and be copied again by each new pod.
+    assert settings["TUNER_OPTUNA_STORAGE"] == "off"
+    lost = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"] if "emptyDir" in volume}
+    assert lost.keys() == {"home", "tmp"}
+    assert all("sizeLimit" in volume for volume in lost.values())
+
+
+def test_settings_of_an_overlay_take_precedence_over_those_of_the_base() -> None:
+    (service,) = the("Deployment", "tuner", written())["spec"]["template"]["spec"]["containers"]
+    maps = [source["configMapRef"]["name"] for source in service["envFrom"] if "configMapRef" in source]
+    assert maps == ["tuner-defaults", "tuner"], "Kubernetes uses the last source that has a name"
+    defaults = the("ConfigMap", "tuner-defaults", written())["data"]
+    assert not defaults.keys() & {variable["name"] for variable in service["env"]}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
