@@ -1,9 +1,13 @@
 """Kubernetes and Ray accept the manifests, and names, ports, secrets, labels and prices match each other."""
 
 import copy
+import os
 import runpy
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -262,3 +266,38 @@ def test_prometheus_rule_manifest_equals_the_generated_rules() -> None:
     assert {rule["alert"] for group in made["spec"]["groups"] for rule in group["rules"] if "alert" in rule}
     kinds = (FOLDER / "monitoring" / "kustomization.yaml").read_text()
     assert "prometheus-rule.yaml" in kinds
+
+
+def test_backup_makes_room_first_and_keeps_the_newest(tmp_path: Path) -> None:
+    """The volume is full, so that `tuner backup` fails. The next backup then has room."""
+    job = the("CronJob", "tuner-backup", written())["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = job["containers"]
+    backups, programs = tmp_path / "backups", tmp_path / "bin"
+    for folder in (backups, programs, backups / ".2026-03-01T0317.backup.x1y2"):
+        folder.mkdir()
+    (programs / "tuner").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "tuner").chmod(0o755)
+    now = time.time()
+
+    def run(days: Sequence[int]) -> list[int]:
+        """Return which backups are left of those that are so many days old."""
+        for age in days:
+            file = backups / f"{datetime.fromtimestamp(now - age * 86400, UTC):%Y-%m-%dT%H%M}.backup"
+            file.touch()
+            os.utime(file, (now - age * 86400, now - age * 86400))
+        done = subprocess.run(
+            [*container["command"], *(word.replace("/backups", str(backups)) for word in container["args"])],
+            env={"PATH": f"{programs}:{os.environ['PATH']}"},
+            check=False,
+        )
+        assert done.returncode == 1
+        assert all(path.is_file() for path in backups.iterdir()), (
+            "the folder that a killed backup left is gone"
+        )
+        left = sorted(round((now - file.stat().st_mtime) / 86400) for file in backups.iterdir())
+        for file in backups.iterdir():
+            file.unlink()
+        return left
+
+    assert run(range(34)) == list(range(31)), "those older than thirty days are gone"
+    assert run(range(40, 50)) == list(range(40, 47)), "the newest seven are kept at any age"
