@@ -197,7 +197,8 @@ def _storage(container: Container, project: Project, folder: Folder, inherited: 
 def _prometheus(container: Container, project: Project, folder: Folder, inherited: Mapping[str, str]) -> Part:
     machine = folder.machine(container.name)
     (config,) = [path for path in container.mounts if path.endswith("/prometheus.yml")]
-    (machine / "prometheus.yml").write_text(scraped(Path(container.mounts[config]).read_text(), project))
+    text = scraped(Path(container.mounts[config]).read_text(), project, folder.secrets)
+    (machine / "prometheus.yml").write_text(text)
     if not (machine / "rules").exists():
         (machine / "rules").symlink_to(container.mounts[str(Path(config).parent / "rules")])
     local_paths = {config: str(machine / "prometheus.yml"), "/prometheus": str(machine / "data")}
@@ -216,10 +217,16 @@ def _value_outside(word: str, local_paths: Mapping[str, str]) -> str:
     return f"{name}{equals}{local_paths.get(value, value)}"
 
 
-def scraped(config: str, project: Project) -> str:
-    """Return Prometheus' configuration with addresses instead of service names, because no DNS knows the names."""
+def scraped(config: str, project: Project, secrets: Path) -> str:
+    """Return Prometheus' configuration with addresses instead of service names, because no DNS knows the names.
+
+    Args:
+        secrets: The folder with the files that containers have in /run/secrets.
+    """
     scrape_config = yaml.safe_load(config)
     for job in scrape_config["scrape_configs"]:
+        key = Path(job["authorization"]["credentials_file"])
+        job["authorization"]["credentials_file"] = str(secrets / key.name)
         lookups = job.pop("dns_sd_configs", [])
         targets = [
             f"{address}:{lookup['port']}"

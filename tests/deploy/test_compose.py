@@ -154,6 +154,8 @@ def test_service_settings_match_the_other_containers(
     for name in ("tuner", "migrate", "ray-head"):
         mounted = [(secret["source"], secret["target"]) for secret in services[name]["secrets"]]
         assert mounted == [("database_url", "/run/secrets/database_url")], "drivers read the same file"
+    (key,) = services["prometheus"]["secrets"]
+    assert (key["source"], key["target"]) == ("api_key", "/run/secrets/api_key"), "Prometheus reads it"
 
 
 def test_every_ray_node_has_token_storage_market_and_price(

@@ -217,6 +217,9 @@ def test_secrets_script_creates_every_secret_that_pods_use(url: str) -> None:
     there = {created_secret["metadata"]["name"]: created_secret["stringData"] for created_secret in secrets}
     assert there["tuner"]["database_url"] == url or "@database:5432/tuner" in there["tuner"]["database_url"]
     assert ("tuner-storage" in there) == (not url)
+    (endpoint,) = the("ServiceMonitor", "tuner", written())["spec"]["endpoints"]
+    key = endpoint["authorization"]["credentials"]
+    assert key["key"] in there[key["name"]]
     trial = {"database", "storage", "bucket"}
     for pod, spec in pods(written()):
         for name, key in named(spec):

@@ -131,8 +131,10 @@ def test_restarted_ray_node_gets_new_ports(all_parts: dict[str, Part]) -> None:
     assert (again.name, again.address, again.needs) == (worker.name, worker.address, worker.needs)
 
 
-def test_prometheus_scrapes_every_replica_by_address() -> None:
-    config = parts.scraped((ROOT / "deploy/prometheus/compose.yml").read_text(), project())
+def test_prometheus_scrapes_every_replica_by_address(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    config = parts.scraped((ROOT / "deploy/prometheus/compose.yml").read_text(), project(), secrets)
+    assert f"credentials_file: {secrets}/api_key" in config
     assert "127.91.7.11:8000" in config
     assert "127.91.7.12:8000" in config
     assert "dns_sd" not in config

@@ -74,6 +74,7 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
                 rule["for"] = "1s"
         (rules / file.name).write_text(yaml.safe_dump(known))
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (folder / "api_key").write_text(fakes.KEY)
     command = [
         "prometheus",
         f"--config.file={folder}/prometheus.yml",
@@ -146,6 +147,14 @@ def test_prometheus_scrapes_the_service_and_an_alert_fires(fed: FakeService, tmp
             "all rules are evaluated", lambda: "unknown" not in (states := healths(url)) and states
         )
         assert health == {"ok"}
+
+
+def test_second_project_does_not_stop_the_scrapes(service: FakeService, tmp_path: Path) -> None:
+    """The metrics then need the service's own key, which the shipped configuration sends."""
+    client = fakes.client_of(service)
+    assert client.post("/v1/projects", json={"name": "vision"}).status_code == 201
+    with served(service) as target, prometheus(tmp_path, target) as url:
+        until("the service is scraped", lambda: value(url, 'up{job="tuner"}') == 1)
 
 
 def healths(url: str) -> set[str]:
