@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from io import StringIO
 from threading import Barrier, Thread
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -19,6 +20,7 @@ from tuner.client import Job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced
 from tuner.domain.time import Instant
+from tuner.service import periodic
 from tuner.service.bootstrap import system_now
 from tuner.service.cluster import HUNG_NS
 from tuner.service.controller import Controller
@@ -71,6 +73,25 @@ def test_metrics_show_which_service_leads(service: FakeService, other: FakeServi
     assert (service.health.controller_at, other.health.controller_at) == (service.now(), None)
     service.now.pass_s(LEASE_NS / 1e9)
     assert leader_metric(service) == "tuner_controller_leader 0.0"
+
+
+def test_metrics_show_the_age_of_the_last_pass_at_any_wall_clock(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic_s = [100.0]
+    monkeypatch.setattr(periodic, "time", SimpleNamespace(monotonic=lambda: monotonic_s[0]))
+
+    def ages() -> list[str]:
+        text: str = fakes.client_of(service, own=True).get("/metrics").text
+        return [
+            line for line in text.splitlines() if line.startswith("tuner_controller_last_pass_age_seconds")
+        ]
+
+    assert ages() == [], "no pass yet"
+    Controller(service).one_pass()
+    service.now.pass_s(-600)
+    monotonic_s[0] += 5
+    assert ages() == ["tuner_controller_last_pass_age_seconds 5.0"]
 
 
 def test_requests_to_a_standby_service_take_effect(

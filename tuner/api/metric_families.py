@@ -323,6 +323,11 @@ OF_PROCESS: tuple[tuple[Family, Callable[[ServiceHealth], Values]], ...] = (
         lambda v: _at(v.controller_at),
     ),
     _single(
+        "tuner_controller_last_pass_age_seconds",
+        "Seconds since the controller's last pass as the leader, independent of the wall clock",
+        lambda v: v.controller_pass_age_s(),
+    ),
+    _single(
         "tuner_controller_leader",
         "1 if this service is the leader, which launches and resumes jobs and sends webhooks; otherwise 0",
         lambda v: None if v.leads is None else float(v.leads()),

@@ -80,7 +80,7 @@ class Controller(PeriodicService):
                 exporting = [export.job for export in exports.live(db)]
             self._launch_wanted(term, live, begun, exporting)
         self._service.leading.pass_succeeded()
-        self._service.health.controller_at = self._service.now()
+        self._service.health.controller_passed(self._service.now())
 
     # Launching
 

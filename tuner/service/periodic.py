@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,8 +39,19 @@ class ServiceHealth:
     leads: Callable[[], bool] | None = None  #: Returns whether this service leads.
     #: Faults of the accounts that the audit found wrong at their last check, by account.
     violations: dict[str, str] = field(default_factory=dict)
+    _controller_passed_s: float | None = (
+        None  #: The time of `controller_at` on the process's monotonic clock.
+    )
     _counts: dict[Counted, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def controller_passed(self, at: Instant) -> None:
+        """Record the end of a successful pass of the controller as leader."""
+        self.controller_at, self._controller_passed_s = at, time.monotonic()
+
+    def controller_pass_age_s(self) -> float | None:
+        """Return the seconds since that pass, which do not depend on the wall clock. Return None if there was none yet."""
+        return None if self._controller_passed_s is None else time.monotonic() - self._controller_passed_s
 
     def count(self, what: Counted) -> None:
         with self._lock:
