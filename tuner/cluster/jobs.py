@@ -78,14 +78,6 @@ class RayJobs:
         answer = self._dashboard.call("GET", f"{_path(submission_id)}/logs")
         return "" if answer.status_code == 404 else str(self._dashboard.json(answer).get("logs") or "")
 
-    def delete(self, submission_id: str) -> bool:
-        """Have Ray forget a Ray Job that has ended.
-
-        Return False if the cluster has none with this id. Raise RayUnavailable if it still runs.
-        """
-        answer = self._dashboard.call("DELETE", _path(submission_id))
-        return answer.status_code != 404 and bool(self._dashboard.json(answer).get("deleted"))
-
     def _info(self, submission_id: str) -> dict[str, Any]:
         answer = self._dashboard.call("GET", _path(submission_id))
         return {} if answer.status_code == 404 else dict(self._dashboard.json(answer))
