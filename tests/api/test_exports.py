@@ -27,6 +27,7 @@ from tuner.domain.money import Price
 from tuner.domain.time import NS, Instant
 from tuner.driver import export_run
 from tuner.driver.export_run import ExportRun
+from tuner.driver.paid_work import PaidActorLost
 from tuner.ledger import ledger
 from tuner.planning.serving import ReplicaSpeed, serving_cost
 from tuner.schemas.exports import Format
@@ -35,7 +36,6 @@ from tuner.service.storage_lifecycle import StorageLifecycle
 from tuner.store import exports, jobs, stored_files
 from tuner.training.variants import FORMATS, Variant
 from tuner.worker.export import ExportResult
-from tuner.worker.self_test import SelfTestActorLost
 
 CONTENT = b"a model" * 1000
 service, client = fakes.fixtures("function")
@@ -203,7 +203,7 @@ def test_dollars_per_million_are_those_of_the_machine_at_the_requested_rate(
             "c" * 40,
             {"export"},
         ),
-        (SelfTestActorLost, "failed", "export_lost", {"export"}),
+        (PaidActorLost, "failed", "export_lost", {"export"}),
     ],
 )
 def test_export_that_fails_says_why_and_pays_for_its_time_only(

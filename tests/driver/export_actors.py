@@ -6,9 +6,9 @@ from typing import Any, Self
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
+from tuner.driver.paid_work import PaidActorLost
 from tuner.training.variants import BATCHES, BatchLatency, Variant
 from tuner.worker.export import ExportResult
-from tuner.worker.self_test import SelfTestActorLost
 
 
 def variant(format: Any, metric: float = 0.9, per_second: float = 1000.0) -> Variant:
@@ -22,7 +22,7 @@ def variant(format: Any, metric: float = 0.9, per_second: float = 1000.0) -> Var
 class FakeExportActors:
     """Actors whose work ends with `result`, or never if it is None. They are lost if it is a class of errors."""
 
-    result: ExportResult | type[SelfTestActorLost] | None
+    result: ExportResult | type[PaidActorLost] | None
     takes_ns: int = 20 * NS
     has_machines: bool = True
     orders: list[dict[str, Any]] = field(default_factory=list)
@@ -49,11 +49,11 @@ class FakeExportActor:
         self.actors.orders.append(order)
 
     def answered(self, within_s: float) -> bool:
-        if self.actors.result is SelfTestActorLost:
-            raise SelfTestActorLost("its machine is gone")
+        if self.actors.result is PaidActorLost:
+            raise PaidActorLost("its machine is gone")
         return self.actors.result is not None
 
-    def result(self) -> Any:
+    def answer(self) -> Any:
         return self.actors.result
 
     def kill(self) -> None:

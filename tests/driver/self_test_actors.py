@@ -6,7 +6,8 @@ from typing import Any, Self
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
-from tuner.worker.self_test import SelfTestActorLost, Verdict
+from tuner.driver.paid_work import PaidActorLost
+from tuner.worker.self_test import Verdict
 
 
 @dataclass
@@ -14,7 +15,7 @@ class FakeActors:
     """A cluster with machines for the offers in `there`. Each self-test ends with the next verdict."""
 
     there: list[Offer]
-    verdicts: list[Verdict | type[SelfTestActorLost] | None] = field(default_factory=list)
+    verdicts: list[Verdict | type[PaidActorLost] | None] = field(default_factory=list)
     requested_offers: list[Offer] = field(default_factory=list)
     orders: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0
@@ -43,12 +44,12 @@ class SelfTestActor:
         self.actors.orders.append(order)
 
     def answered(self, within_s: float) -> bool:
-        if self.actors.verdicts[0] is SelfTestActorLost:
+        if self.actors.verdicts[0] is PaidActorLost:
             self.actors.verdicts.pop(0)
-            raise SelfTestActorLost("its machine is gone")
+            raise PaidActorLost("its machine is gone")
         return self.actors.verdicts[0] is not None
 
-    def verdict(self) -> Any:
+    def answer(self) -> Any:
         return self.actors.verdicts.pop(0)
 
     def used_ns(self) -> int:

@@ -17,7 +17,9 @@ from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
+from tuner.driver import spot_eligibility
 from tuner.driver.main import LaunchContext, pass_gate
+from tuner.driver.paid_work import PaidActorLost
 from tuner.driver.spot_eligibility import (
     LEAST_NS,
     LOST_MAX,
@@ -29,7 +31,7 @@ from tuner.driver.spot_eligibility import (
 from tuner.ledger import ledger
 from tuner.store import jobs, launches, self_tests
 from tuner.store.journal import SqlJournal
-from tuner.worker.self_test import SelfTestActorLost, Verdict
+from tuner.worker.self_test import Verdict
 
 SPOT = Offer("m", Price(1_000_000), 1, 0, "spot", labels=(("market", "spot"),))
 DEMAND = Offer("m", Price(3_600_000), 1, 0, labels=(("market", "!spot"),))
@@ -116,11 +118,11 @@ def test_start_timeout_grows_until_a_slow_process_starts(
 ) -> None:
     waited: list[float] = []
 
-    def awaited(self: SpotEligibility, done: Any, within_s: float) -> bool:
+    def wait_until(done: Any, within_s: float, **_: Any) -> bool:
         waited.append(within_s)
         return len(waited) > 20
 
-    monkeypatch.setattr(SpotEligibility, "_awaited", awaited)
+    monkeypatch.setattr(spot_eligibility, "wait_until", wait_until)
     assert refusal(replace(gate(database, FakeActors([DEMAND], [Verdict(True)])), wait_s=1.0)) is None
     assert waited[:6] == [1, 1, 2, 2, 4, 4]
     assert set(waited[14:20]) == {STARTS_WITHIN_S}
@@ -136,14 +138,14 @@ def test_wait_for_a_machine_ends_when_the_job_stops(database: Database) -> None:
 
 
 def test_self_test_is_repeated_if_its_machine_is_lost(database: Database) -> None:
-    actors = FakeActors([SPOT], [SelfTestActorLost, SelfTestActorLost, Verdict(True)])
+    actors = FakeActors([SPOT], [PaidActorLost, PaidActorLost, Verdict(True)])
     assert refusal(gate(database, actors)) is None
     assert account(database).posted.usd.micro_usd == 3 * SPOT.price.of(NS).micro_usd
     assert account(database).held.usd == Money(0)
 
 
 def test_self_test_lost_every_time_raises_unavailable(database: Database) -> None:
-    actors = FakeActors([DEMAND], [SelfTestActorLost] * (LOST_MAX + 1))
+    actors = FakeActors([DEMAND], [PaidActorLost] * (LOST_MAX + 1))
     with pytest.raises(Unavailable, match="lost 5 times"):
         refusal(gate(database, actors))
     assert account(database).held.usd == Money(0)

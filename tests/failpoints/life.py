@@ -266,9 +266,7 @@ class Life:
                 self._cluster.statuses[job_export.submission_id] = "failed"
                 continue
             actors = FakeExportActors(ExportResult(0.9, (variant("onnx"),)))
-            run = ExportRun(self.service.database, self.row(job), job_export, "storage", actors)
-            run._record_heartbeat()
-            run.run()
+            ExportRun(self.service.database, self.row(job), job_export, "storage", actors).run()
 
     def go_on(self, run: SimulatedRun, messages: float = math.inf) -> None:
         """Continue the run. The driver first checks for a control request."""

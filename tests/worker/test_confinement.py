@@ -243,8 +243,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 RUNS = """
 import sys, time
 from pathlib import Path
-from tuner.driver import self_test_actor
+from tuner.driver import paid_actors
 from tuner.worker import export
+from tuner.worker.self_test import self_test
 
 def fetch(*_):
     while not Path("pids").exists():
@@ -252,14 +253,14 @@ def fetch(*_):
     raise export.CheckpointMissing("there is no checkpoint")
 
 export.CheckpointStore.fetch = fetch
-self_test_actor.hide_unrequested_gpus = lambda: None
+paid_actors.hide_unrequested_gpus = lambda: None
 order = {"entry": "leaves_a_daemon:train", "limit_s": 60, "resources": {"CPU": 1}}
 if sys.argv[1] == "self-test":
-    self_test_actor.Tester().run({**order, "configs": [{}], "max_step": 9})
+    paid_actors.WorkProcess(self_test).run({**order, "configs": [{}], "max_step": 9})
 else:
     names = {name: name for name in ("project", "job", "export", "trial")}
     wanted = {"formats": ["onnx"]}
-    self_test_actor.Exporting().run(
+    paid_actors.WorkProcess(export.export).run(
         {**order, **names, "package": None, "storage": "storage", "step": 1, "attempt": 1, "wanted": wanted}
     )
 """

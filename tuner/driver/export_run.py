@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +25,19 @@ from tuner.domain.records import OpenHold
 from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import package_of
-from tuner.ledger import ledger, shared_budgets
+from tuner.driver.paid_work import PaidActorLost, allowed, wait_until, work_limit_s
+from tuner.ledger import ledger
 from tuner.settings import Settings
 from tuner.store import answers, exports, jobs
 from tuner.store.exports import ExportRow
 from tuner.store.jobs import JobRow
-from tuner.worker.export import ExportResult
-from tuner.worker.self_test import SelfTestActorLost
+from tuner.worker.export import ExportResult, export
 
 if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
-    from tuner.driver.self_test_actor import ExportActor
+    from tuner.driver.paid_actors import PaidActor
 
-ENDS_WITHIN_NS = 10 * NS  # the export ends by itself this long before its limit
 TRIES_FOR_S = 20.0  # how long the export waits for a machine of one offer before it tries the next offer
 WAITS_S = 900.0  # how long an export waits for a machine
-LOOK_S = 0.2
 HEARTBEAT_S = 1.0
 NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the export; raise that budget and export again"
 log = logging.getLogger("tuner.driver")
@@ -52,7 +51,7 @@ class ExportRun:
     row: JobRow
     export: ExportRow
     storage: str
-    start_actor: Callable[[Offer, Resources], "ExportActor"]
+    start_actor: Callable[[Offer, Resources], "PaidActor[ExportResult]"]
     waits_s: float = WAITS_S
     _heartbeat_at: float = 0.0
     _over: bool = False  #: Another process has ended the export.
@@ -62,7 +61,7 @@ class ExportRun:
         size, until = self.row.spec.resources, time.monotonic() + self.waits_s
         for offer in cycle(self._kinds()):
             with self.start_actor(offer, size) as actor:
-                if self._awaited(actor.has_machine, TRIES_FOR_S):
+                if wait_until(actor.has_machine, TRIES_FOR_S, may_continue=self._record_heartbeat):
                     self._paid(actor, offer)
                     return
             if self._over:
@@ -83,15 +82,13 @@ class ExportRun:
             ),
         )
 
-    def _paid(self, actor: "ExportActor", offer: Offer) -> None:
+    def _paid(self, actor: "PaidActor[ExportResult]", offer: Offer) -> None:
         """Place a hold for the export, run it on an actor that has a machine, and settle the hold."""
         size, project, job = self.row.spec.resources.on_one_node, self.row.project, self.row.id
         rate = offer.rate(size)
         with self.database.write("export.hold") as db:
             now = _now()
-            own = ledger.lock_account(db, project, job).left
-            left = shared_budgets.allowance(db, project, job, now, own).left
-            limit_ns = self.export.spec.lease_ns(rate, left)
+            limit_ns = self.export.spec.lease_ns(rate, allowed(db, self.row, now))
             ends_at = Instant(now + limit_ns)
             hold = OpenHold(self.export.hold, self.export.id, 1, 1, rate.cost(limit_ns), now, ends_at)
             if not exports.start(db, self.export, offer, now):
@@ -103,12 +100,12 @@ class ExportRun:
         result = ExportResult(None, (), "export_lost", "the process of the export was stopped; export again")
         try:
             actor.begin(self._order(limit_ns))
-            if self._awaited(actor.answered, limit_ns / NS):
-                result = actor.result()
+            if wait_until(actor.answered, limit_ns / NS, may_continue=self._record_heartbeat):
+                result = actor.answer()
             else:
                 late = f"the export did not finish within the {limit_ns / NS:.0f} s that the money held for it pays for; raise max_cost_usd"
                 result = ExportResult(None, (), "out_of_time", late)
-        except SelfTestActorLost as lost:
+        except PaidActorLost as lost:
             result = ExportResult(
                 None, (), "export_lost", f"the machine that ran the export was lost: {lost}; export again"
             )
@@ -141,7 +138,7 @@ class ExportRun:
                 "max_drop": export.spec.max_drop,
                 "threads": threads_of(size),
             },
-            "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
+            "limit_s": work_limit_s(limit_ns),
             "resources": {"CPU": size.cpus, "GPU": size.gpus},
         }
 
@@ -165,29 +162,18 @@ class ExportRun:
             exports.end(db, self.export, state, now, code=code, detail=detail, result=figures)
         log.info("%s: %s %s %s", self.export.submission_id, state, code or "", detail)
 
-    def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Wait up to `within_s` seconds until `done` returns True, and record heartbeats meanwhile. Return whether `done` returned True.
-
-        Return False at once if another process has ended the export. The argument of `done` is how long one call may wait, in seconds.
-        """
-        deadline = time.monotonic() + within_s
-        while not self._over:
-            if done(LOOK_S):
-                return True
-            if time.monotonic() > deadline:
-                return False
-            self._record_heartbeat()
-        return False
-
-    def _record_heartbeat(self) -> None:
-        if time.monotonic() - self._heartbeat_at < HEARTBEAT_S:
-            return
-        self._heartbeat_at = time.monotonic()
-        try:
-            with self.database.write("export.beat") as db:
-                self._over = not exports.record_heartbeat(db, self.export, _now())
-        except Unavailable as error:  # continue: if the database stays away, the export ends with its lease
-            log.warning("a heartbeat could not be recorded: %s", error.detail)
+    def _record_heartbeat(self) -> bool:
+        """Record a heartbeat if one is due. Return False if another process has ended the export."""
+        if not self._over and time.monotonic() - self._heartbeat_at >= HEARTBEAT_S:
+            self._heartbeat_at = time.monotonic()
+            try:
+                with self.database.write("export.beat") as db:
+                    self._over = not exports.record_heartbeat(db, self.export, _now())
+            except (
+                Unavailable
+            ) as error:  # continue: if the database stays away, the export ends with its lease
+                log.warning("a heartbeat could not be recorded: %s", error.detail)
+        return not self._over
 
 
 def threads_of(size: Resources) -> int:
@@ -203,7 +189,7 @@ def main() -> int:
     """Run one export, and return the exit status 0. A failed export also returns 0, because its failure is in the database."""
     import ray
 
-    from tuner.driver.self_test_actor import ExportActor
+    from tuner.driver.paid_actors import PaidActor
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", required=True)
@@ -212,9 +198,9 @@ def main() -> int:
     settings = Settings.from_env()
     database = Database(settings.database_url, failpoint=settings.failpoint, connect_timeout_s=20.0)
     with database.read() as db:
-        export, row = exports.get(db, args.job, args.export), jobs.get(db, args.job)
+        export_row, row = exports.get(db, args.job, args.export), jobs.get(db, args.job)
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    ExportRun(database, row, export, settings.storage, ExportActor).run()
+    ExportRun(database, row, export_row, settings.storage, partial(PaidActor, export)).run()
     return 0
 
 

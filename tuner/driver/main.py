@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import ray
 
@@ -32,12 +33,12 @@ from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRe
 from tuner.driver.fallback import placement_of
 from tuner.driver.loop import Loop
 from tuner.driver.machine_check import Find, MachineCheck
+from tuner.driver.paid_actors import PaidActor
 from tuner.driver.placement import AllowedPlaces
 from tuner.driver.ports import LoopConfig
 from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_machines import ClusterMachines
 from tuner.driver.recovery import recover
-from tuner.driver.self_test_actor import SelfTestActor
 from tuner.driver.spot_eligibility import Abandoned, SpotEligibility
 from tuner.driver.tuning_run import run_tune
 from tuner.driver.warm_start_copies import WARM_STARTS_MAX, Copier, warm_starts_of
@@ -52,6 +53,7 @@ from tuner.store.launches import Launch
 from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
+from tuner.worker.self_test import self_test
 
 HEARTBEAT_S = 0.5  # time between two heartbeats
 LOOK_S = 0.25  # time between two checks for control requests
@@ -427,7 +429,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         settings.spot_wait_s,
         args.code,
         storage=settings.storage,
-        start_actor=SelfTestActor,
+        start_actor=partial(PaidActor, self_test),
         is_available=lambda offer: places is None or places.has_machine(offer),
     )
     row, why = pass_gate(gate, context, died_at=died_at)

@@ -27,25 +27,24 @@ from tuner.domain.records import OpenHold
 from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import package_of, teacher_of
-from tuner.ledger import ledger, shared_budgets
+from tuner.driver.paid_work import PaidActorLost, allowed, wait_until, work_limit_s
+from tuner.ledger import ledger
 from tuner.store import jobs, launches, self_tests
 from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
 from tuner.store.self_tests import SelfTestRow, refusal
 from tuner.worker.environment import code_of
-from tuner.worker.self_test import SelfTestActorLost, Verdict
+from tuner.worker.self_test import Verdict
 
 if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
-    from tuner.driver.self_test_actor import SelfTestActor
+    from tuner.driver.paid_actors import PaidActor
 
 # The time limit of the test: the time for which 1/SHARE of the remaining money pays, but at least LEAST_NS and at most MOST_NS. It is never
 # longer than the time for which all of the remaining money pays.
 SHARE = 10
 LEAST_NS = 600 * NS
 MOST_NS = 24 * 3600 * NS
-ENDS_WITHIN_NS = 10 * NS  # the test ends by itself this long before its limit
 LOST_MAX = 5
-LOOK_S = 0.2
 STARTS_WITHIN_S = 120.0
 CONFIGS = 3
 NO_MONEY = "the rest of the job's budget, or of a shared budget over it, does not pay for the self-test, so raise that budget"
@@ -72,7 +71,7 @@ class SpotEligibility:
         None  #: The digest of the trainable's code that the service computed when the job was submitted.
     )
     storage: str = ""
-    start_actor: Callable[[Offer, Resources], "SelfTestActor"] = field(kw_only=True)
+    start_actor: Callable[[Offer, Resources], "PaidActor[Verdict]"] = field(kw_only=True)
     #: Returns whether a machine of this offer exists. If no machine of any offer exists, the cheapest offer is requested first, because
     #: trials can then use that machine too.
     is_available: Callable[[Offer], bool] = lambda offer: True
@@ -169,7 +168,7 @@ class SpotEligibility:
         for losses in count(1):
             try:
                 return self._test()
-            except SelfTestActorLost as lost:
+            except PaidActorLost as lost:
                 if losses == LOST_MAX:
                     raise Unavailable(
                         f"the worker of the restore self-test was lost {losses} times: {lost}"
@@ -194,12 +193,12 @@ class SpotEligibility:
             # that the start of a process may take.
             wait_s = min(self.wait_s * 2 ** min(turn // len(kinds), 10), max(self.wait_s, STARTS_WITHIN_S))
             with self.start_actor(offer, size) as actor:
-                if self._awaited(actor.has_machine, wait_s):
+                if wait_until(actor.has_machine, wait_s, may_continue=self._check_may_continue):
                     return self._paid(actor, offer)
         raise AssertionError
 
-    def _paid(self, actor: "SelfTestActor", offer: Offer) -> Verdict:
-        """Place a hold (reserve money) for the test, run the test on a `SelfTestActor` that has a machine, and settle
+    def _paid(self, actor: "PaidActor[Verdict]", offer: Offer) -> Verdict:
+        """Place a hold (reserve money) for the test, run the test on an actor that has a machine, and settle
         the hold.
         """
         number = next(self._numbers)
@@ -208,18 +207,15 @@ class SpotEligibility:
         with self.database.write("gate.hold") as db:
             launches.check(db, self.row.id, self.epoch)
             now, where = _now(), (name, SELF_TEST, self.epoch, number)
-            own = ledger.lock_account(db, self.row.project, self.row.id).left
-            affords = rate.affords_ns(
-                shared_budgets.allowance(db, self.row.project, self.row.id, now, own).left
-            )
+            affords = rate.affords_ns(allowed(db, self.row, now))
             limit_ns = min(affords, max(LEAST_NS, min(affords // SHARE, MOST_NS)))
             hold = OpenHold(*where, rate.cost(limit_ns), now, Instant(now + limit_ns))
             if limit_ns <= 0 or not ledger.place(db, self.row.project, self.row.id, hold):
                 return Verdict(False, NO_MONEY, lasting=False)
         try:
             actor.begin(self._order(limit_ns))
-            if self._awaited(actor.answered, limit_ns / NS):
-                return actor.verdict()
+            if wait_until(actor.answered, limit_ns / NS, may_continue=self._check_may_continue):
+                return actor.answer()
             return Verdict(False, f"the self-test did not finish within {limit_ns / NS:.0f} s", lasting=False)
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))
@@ -242,25 +238,17 @@ class SpotEligibility:
             "package": package_of(self.row, self.storage),
             "configs": [spec.begin_config(config) for config in drawn],
             "max_step": spec.fidelity.max,
-            "limit_s": (limit_ns - min(ENDS_WITHIN_NS, limit_ns // 4)) / NS,
+            "limit_s": work_limit_s(limit_ns),
             "resources": {"CPU": size.cpus, "GPU": size.gpus},
             "processes": size.processes,
             "teacher": teacher,
         }
 
-    def _awaited(self, done: Callable[[float], bool], within_s: float) -> bool:
-        """Wait up to `within_s` seconds until `done` returns True, and return whether it did. Raise Abandoned if the job should not begin.
-
-        The argument of `done` is how long one call may wait, in seconds.
-        """
-        deadline = time.monotonic() + within_s
-        while True:
-            if not self.may_continue():
-                raise Abandoned
-            if done(LOOK_S):
-                return True
-            if time.monotonic() > deadline:
-                return False
+    def _check_may_continue(self) -> bool:
+        """Return True if the job should still begin. Otherwise raise Abandoned."""
+        if not self.may_continue():
+            raise Abandoned
+        return True
 
 
 def _now() -> Instant:

@@ -34,10 +34,6 @@ class Verdict:
     lasting: bool = True  #: Whether the same code would fail again. False if it may pass another time.
 
 
-class SelfTestActorLost(Exception):
-    """The machine or the process that runs the self-test is gone."""
-
-
 class _Failed(Exception):
     """The self-test did not pass. `verdict` says why."""
 

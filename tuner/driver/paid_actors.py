@@ -1,54 +1,48 @@
-"""Run the restore self-test, or an export, in a Ray actor with the resources of a trial, on a machine of a given offer."""
+"""Run work that a job pays for besides its attempts in a Ray actor with the resources of a trial, on a machine of a given offer.
+
+`tuner.driver.paid_work` has the parts that do not need Ray.
+"""
 
 import contextlib
 import time
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar
 
 import ray
 
 from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
+from tuner.driver.paid_work import PaidActorLost
 from tuner.worker import STARTED_NS
 from tuner.worker.actor import hide_unrequested_gpus
-from tuner.worker.export import ExportResult, export
-from tuner.worker.self_test import SelfTestActorLost, Verdict, self_test
+
+R = TypeVar("R")
 
 
-class Tester:
-    """The Ray actor that runs the restore self-test of a job's trainable."""
+class WorkProcess(Generic[R]):
+    """The Ray actor of a `PaidActor`: a process that runs one function once."""
 
-    def ready(self) -> None:
-        """Do nothing. Ray completes the call once the actor has a machine."""
-
-    def run(self, order: dict[str, Any]) -> tuple[Verdict, int]:
-        """Run the self-test with the arguments `order`. Return the verdict, and the age of this process in nanoseconds, for the bill."""
-        hide_unrequested_gpus()
-        return self_test(**order, owns_process=True), time.monotonic_ns() - STARTED_NS
-
-
-class Exporting:
-    """The Ray actor that runs an export of a trial's checkpoint."""
+    def __init__(self, work: Callable[..., R]) -> None:
+        self._work = work
 
     def ready(self) -> None:
         """Do nothing. Ray completes the call once the actor has a machine."""
 
-    def run(self, order: dict[str, Any]) -> tuple[ExportResult, int]:
-        """Run the export with the arguments `order`. Return the result, and the age of this process in nanoseconds, for the bill."""
+    def run(self, order: dict[str, Any]) -> tuple[R, int]:
+        """Run the work with the arguments `order`. Return its result, and the age of this process in nanoseconds, for the bill."""
         hide_unrequested_gpus()
-        return export(**order, owns_process=True), time.monotonic_ns() - STARTED_NS
+        return self._work(**order, owns_process=True), time.monotonic_ns() - STARTED_NS
 
 
-class PaidActor:
-    """An actor for work that the job pays for. Ray begins to look for a machine when the actor is created.
+class PaidActor(Generic[R]):
+    """An actor that runs `work`, for which the job pays. Ray begins to look for a machine when the actor is created.
 
-    The actor is killed at the end of the `with` block. `has_machine` and `answered` raise SelfTestActorLost if the actor has died.
+    The actor is killed at the end of the `with` block. `has_machine` and `answered` raise PaidActorLost if the actor has died.
     """
 
-    work: type  #: The class of the actor.
-
-    def __init__(self, offer: Offer, size: Resources) -> None:
+    def __init__(self, work: Callable[..., R], offer: Offer, size: Resources) -> None:
         options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
-        self._actor = ray.remote(self.work).options(**options).remote()
+        self._actor = ray.remote(WorkProcess).options(**options).remote(work)
         self._ready = self._actor.ready.remote()
         self._began_ns: int | None = None
         self._answer: Any = None
@@ -72,14 +66,16 @@ class PaidActor:
         return self._began_ns is not None
 
     def begin(self, order: dict[str, Any]) -> None:
+        """Begin the work with the arguments `order`."""
         self._answer = self._actor.run.remote(order)
 
     def answered(self, within_s: float) -> bool:
         """Wait up to `within_s` seconds until the work has ended, and return whether it has ended."""
         return _has(self._answer, within_s)
 
-    def answer(self) -> Any:
+    def answer(self) -> R:
         """Return the result of the work. Call this only after `answered` has returned True."""
+        answer: R
         answer, self._told_ns = ray.get(self._answer)
         return answer
 
@@ -94,27 +90,11 @@ class PaidActor:
         return self._told_ns or time.monotonic_ns() - self._began_ns
 
 
-class SelfTestActor(PaidActor):
-    work = Tester
-
-    def verdict(self) -> Verdict:
-        """Return the verdict of the restore self-test. Call this only after `answered` has returned True."""
-        return self.answer()  # type: ignore[no-any-return]
-
-
-class ExportActor(PaidActor):
-    work = Exporting
-
-    def result(self) -> ExportResult:
-        """Return the result of the export. Call this only after `answered` has returned True."""
-        return self.answer()  # type: ignore[no-any-return]
-
-
 def _has(answer: Any, within_s: float) -> bool:
     if not ray.wait([answer], timeout=within_s)[0]:
         return False
     try:
         ray.get(answer)
     except ray.exceptions.RayActorError as error:
-        raise SelfTestActorLost(str(error)) from error
+        raise PaidActorLost(str(error)) from error
     return True
