@@ -223,6 +223,17 @@ def test_export_never_costs_more_than_its_hold(service: FakeService, client: Tes
     assert posted(service.database, job, made["id"]) == {"export": 1000}
 
 
+def test_actor_is_killed_while_its_hold_is_open(service: FakeService, client: TestClient, job: str) -> None:
+    """Afterwards nothing would pay for it."""
+    made, actors, held = begin(client, job), FakeExportActors(DONE), list[float]()
+    actors.at_kill = lambda: held.append(
+        client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()["held_usd"]
+    )
+    run(service, job, made["id"], actors)
+    assert len(held) == 1
+    assert held[0] > 0
+
+
 def test_export_without_a_machine_costs_nothing(
     service: FakeService, client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

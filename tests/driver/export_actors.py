@@ -1,5 +1,6 @@
 """A fake cluster for exports: a machine that exists or not, and a predefined result."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ class FakeExportActors:
     has_machines: bool = True
     orders: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0
+    at_kill: Callable[[], None] = lambda: None  #: Called when an actor is killed.
 
     def __call__(self, offer: Offer, size: Resources) -> Any:
         return FakeExportActor(self)
@@ -57,7 +59,7 @@ class FakeExportActor:
         return self.actors.result
 
     def kill(self) -> None:
-        """Do nothing: the work of this actor uses no machine."""
+        self.actors.at_kill()
 
     def used_ns(self) -> int:
         return self.actors.takes_ns

@@ -1,5 +1,6 @@
 """A fake cluster for the restore self-test: machines that exist or not, and predefined verdicts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ class FakeActors:
     orders: list[dict[str, Any]] = field(default_factory=list)
     left: int = 0
     takes_ns: int = NS
+    at_kill: Callable[[], None] = lambda: None  #: Called when an actor is killed.
 
     def __call__(self, offer: Offer, size: Resources) -> Any:
         self.requested_offers.append(offer)
@@ -51,6 +53,9 @@ class SelfTestActor:
 
     def answer(self) -> Any:
         return self.actors.verdicts.pop(0)
+
+    def kill(self) -> None:
+        self.actors.at_kill()
 
     def used_ns(self) -> int:
         return self.actors.takes_ns

@@ -144,6 +144,19 @@ def test_self_test_is_repeated_if_its_machine_is_lost(database: Database) -> Non
     assert account(database).held.usd == Money(0)
 
 
+@pytest.mark.parametrize("verdict", [Verdict(True), PaidActorLost])
+def test_actor_is_killed_while_its_hold_is_open(
+    database: Database, verdict: Verdict | type[PaidActorLost]
+) -> None:
+    """Afterwards nothing would pay for it."""
+    held: list[Money] = []
+    actors = FakeActors([DEMAND], [verdict, Verdict(True)])
+    actors.at_kill = lambda: held.append(account(database).held.usd)
+    assert refusal(gate(database, actors)) is None
+    assert len(held) == len(actors.orders)
+    assert all(usd > Money(0) for usd in held)
+
+
 def test_self_test_lost_every_time_raises_unavailable(database: Database) -> None:
     actors = FakeActors([DEMAND], [PaidActorLost] * (LOST_MAX + 1))
     with pytest.raises(Unavailable, match="lost 5 times"):

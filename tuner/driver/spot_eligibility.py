@@ -220,6 +220,7 @@ class SpotEligibility:
         finally:
             cost = rate.cost(min(actor.used_ns(), limit_ns))
             used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
+            actor.kill()  # before its hold is settled: afterwards nothing would pay for the actor
             with self.database.write("gate.settle") as db:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
