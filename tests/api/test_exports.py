@@ -112,12 +112,12 @@ def test_export_is_submitted_paid_and_answered_with_figures(
     actors = FakeExportActors(DONE)
     run(service, job, made["id"], actors)
     order = actors.orders[0]
-    assert order["wanted"]["formats"] == made["formats"]
-    assert order["wanted"]["max_drop"] == 0.05
-    assert order["wanted"]["config"] == best["config"]
-    assert (order["trial"], order["step"]) == (made["trial"], made["step"])
+    assert order.formats == tuple(made["formats"])
+    assert order.max_drop == 0.05
+    assert order.config == best["config"]
+    assert (order.trial, order.checkpoint.step) == (made["trial"], made["step"])
     rate = 0.1  # dollars per hour for one of two CPUs of a machine for 0.20
-    assert order["limit_s"] == pytest.approx(0.01 / rate * 3600 - 10)
+    assert order.limit_s == pytest.approx(0.01 / rate * 3600 - 10)
     cost = {"export": math.ceil(20 * rate / 3600 * 1e6)}
     assert posted(service.database, job, made["id"]) == cost
 

@@ -9,7 +9,7 @@ from tuner.domain.offer import Offer
 from tuner.domain.time import NS
 from tuner.driver.paid_work import PaidActorLost
 from tuner.training.variants import BATCHES, BatchLatency, Variant
-from tuner.worker.export import ExportResult
+from tuner.worker.export import ExportOrder, ExportResult
 
 
 def variant(format: Any, metric: float = 0.9, per_second: float = 1000.0) -> Variant:
@@ -26,7 +26,7 @@ class FakeExportActors:
     result: ExportResult | type[PaidActorLost] | None
     takes_ns: int = 20 * NS
     has_machines: bool = True
-    orders: list[dict[str, Any]] = field(default_factory=list)
+    orders: list[ExportOrder] = field(default_factory=list)
     left: int = 0
     at_kill: Callable[[], None] = lambda: None  #: Called when an actor is killed.
 
@@ -47,7 +47,7 @@ class FakeExportActor:
     def has_machine(self, within_s: float) -> bool:
         return self.actors.has_machines
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: ExportOrder) -> None:
         self.actors.orders.append(order)
 
     def answered(self, within_s: float) -> bool:

@@ -8,7 +8,7 @@ from tuner.domain.job import Resources
 from tuner.domain.offer import Offer
 from tuner.domain.time import NS
 from tuner.driver.paid_work import PaidActorLost
-from tuner.worker.self_test import Verdict
+from tuner.worker.self_test import SelfTestOrder, Verdict
 
 
 @dataclass
@@ -18,7 +18,7 @@ class FakeActors:
     there: list[Offer]
     verdicts: list[Verdict | type[PaidActorLost] | None] = field(default_factory=list)
     requested_offers: list[Offer] = field(default_factory=list)
-    orders: list[dict[str, Any]] = field(default_factory=list)
+    orders: list[SelfTestOrder] = field(default_factory=list)
     left: int = 0
     takes_ns: int = NS
     at_kill: Callable[[], None] = lambda: None  #: Called when an actor is killed.
@@ -42,7 +42,7 @@ class SelfTestActor:
     def has_machine(self, within_s: float) -> bool:
         return self.offer in self.actors.there
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: SelfTestOrder) -> None:
         self.actors.orders.append(order)
 
     def answered(self, within_s: float) -> bool:

@@ -168,13 +168,13 @@ def test_self_test_lost_every_time_raises_unavailable(database: Database) -> Non
 def test_self_test_time_limit_is_a_share_of_the_budget(database: Database, usd: int) -> None:
     actors = FakeActors([DEMAND], [Verdict(True)])
     assert refusal(gate(database, actors, usd=usd)) is None
-    assert actors.orders[0]["limit_s"] == pytest.approx(usd / 1000 / SHARE, abs=11)
+    assert actors.orders[0].limit_s == pytest.approx(usd / 1000 / SHARE, abs=11)
 
 
 def test_self_test_time_limit_has_a_minimum_for_small_budgets(database: Database) -> None:
     actors = FakeActors([DEMAND], [Verdict(True)])
     assert refusal(gate(database, actors, usd=900_000)) is None
-    assert actors.orders[0]["limit_s"] == LEAST_NS / NS - 10
+    assert actors.orders[0].limit_s == LEAST_NS / NS - 10
 
 
 def test_self_test_is_not_run_if_budget_cannot_pay_for_it(database: Database) -> None:

@@ -244,8 +244,9 @@ RUNS = """
 import sys, time
 from pathlib import Path
 from tuner.driver import paid_actors
+from tuner.checkpoints.checkpoints import CheckpointId
 from tuner.worker import export
-from tuner.worker.self_test import self_test
+from tuner.worker.self_test import SelfTestOrder, self_test
 
 def fetch(*_):
     while not Path("pids").exists():
@@ -254,15 +255,22 @@ def fetch(*_):
 
 export.CheckpointStore.fetch = fetch
 paid_actors.hide_unrequested_gpus = lambda: None
-order = {"entry": "leaves_a_daemon:train", "limit_s": 60, "resources": {"CPU": 1}}
+shared = {"entry": "leaves_a_daemon:train", "limit_s": 60, "resources": {"CPU": 1}}
 if sys.argv[1] == "self-test":
-    paid_actors.WorkProcess(self_test).run({**order, "configs": [{}], "max_step": 9})
+    paid_actors.WorkProcess(self_test).run(SelfTestOrder(**shared, configs=[{}], max_step=9))
 else:
-    names = {name: name for name in ("project", "job", "export", "trial")}
-    wanted = {"formats": ["onnx"]}
-    paid_actors.WorkProcess(export.export).run(
-        {**order, **names, "package": None, "storage": "storage", "step": 1, "attempt": 1, "wanted": wanted}
+    order = export.ExportOrder(
+        **shared,
+        **{name: name for name in ("project", "job", "export", "trial", "storage")},
+        checkpoint=CheckpointId(1, 1),
+        package=None,
+        config={},
+        formats=["onnx"],
+        mode="max",
+        max_drop=None,
+        threads=1,
     )
+    paid_actors.WorkProcess(export.export).run(order)
 """
 
 

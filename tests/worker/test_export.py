@@ -7,26 +7,30 @@ from typing import Any
 import pytest
 
 from tests.driver.export_actors import variant
-from tuner.checkpoints.checkpoints import CheckpointDamaged
+from tuner.checkpoints.checkpoints import CheckpointDamaged, CheckpointId
 from tuner.worker import export as exporting
-from tuner.worker.export import ExportResult, export
+from tuner.worker.export import ExportOrder, ExportResult, export
 
 
 def run_export() -> ExportResult:
-    return export(
+    order = ExportOrder(
         project="default",
         job="job_1",
         export="export_00001",
-        entry="module:train",
-        package=None,
         storage="s3://bucket",
         trial="trial_00000",
-        step=1,
-        attempt=1,
-        wanted={"formats": ["onnx"]},
+        checkpoint=CheckpointId(1, 1),
+        entry="module:train",
+        package=None,
+        config={},
+        formats=["onnx"],
+        mode="max",
+        max_drop=None,
+        threads=1,
         limit_s=60,
         resources={},
     )
+    return export(order)
 
 
 @pytest.mark.parametrize(("download_s", "lease_s"), [(0, 60), (45, 15), (60, None)])

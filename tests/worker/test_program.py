@@ -23,7 +23,7 @@ from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.job import program_config
 from tuner.domain.time import Instant
 from tuner.training import dataset
-from tuner.worker.self_test import self_test
+from tuner.worker.self_test import SelfTestOrder, self_test
 
 FILES = Path(str(frameworks.__file__)).parent
 SCRIPT = f"{sys.executable} {FILES / 'with_argparse.py'} --lr {{lr}} --epochs {{steps}} --seed {{seed}}"
@@ -322,7 +322,10 @@ def test_many_fast_steps_are_all_reported(program: Driver, bash: Any) -> None:
 
 def test_restore_self_test_passes_a_program_with_checkpoints_only(bash: Any) -> None:
     def verdict(config: dict[str, Any]) -> Any:
-        return self_test(PROGRAM_ENTRY, [config], max_step=9, limit_s=60, resources={"CPU": 1})
+        order = SelfTestOrder(
+            entry=PROGRAM_ENTRY, configs=[config], max_step=9, limit_s=60, resources={"CPU": 1}
+        )
+        return self_test(order)
 
     assert verdict(of(SCRIPT, lr=0.1)).passed
     without = verdict(bash(COUNTS.replace("echo $i > $TUNER_CHECKPOINT_DIR/step", "true")))

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tuner.worker.self_test import RestoreSelfTest, Verdict, self_test
+from tuner.worker.self_test import RestoreSelfTest, SelfTestOrder, Verdict, self_test
 from tuner.worker.supervisor import Supervisor
 
 ORDER: dict[str, Any] = {"max_step": 9, "resources": {"CPU": 1}, "limit_s": 240}
@@ -26,14 +26,15 @@ def verdict_on(supervisor_of: Callable[[str], Supervisor], tmp_path: Path) -> Ca
     ) -> Verdict:
         entry = case if case.startswith("tests.") else f"tests.worker.{case}"
         supervisor, storage = supervisor_of(entry.partition(":")[0]), tmp_path / str(next(numbers))
-        return RestoreSelfTest(entry, supervisor, storage, **ORDER | more).verdict(configs)
+        order = SelfTestOrder(entry=entry, configs=configs, **ORDER | more)
+        return RestoreSelfTest(order, supervisor, storage).verdict()
 
     return run
 
 
 def test_self_test_leaves_no_process_behind() -> None:
     before = psutil.Process().children()
-    verdict = self_test("tests.worker.plain_cases:counts", [{}], **ORDER)
+    verdict = self_test(SelfTestOrder(entry="tests.worker.plain_cases:counts", configs=[{}], **ORDER))
     assert "cannot be resumed, because it reported no checkpoint" in verdict.reason
     assert psutil.Process().children() == before
 

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from tuner.checkpoints.checkpoints import CheckpointId
 from tuner.database.database import Database
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Unavailable
@@ -31,7 +32,7 @@ from tuner.settings import Settings
 from tuner.store import answers, exports, jobs
 from tuner.store.exports import ExportRow
 from tuner.store.jobs import JobRow
-from tuner.worker.export import ExportResult, export
+from tuner.worker.export import ExportOrder, ExportResult, export
 
 if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
     from tuner.driver.paid_actors import PaidActor
@@ -51,7 +52,7 @@ class ExportRun:
     row: JobRow
     export: ExportRow
     storage: str
-    start_actor: Callable[[Offer, Resources], "PaidActor[ExportResult]"]
+    start_actor: Callable[[Offer, Resources], "PaidActor[ExportOrder, ExportResult]"]
     waits_s: float = WAITS_S
     _heartbeat_at: float = 0.0
     _over: bool = False  #: Another process has ended the export.
@@ -82,7 +83,7 @@ class ExportRun:
             ),
         )
 
-    def _paid(self, actor: "PaidActor[ExportResult]", offer: Offer) -> None:
+    def _paid(self, actor: "PaidActor[ExportOrder, ExportResult]", offer: Offer) -> None:
         """Place a hold for the export, run it on an actor that has a machine, and settle the hold."""
         size, project, job = self.row.spec.resources.on_one_node, self.row.project, self.row.id
         rate = offer.rate(size)
@@ -115,32 +116,29 @@ class ExportRun:
             actor.kill()  # before its hold is settled: afterwards nothing would pay for the actor
             self._end(result, used)
 
-    def _order(self, limit_ns: int) -> dict[str, Any]:
-        """Return the arguments with which the actor calls `tuner.worker.export.export`. The export must end within `limit_ns` nanoseconds."""
+    def _order(self, limit_ns: int) -> ExportOrder:
+        """Return the order for the export, which must end within `limit_ns` nanoseconds."""
         spec, size, export = self.row.spec, self.row.spec.resources, self.export
         with self.database.read() as db:
             trial = answers.trial(db, self.row.id, spec.objective.mode, export.trial)
         assert trial is not None
-        return {
-            "project": self.row.project,
-            "job": self.row.id,
-            "export": export.id,
-            "entry": spec.entry,
-            "package": package_of(self.row, self.storage),
-            "storage": self.storage,
-            "trial": export.trial,
-            "step": export.step,
-            "attempt": export.attempt,
-            "wanted": {
-                "config": spec.begin_config(trial.config),
-                "formats": list(export.spec.formats),
-                "mode": spec.objective.mode,
-                "max_drop": export.spec.max_drop,
-                "threads": threads_of(size),
-            },
-            "limit_s": work_limit_s(limit_ns),
-            "resources": {"CPU": size.cpus, "GPU": size.gpus},
-        }
+        return ExportOrder(
+            project=self.row.project,
+            job=self.row.id,
+            export=export.id,
+            storage=self.storage,
+            trial=export.trial,
+            checkpoint=CheckpointId(export.step, export.attempt),
+            entry=spec.entry,
+            package=package_of(self.row, self.storage),
+            config=spec.begin_config(trial.config),
+            formats=export.spec.formats,
+            mode=spec.objective.mode,
+            max_drop=export.spec.max_drop,
+            threads=threads_of(size),
+            limit_s=work_limit_s(limit_ns),
+            resources={"CPU": size.cpus, "GPU": size.gpus},
+        )
 
     def _end(self, result: ExportResult, used: dict[CostKind, Cost] | None = None) -> None:
         """Record how the export ended, and settle its hold in the same transaction if it has one."""

@@ -5,8 +5,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import ray
 
@@ -16,31 +15,39 @@ from tuner.driver.paid_work import PaidActorLost
 from tuner.worker import STARTED_NS
 from tuner.worker.actor import hide_unrequested_gpus
 
-R = TypeVar("R")
+Order = TypeVar("Order")
+OrderOfWork = TypeVar("OrderOfWork", contravariant=True)
+Result = TypeVar("Result", covariant=True)
 
 
-class WorkProcess(Generic[R]):
+class Work(Protocol[OrderOfWork, Result]):
+    """A function that an actor runs: `tuner.worker.self_test.self_test` or `tuner.worker.export.export`."""
+
+    def __call__(self, order: OrderOfWork, *, owns_process: bool) -> Result: ...
+
+
+class WorkProcess(Generic[Order, Result]):
     """The Ray actor of a `PaidActor`: a process that runs one function once."""
 
-    def __init__(self, work: Callable[..., R]) -> None:
+    def __init__(self, work: Work[Order, Result]) -> None:
         self._work = work
 
     def ready(self) -> None:
         """Do nothing. Ray completes the call once the actor has a machine."""
 
-    def run(self, order: dict[str, Any]) -> tuple[R, int]:
-        """Run the work with the arguments `order`. Return its result, and the age of this process in nanoseconds, for the bill."""
+    def run(self, order: Order) -> tuple[Result, int]:
+        """Run the work that `order` describes. Return its result, and the age of this process in nanoseconds, for the bill."""
         hide_unrequested_gpus()
-        return self._work(**order, owns_process=True), time.monotonic_ns() - STARTED_NS
+        return self._work(order, owns_process=True), time.monotonic_ns() - STARTED_NS
 
 
-class PaidActor(Generic[R]):
+class PaidActor(Generic[Order, Result]):
     """An actor that runs `work`, for which the job pays. Ray begins to look for a machine when the actor is created.
 
     The actor is killed at the end of the `with` block. `has_machine` and `answered` raise PaidActorLost if the actor has died.
     """
 
-    def __init__(self, work: Callable[..., R], offer: Offer, size: Resources) -> None:
+    def __init__(self, work: Work[Order, Result], offer: Offer, size: Resources) -> None:
         options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
         self._actor = ray.remote(WorkProcess).options(**options).remote(work)
         self._ready = self._actor.ready.remote()
@@ -65,17 +72,17 @@ class PaidActor(Generic[R]):
             self._began_ns = time.monotonic_ns()
         return self._began_ns is not None
 
-    def begin(self, order: dict[str, Any]) -> None:
-        """Begin the work with the arguments `order`."""
+    def begin(self, order: Order) -> None:
+        """Begin the work that `order` describes."""
         self._answer = self._actor.run.remote(order)
 
     def answered(self, within_s: float) -> bool:
         """Wait up to `within_s` seconds until the work has ended, and return whether it has ended."""
         return _has(self._answer, within_s)
 
-    def answer(self) -> R:
+    def answer(self) -> Result:
         """Return the result of the work. Call this only after `answered` has returned True."""
-        answer: R
+        answer: Result
         answer, self._told_ns = ray.get(self._answer)
         return answer
 

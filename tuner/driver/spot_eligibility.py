@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.database.database import Database
 from tuner.domain.cost import CostKind
@@ -34,7 +34,7 @@ from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
 from tuner.store.self_tests import SelfTestRow, refusal
 from tuner.worker.environment import code_of
-from tuner.worker.self_test import Verdict
+from tuner.worker.self_test import SelfTestOrder, Verdict
 
 if TYPE_CHECKING:  # importing this at run time would load Ray, which takes a second
     from tuner.driver.paid_actors import PaidActor
@@ -71,7 +71,7 @@ class SpotEligibility:
         None  #: The digest of the trainable's code that the service computed when the job was submitted.
     )
     storage: str = ""
-    start_actor: Callable[[Offer, Resources], "PaidActor[Verdict]"] = field(kw_only=True)
+    start_actor: Callable[[Offer, Resources], "PaidActor[SelfTestOrder, Verdict]"] = field(kw_only=True)
     #: Returns whether a machine of this offer exists. If no machine of any offer exists, the cheapest offer is requested first, because
     #: trials can then use that machine too.
     is_available: Callable[[Offer], bool] = lambda offer: True
@@ -197,7 +197,7 @@ class SpotEligibility:
                     return self._paid(actor, offer)
         raise AssertionError
 
-    def _paid(self, actor: "PaidActor[Verdict]", offer: Offer) -> Verdict:
+    def _paid(self, actor: "PaidActor[SelfTestOrder, Verdict]", offer: Offer) -> Verdict:
         """Place a hold (reserve money) for the test, run the test on an actor that has a machine, and settle
         the hold.
         """
@@ -224,8 +224,8 @@ class SpotEligibility:
             with self.database.write("gate.settle") as db:
                 ledger.settle(db, self.row.project, self.row.id, name, used, _now())
 
-    def _order(self, limit_ns: int) -> dict[str, Any]:
-        """Return the arguments with which the actor runs the restore self-test. The test must end within `limit_ns` nanoseconds."""
+    def _order(self, limit_ns: int) -> SelfTestOrder:
+        """Return the order for a restore self-test that must end within `limit_ns` nanoseconds."""
         spec, size = self.row.spec, self.row.spec.resources
         with self.database.read() as db:
             teacher = teacher_of(db, self.row, self.storage)
@@ -233,17 +233,17 @@ class SpotEligibility:
             spec.space.sample(Random(f"{spec.algorithm.seed}/self-test/{number}"))
             for number in range(CONFIGS)
         ]
-        return {
-            "entry": spec.entry,
-            "kind": spec.kind,
-            "package": package_of(self.row, self.storage),
-            "configs": [spec.begin_config(config) for config in drawn],
-            "max_step": spec.fidelity.max,
-            "limit_s": work_limit_s(limit_ns),
-            "resources": {"CPU": size.cpus, "GPU": size.gpus},
-            "processes": size.processes,
-            "teacher": teacher,
-        }
+        return SelfTestOrder(
+            entry=spec.entry,
+            kind=spec.kind,
+            package=package_of(self.row, self.storage),
+            configs=[spec.begin_config(config) for config in drawn],
+            max_step=spec.fidelity.max,
+            limit_s=work_limit_s(limit_ns),
+            resources={"CPU": size.cpus, "GPU": size.gpus},
+            processes=size.processes,
+            teacher=teacher,
+        )
 
     def _check_may_continue(self) -> bool:
         """Return True if the job should still begin. Otherwise raise Abandoned."""

@@ -6,7 +6,7 @@ trial's. Each variant (the file of one format) is one step of the attempt, and i
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from tuner.checkpoints.checkpoints import (
     StoredFile,
 )
 from tuner.checkpoints.storage import explained
+from tuner.domain.objective import Mode
 from tuner.training.variants import Variant
 from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child import EXPORT_KIND
@@ -40,49 +41,46 @@ class ExportResult:
     detail: str | None = None
 
 
-def export(
-    *,
-    project: str,
-    job: str,
-    export: str,
-    entry: str,
-    package: Mapping[str, str] | None,
-    storage: str,
-    trial: str,
-    step: int,
-    attempt: int,
-    wanted: Mapping[str, Any],
-    limit_s: float,
-    resources: Mapping[str, float],
-    owns_process: bool = False,
-) -> ExportResult:
-    """Export a trial's checkpoint, and return the result. This blocks for up to `limit_s` plus a few seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOrder:
+    """What one export exports, and with what."""
 
-    Args:
-        export: The export's id.
-        entry: The trainable, `module:attribute`.
-        package: What is needed to load the package of the trainable. None if the trainable does not come from a package.
-        storage: The URL of the storage with the checkpoint, to which the files are written.
-        trial: The trial whose checkpoint is exported.
-        step: The step of the checkpoint.
-        attempt: The attempt that saved the checkpoint.
-        wanted: What to export and how to measure it: the keys `config`, `formats`, `mode`, `max_drop` and `threads`.
-        limit_s: How many seconds the download of the checkpoint and the attempt may take together.
-        resources: The numbers of CPUs and GPUs that the export may use.
-        owns_process: As in `Supervisor`. True in a process that does nothing else.
+    project: str
+    job: str
+    export: str  #: The export's id.
+    storage: str  #: The URL of the storage with the checkpoint, to which the files are written.
+    trial: str  #: The trial whose checkpoint is exported.
+    checkpoint: CheckpointId  #: The checkpoint that is exported.
+    entry: str  #: The trainable, `module:attribute`.
+    #: What is needed to load the package of the trainable. None without a package.
+    package: Mapping[str, str] | None
+    config: Mapping[str, Any]  #: The trial's configuration, including constants.
+    formats: Sequence[str]  #: The formats to export to.
+    mode: Mode  #: Whether a higher or a lower metric is better.
+    max_drop: float | None  #: By how much the metric may get worse. None means no limit.
+    threads: int  #: How many threads the measurements of latency use.
+    limit_s: float  #: How many seconds the download of the checkpoint and the attempt may take together.
+    #: The numbers of CPUs and GPUs that the export may use, by the names of Ray.
+    resources: Mapping[str, float]
+
+
+def export(order: ExportOrder, *, owns_process: bool = False) -> ExportResult:
+    """Export a trial's checkpoint, and return the result. This blocks for up to `order.limit_s` plus a few seconds.
+
+    `owns_process` is that of `Supervisor`: True in a process that does nothing else.
     """
-    began, formats = time.monotonic(), len(wanted["formats"])
-    store = CheckpointStore(storage, project, job)
+    began, formats = time.monotonic(), len(order.formats)
+    store = CheckpointStore(order.storage, order.project, order.job)
     try:
         # The supervisor imports the trainable while the checkpoint is downloaded.
         with (
             closing(Scratch("export")) as scratch,
             closing(
-                Supervisor(entry, package=Stored.parse(package), owns_process=owns_process)
+                Supervisor(order.entry, package=Stored.parse(order.package), owns_process=owns_process)
             ) as supervisor,
         ):
             try:
-                checkpoint = store.fetch(trial, CheckpointId(step, attempt), scratch.path / "checkpoint")
+                checkpoint = store.fetch(order.trial, order.checkpoint, scratch.path / "checkpoint")
             except (CheckpointDamaged, CheckpointMissing) as error:
                 detail = f"the checkpoint cannot be read: {error}; export another trial, or resume the job, which saves a new checkpoint"
                 return ExportResult(None, (), "checkpoint_unreadable", detail)
@@ -90,30 +88,37 @@ def export(
                 detail = f"the storage of the checkpoint failed: {explained(error)}; export again"
                 return ExportResult(None, (), "storage_failed", detail)
             # The download used a part of the time that is paid for. The attempt must save its variants within the rest.
-            lease_s = limit_s - (time.monotonic() - began)
+            lease_s = order.limit_s - (time.monotonic() - began)
             if lease_s <= 0:
                 return ExportResult(None, (), "out_of_time", OUT_OF_TIME)
-            order: BeginOrder = {
+            begin: BeginOrder = {
                 "order": "begin",
-                "project": project,
-                "job": job,
-                "trial": export,
+                "project": order.project,
+                "job": order.job,
+                "trial": order.export,
                 "attempt": 1,
-                "entry": entry,
+                "entry": order.entry,
                 "kind": EXPORT_KIND,
-                "config": {**wanted, "checkpoint": str(checkpoint)},
+                "config": {
+                    "config": dict(order.config),
+                    "checkpoint": str(checkpoint),
+                    "formats": list(order.formats),
+                    "mode": order.mode,
+                    "max_drop": order.max_drop,
+                    "threads": order.threads,
+                },
                 "target_step": None,
                 "max_step": formats,
                 "lease_ns": max(1, round(lease_s * 1e9)),
-                "storage": storage,
+                "storage": order.storage,
                 "restore_step": None,
                 "keep": formats,
-                "resources": dict(resources),
+                "resources": dict(order.resources),
                 "checkpoint_interval_ns": 1,
             }
-            supervisor.order(order)
+            supervisor.order(begin)
             result = _follow(supervisor, formats)
-        return _stored(result, store, export)
+        return _stored(result, store, order.export)
     except Exception as error:
         # Return an error of the supervisor as the result. Otherwise only the log of the process would show it.
         return ExportResult(

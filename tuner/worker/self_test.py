@@ -55,40 +55,33 @@ class _AttemptResults:
         return f"{self.error.get('type', 'Error')}: {self.error.get('message', '')}"[:1000]
 
 
-def self_test(
-    entry: str,
-    configs: Sequence[Mapping[str, Any]],
-    *,
-    max_step: int | None,
-    limit_s: float,
-    resources: Mapping[str, float],
-    package: Mapping[str, str] | None = None,
-    kind: str | None = None,
-    processes: int = 1,
-    teacher: Mapping[str, Any] | None = None,
-    owns_process: bool = False,
-) -> Verdict:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTestOrder:
+    """What one self-test tests, and with what."""
+
+    entry: str  #: The trainable, `module:attribute`.
+    configs: Sequence[Mapping[str, Any]]  #: The configurations, tried in order until one decides the verdict.
+    max_step: int | None  #: The last step of the job's trials. None if the job has none.
+    limit_s: float  #: How many seconds the test may take.
+    #: The numbers of CPUs and GPUs that the test may use, by the names of Ray.
+    resources: Mapping[str, float]
+    #: What is needed to load the package of the trainable. None without a package.
+    package: Mapping[str, str] | None = None
+    kind: str | None = None  #: The kind of the trainable.
+    processes: int = 1  #: The number of processes of an attempt.
+    #: What is needed to fetch the checkpoint of the job's teacher. None without a teacher.
+    teacher: Mapping[str, Any] | None = None
+
+
+def self_test(order: SelfTestOrder, *, owns_process: bool = False) -> Verdict:
     """Run the restore self-test in a supervisor of its own, and return the verdict. This blocks for up to `limit_s` plus a few seconds.
 
-    The configurations `configs` are tried in order until one decides the verdict. `owns_process` is that of `Supervisor`: True in a
-    process that does nothing else. The other arguments are those with which the job's attempts run.
+    `owns_process` is that of `Supervisor`: True in a process that does nothing else.
     """
     scratch = Scratch("self-test")
-    supervisor = Supervisor(entry, package=Stored.parse(package), owns_process=owns_process)
+    supervisor = Supervisor(order.entry, package=Stored.parse(order.package), owns_process=owns_process)
     try:
-        storage = scratch.path / "storage"
-        test = RestoreSelfTest(
-            entry,
-            supervisor,
-            storage,
-            max_step,
-            resources,
-            limit_s,
-            kind=kind,
-            processes=processes,
-            teacher=teacher,
-        )
-        return test.verdict(configs)
+        return RestoreSelfTest(order, supervisor, scratch.path / "storage").verdict()
     finally:
         supervisor.close()
         scratch.close()
@@ -97,27 +90,12 @@ def self_test(
 class RestoreSelfTest:
     """Runs the restore self-test of one trainable. It needs an idle supervisor and an empty storage folder."""
 
-    def __init__(
-        self,
-        entry: str,
-        supervisor: Supervisor,
-        storage: Path,
-        max_step: int | None,
-        resources: Mapping[str, float],
-        limit_s: float,
-        *,
-        kind: str | None = None,
-        processes: int = 1,
-        teacher: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._teacher = teacher
-        self._entry, self._kind, self._supervisor, self._storage = entry, kind, supervisor, storage
-        self._max_step = None if max_step is None else max(2, max_step)
-        self._resources, self._processes = resources, processes
-        self._until, self._limit_s = time.monotonic() + limit_s, limit_s
+    def __init__(self, order: SelfTestOrder, supervisor: Supervisor, storage: Path) -> None:
+        self._order, self._supervisor, self._storage = order, supervisor, storage
+        self._until = time.monotonic() + order.limit_s
         self._attempt = 0
 
-    def verdict(self, configs: Sequence[Mapping[str, Any]]) -> Verdict:
+    def verdict(self) -> Verdict:
         """Run the test and return its verdict.
 
         Try the configurations in order until one passes, one fails in a way that is expected to repeat, or the time is
@@ -126,7 +104,7 @@ class RestoreSelfTest:
         verdict = Verdict(
             passed=False, reason="the sampler has no configuration to test the trainable with", lasting=False
         )
-        for config in configs:
+        for config in self._order.configs:
             try:
                 self._test(config)
                 return Verdict(passed=True)
@@ -211,29 +189,30 @@ class RestoreSelfTest:
         echo: bool = False,
     ) -> None:
         self._attempt += 1
-        order: BeginOrder = {
+        max_step = self._order.max_step
+        begin: BeginOrder = {
             "order": "begin",
             "project": PROJECT,
             "job": JOB,
             "trial": SELF_TEST,
             "attempt": self._attempt,
-            "entry": self._entry,
-            "kind": self._kind,
+            "entry": self._order.entry,
+            "kind": self._order.kind,
             "config": dict(config),
             "target_step": target_step,
-            "max_step": self._max_step,
+            "max_step": None if max_step is None else max(2, max_step),  # the test trains a second step
             "lease_ns": max(1, round(self._left_s() * 1e9)),
             "storage": str(self._storage),
             "restore_step": None if restore is None else restore.step,
             "restore_attempt": None if restore is None else restore.attempt,
             "checkpoint_interval_ns": checkpoint_interval_ns,
             "keep": 100,
-            "resources": dict(self._resources),
-            "processes": self._processes,
-            "teacher": self._teacher,
+            "resources": dict(self._order.resources),
+            "processes": self._order.processes,
+            "teacher": self._order.teacher,
             "echo": echo,
         }
-        self._supervisor.order(order)
+        self._supervisor.order(begin)
 
     def _follow(self, end: Callable[[_AttemptResults], str | None]) -> _AttemptResults:
         """Follow the attempt until it ends, and return its results.
@@ -257,7 +236,7 @@ class RestoreSelfTest:
     def _check_time(self, run: _AttemptResults) -> None:
         """Raise _Failed if the lease of the attempt ended before the test was done."""
         if run.state == "paused" and run.error:
-            raise _Failed(f"the self-test did not finish within {self._limit_s:.0f} s", lasting=False)
+            raise _Failed(f"the self-test did not finish within {self._order.limit_s:.0f} s", lasting=False)
 
 
 def _differences(saved: Path, restored: Path) -> list[str]:
