@@ -229,7 +229,7 @@ def test_best_prints_how_to_train_a_program(
     job = on.post("/v1/jobs", json=body()).json()["id"]
     fakes.simulate(service, job)
     asked: list[Any] = []
-    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: asked.append(words))
+    monkeypatch.setattr("tuner.cli.training._train", lambda training, **_: asked.append(training))
     client = Client("http://tuner", fakes.KEY, transport=on._transport)
     for command in ("best", "training"):
         monkeypatch.setattr(f"tuner.cli.{command}.connect", lambda: client)
@@ -241,6 +241,6 @@ def test_best_prints_how_to_train_a_program(
     trained = CliRunner().invoke(app, ["train", job, "--yes"])
     assert trained.exit_code == 0, trained.output
     assert COMMAND in trained.stderr
-    entry, values, step, *_ = asked[0]
-    assert (entry, values["command"], step) == ("tuner.worker.program:run", COMMAND, best["step"])
+    entry, values = asked[0].entry, asked[0].config
+    assert (entry, values["command"], asked[0].steps) == ("tuner.worker.program:run", COMMAND, best["step"])
     assert json.dumps(values["values"]["lr"]) == json.dumps(best["config"]["lr"])

@@ -116,14 +116,14 @@ def test_trial_of_a_job_is_trained_to_its_best_step(
     tuner: Tuner, rest: TestClient, done: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: asked.append(words))
+    monkeypatch.setattr("tuner.cli.training._train", lambda training, **_: asked.append(training))
     assert tuner("train", done).exit_code == 0
     assert tuner("train", done, "--trial", "trial_00001").exit_code == 0
     assert tuner("train", done, "--trial", "trial_00001", "--steps", "2").exit_code == 0
     best, job = rest.get(f"/v1/jobs/{done}/best").json(), rest.get(f"/v1/jobs/{done}").json()
     trial = rest.get(f"/v1/jobs/{done}/trials/trial_00001").json()
     at = max(trial["curve"], key=lambda point: (point["metric"], -point["step"]))["step"]
-    assert [words[:3] for words in asked] == [
+    assert [(training.entry, training.config, training.steps) for training in asked] == [
         (job["trainable"], best["config"], best["step"]),
         (job["trainable"], trial["config"], at),
         (job["trainable"], trial["config"], 2),
@@ -135,7 +135,7 @@ def test_job_whose_code_is_in_a_package_names_the_package(
 ) -> None:
     ask, asked, changes = Client.job, list[Any](), {"package": "pkg_1", "trainable": "pickled_train:train"}
     monkeypatch.setattr(Client, "job", lambda client, job: ask(client, job).model_copy(update=changes))
-    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: asked.append(words))
+    monkeypatch.setattr("tuner.cli.training._train", lambda training, **_: asked.append(training))
     for words in (["best", done], ["best-of-all", fakes.ENTRY, "acc"]):
         shown = tuner(*words).stdout
         assert shown.rstrip().endswith(f"the code of {done} is in package pkg_1")
@@ -146,7 +146,7 @@ def test_job_whose_code_is_in_a_package_names_the_package(
     assert asked == []
     changes["trainable"] = fakes.ENTRY
     assert tuner("train", done).exit_code == 0
-    assert asked[0][0] == fakes.ENTRY
+    assert asked[0].entry == fakes.ENTRY
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_best_step_of_a_trial_satisfies_the_constraints(
             values = {"violation": violation, "value": at / 10}
             db.execute(update(reports).where(here, reports.c.step == at).values(values))
     last: list[int] = []
-    monkeypatch.setattr("tuner.cli.training._train", lambda *words, **_: last.append(words[2]))
+    monkeypatch.setattr("tuner.cli.training._train", lambda training, **_: last.append(training.steps))
     assert tuner("train", job, "--trial", trial).exit_code == 0
     assert last == [step]
 

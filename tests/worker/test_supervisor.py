@@ -93,9 +93,8 @@ def test_seeded_trial_is_reproducible_outside_of_the_service(
     monkeypatch.setenv("OMP_NUM_THREADS", str(recorded.threads))
     assert training_alone.prepare(driver.entry, recorded, threads=recorded.threads, seed=7) == []
     trained = []
-    training_alone.train(
-        driver.entry, {}, steps=2, save_to=None, on_report=lambda _, metrics: trained.append(metrics), seed=7
-    )
+    training = training_alone.LocalTraining(entry=driver.entry, config={}, steps=2, seed=7)
+    training_alone.train(training, on_report=lambda _, metrics: trained.append(metrics))
     assert trained == [report["metrics"] for report in driver.reports]
     changed = replace(recorded, code="another", versions={**recorded.versions, "torch": "0.1"})
     assert [line.partition(" ")[0] for line in changed.differences(recorded)] == ["torch", "the"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tuner.client import Client, Job
     from tuner.schemas import answers as wire
     from tuner.schemas.answers import TrialDetail
+    from tuner.service.training_alone import LocalTraining
 
 Metrics = Mapping[str, Any]
 
@@ -114,12 +115,22 @@ def train(
     known = recorded or Environment(seed=0)
     threads = known.threads if threads is None else threads
     seed = known.seed if seed is None else seed
-    for difference in _prepared(entry, recorded, threads, seed):
+    from tuner.service import training_alone  # imported late because it is slow
+
+    for difference in training_alone.prepare(entry, recorded, threads=threads, seed=seed):
         typer.echo(harmless(difference), err=True)
     with teaching as teacher:
-        _train(
-            entry, values, steps, save, seed=seed, kind=kind, metric=metric, teacher=teacher, as_json=as_json
+        training = training_alone.LocalTraining(
+            entry=entry,
+            config=values,
+            steps=steps,
+            save_to=save,
+            seed=seed,
+            kind=kind,
+            metric=metric,
+            teacher=teacher,
         )
+        _train(training, as_json=as_json)
 
 
 def command(
@@ -201,24 +212,8 @@ def _best_step(trial: TrialDetail, *, maximise: bool) -> int:
     return min(known)[2]
 
 
-def _prepared(entry: str, recorded: Environment | None, threads: int | None, seed: int | None) -> list[str]:
-    from tuner.service import training_alone  # imported late because it is slow
-
-    return training_alone.prepare(entry, recorded, threads=threads, seed=seed)
-
-
-def _train(
-    entry: str,
-    config: Mapping[str, Any],
-    steps: int | None,
-    save: Path | None,
-    *,
-    seed: int | None,
-    kind: str | None,
-    metric: str | None,
-    teacher: Mapping[str, Any] | None,
-    as_json: bool,
-) -> None:
+def _train(training: LocalTraining, *, as_json: bool) -> None:
+    """Train, print each step, and say where the checkpoint was saved."""
     from tuner.service import training_alone
 
     out = sys.stdout
@@ -231,21 +226,12 @@ def _train(
         )
 
     with contextlib.redirect_stdout(sys.stderr if as_json else out):
-        done = training_alone.train(
-            entry,
-            config,
-            steps=steps,
-            save_to=save,
-            on_report=show,
-            seed=seed,
-            kind=kind,
-            metric=metric,
-            teacher=teacher,
-        )
-    name = config["command"] if entry == PROGRAM_ENTRY else entry
-    if steps is not None and done.steps < steps:
-        typer.echo(f"{name} returned after step {done.steps} of {steps}", err=True)
-    if save is not None:
+        done = training_alone.train(training, on_report=show)
+    entry = training.entry
+    name = training.config["command"] if entry == PROGRAM_ENTRY else entry
+    if training.steps is not None and done.steps < training.steps:
+        typer.echo(f"{name} returned after step {done.steps} of {training.steps}", err=True)
+    if training.save_to is not None:
         typer.echo(
             f"saved in {done.checkpoint}" if done.checkpoint else f"{name} saves no checkpoints", err=True
         )

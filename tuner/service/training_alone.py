@@ -23,6 +23,22 @@ from tuner.worker.environment import THREADS, environment_of, relevant
 OnReport = Callable[[int, Mapping[str, Metric]], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTraining:
+    """What to train on this machine, and with what."""
+
+    entry: str  #: The trainable, `module:function`.
+    config: Mapping[str, Any]  #: The configuration of the trial, including constants.
+    steps: int | None  #: The last step. None if the trainable decides.
+    save_to: Path | None = None  #: A directory for the last step's checkpoint. None saves none.
+    seed: int | None = None  #: Seed of all random generators. None leaves them unchanged.
+    #: How the trainable is called, as in the field `kind` of a job file, such as `optuna`. None means the default.
+    kind: str | None = None
+    metric: str | None = None  #: The metric under which an Optuna objective's value is reported.
+    #: The path of the checkpoint and the configuration of the trial that this training learns from. None without one.
+    teacher: Mapping[str, Any] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Trained:
     """The result of a training."""
@@ -61,32 +77,14 @@ def prepare(entry: str, recorded: Environment | None, *, threads: int | None, se
     return recorded.differences(environment_of(entry, import_path(), {**os.environ, **unset}).with_seed(seed))
 
 
-def train(
-    entry: str,
-    config: Mapping[str, Any],
-    *,
-    steps: int | None,
-    save_to: Path | None,
-    on_report: OnReport,
-    seed: int | None = None,
-    kind: str | None = None,
-    metric: str | None = None,
-    teacher: Mapping[str, Any] | None = None,
-) -> Trained:
-    """Train from the beginning to step `steps`, or until the trainable returns.
+def train(training: LocalTraining, *, on_report: OnReport) -> Trained:
+    """Train from the beginning to step `training.steps`, or until the trainable returns.
 
     Exceptions of the trainable are passed through.
 
     Args:
-        entry: The trainable, `module:function`.
-        config: The configuration of the trial, including constants.
-        steps: The last step. None if the trainable decides.
-        save_to: A directory for the last step's checkpoint. None saves none.
+        training: What to train.
         on_report: Called with the step and its metrics after each step, in another thread.
-        seed: Seed of all random generators. None leaves them unchanged.
-        kind: How the trainable is called, as in the field `kind` of a job file, such as `optuna`. None means the default.
-        metric: The metric under which an Optuna objective's value is reported.
-        teacher: The path of the checkpoint and the configuration of the trial that this training learns from. None without one.
 
     Raises:
         Invalid: The entry cannot be trained.
@@ -96,7 +94,7 @@ def train(
     from tuner.worker import child, tune_compat
     from tuner.worker.program import ProgramFailed
 
-    target = _loaded(entry)
+    target, save_to = _loaded(training.entry), training.save_to
     with TemporaryDirectory(prefix="tuner-train-") as scratch:
         if save_to is not None:
             save_to.mkdir(parents=True, exist_ok=True)
@@ -105,17 +103,17 @@ def train(
         begin = BeginMessage(
             "alone",
             1,
-            entry,
-            dict(config),
+            training.entry,
+            dict(training.config),
             staging,
-            max_step=steps,
-            seed=seed,
-            kind=kind,
-            metric=metric,
-            teacher=teacher,
+            max_step=training.steps,
+            seed=training.seed,
+            kind=training.kind,
+            metric=training.metric,
+            teacher=training.teacher,
         )
         ours.send_bytes(words.begin_message(begin))
-        answering = _Answering(ours, steps, saves=save_to is not None, on_report=on_report)
+        answering = _Answering(ours, training.steps, saves=save_to is not None, on_report=on_report)
         answering.start()
         try:
             child.train(target, words.open_channel(theirs))
@@ -128,7 +126,9 @@ def train(
             answering.join()
             words.close_channel()
             tune_compat.uninstall()
-    return Trained(entry, dict(config), answering.step, answering.metrics, answering.checkpoint)
+    return Trained(
+        training.entry, dict(training.config), answering.step, answering.metrics, answering.checkpoint
+    )
 
 
 def is_found(entry: str) -> bool:
