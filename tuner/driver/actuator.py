@@ -21,7 +21,7 @@ from tuner.store import answers, jobs
 from tuner.store.jobs import JobRow
 from tuner.training.artifacts import MAX_JOB_BYTES
 from tuner.tuning.rungs import ladder
-from tuner.worker.begin_order import BeginOrder
+from tuner.worker.orders import BeginOrder
 from tuner.worker.packages import Stored
 
 Message = Mapping[str, Any]

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.cluster.drain import own_board
 from tuner.cluster.notices.notice import Notice
 from tuner.worker import STARTED_NS, endings
-from tuner.worker.begin_order import BeginOrder
+from tuner.worker.orders import BeginOrder
 from tuner.worker.packages import Stored
 from tuner.worker.publishing import background
 from tuner.worker.ranks import OtherNodes, free_port

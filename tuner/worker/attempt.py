@@ -18,7 +18,6 @@ from tuner.domain.objective import stage_of, violation
 from tuner.domain.preemption_policy import in_time
 from tuner.training.channel import ASK_S, BeginMessage, Reply
 from tuner.worker import endings
-from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child_channel import (
     MAX_BETWEEN_REPORTS,
     AskMessage,
@@ -30,6 +29,7 @@ from tuner.worker.child_channel import (
     check_step,
 )
 from tuner.worker.metering import Stopwatch, UsageMeter
+from tuner.worker.orders import BeginOrder
 from tuner.worker.ranks import RankEnd
 from tuner.worker.saves import Saves
 

@@ -21,8 +21,8 @@ from tuner.checkpoints.checkpoints import (
 from tuner.checkpoints.storage import explained
 from tuner.domain.objective import Mode
 from tuner.training.variants import Variant
-from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child import EXPORT_KIND
+from tuner.worker.orders import BeginOrder
 from tuner.worker.packages import Stored
 from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor

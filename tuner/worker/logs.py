@@ -13,7 +13,7 @@ import time
 
 from tuner.checkpoints.attempt_logs import Printed, TrialLogs
 from tuner.checkpoints.storage import explained
-from tuner.worker.begin_order import BeginOrder
+from tuner.worker.orders import BeginOrder
 
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 256 * 1024

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child_channel import (
     MAX_BETWEEN_REPORTS,
     AskMessage,
@@ -20,6 +19,7 @@ from tuner.worker.child_channel import (
     InvalidMessage,
     ReportMessage,
 )
+from tuner.worker.orders import BeginOrder
 
 LOOPBACK = "127.0.0.1"
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from tuner.domain.checkpointing import STALL_PART, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.time import NS
-from tuner.worker.begin_order import BeginOrder
+from tuner.worker.orders import BeginOrder
 
 # The least cost of a save, expressed as time for which training is stalled. A save with a shorter stall still uses a core
 # during the training, and its dozen requests to object storage cost as much as a $1/h machine costs in a tenth of a second.

@@ -14,7 +14,7 @@ from typing import Any
 from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
 from tuner.domain.ids import SELF_TEST
 from tuner.training.channel import STATE_FILE
-from tuner.worker.begin_order import BeginOrder
+from tuner.worker.orders import BeginOrder
 from tuner.worker.packages import Stored
 from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor

@@ -22,9 +22,9 @@ from typing import Any, cast
 
 from tuner.training.channel import PING
 from tuner.worker import endings
-from tuner.worker.begin_order import BeginOrder
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.metering import SharedTime
+from tuner.worker.orders import BeginOrder
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import (
     become_subreaper,

@@ -19,7 +19,6 @@ from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.training.channel import begin_message, reply_message
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
-from tuner.worker.begin_order import BeginOrder
 from tuner.worker.child_channel import (
     AskMessage,
     ChannelEnd,
@@ -36,6 +35,7 @@ from tuner.worker.child_channel import (
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.logs import LogPump
 from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
+from tuner.worker.orders import BeginOrder
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.worker.publishing import (
