@@ -12,6 +12,7 @@ from ray import ActorID, cloudpickle
 from ray.air._internal import usage
 from ray.exceptions import RayActorError
 
+from tuner.domain.offer import MARKET_LABEL
 from tuner.domain.time import NS
 from tuner.driver import ray_machines, worker_pool
 from tuner.driver.actuator import Actuator
@@ -100,7 +101,7 @@ class Worker(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {ray_machines.MARKET: "spot"}}
+SPOT_NODE = {"NodeID": "gone", "Alive": False, "DeathReason": 0, "Labels": {MARKET_LABEL: "spot"}}
 
 
 class GlobalState:
