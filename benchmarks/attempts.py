@@ -8,10 +8,10 @@ import argparse
 import os
 import tempfile
 import time
-from typing import Any
 
 import psutil
 
+from tuner.worker.orders import BeginOrder
 from tuner.worker.supervisor import Supervisor
 
 STEPS = 3
@@ -19,11 +19,12 @@ STEPS = 3
 
 def run_attempt(supervisor: Supervisor, storage: str, number: int) -> int:
     """Run an attempt, and return the number of its results, each of which is a message to the driver."""
-    message: dict[str, Any] = {
+    trial = f"trial_{number:05d}"
+    message: BeginOrder = {
         "order": "begin",
         "project": "default",
         "job": "job_1",
-        "trial": f"trial_{number:05d}",
+        "trial": trial,
         "attempt": 1,
         "entry": "benchmarks.noop:train",
         "config": {"x": 0.5},
@@ -33,6 +34,7 @@ def run_attempt(supervisor: Supervisor, storage: str, number: int) -> int:
         "storage": storage,
         "restore_step": None,
         "keep": 2,
+        "resources": {},
         "metric": "score",
         "mode": "max",
         "seed": number,
@@ -42,11 +44,20 @@ def run_attempt(supervisor: Supervisor, storage: str, number: int) -> int:
         result = supervisor.step()
         if result["state"] == "waiting":
             if result["reports"][-1]["step"] == STEPS:
-                supervisor.order({"order": "finish"})
+                supervisor.order({"order": "finish", "trial": trial})
             elif number % 2:
-                supervisor.order({"order": "stop", "keep_best": True})
+                supervisor.order({"order": "stop", "trial": trial, "keep_best": True})
             else:
-                supervisor.order({"order": "continue", "target_step": STEPS, "lease_ns": message["lease_ns"]})
+                lease_ns = message["lease_ns"]
+                supervisor.order(
+                    {
+                        "order": "continue",
+                        "trial": trial,
+                        "target_step": STEPS,
+                        "lease_ns": lease_ns,
+                        "job_best": None,
+                    }
+                )
         elif result["state"] != "running":
             assert result["error"] is None, result["error"]
             return results

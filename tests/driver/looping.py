@@ -1,6 +1,7 @@
 """The real loop of a job with one trial. The test acts as its worker and chooses the messages."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.simulation.test_simulated_jobs import loop_config, spec
 from tuner.domain import events as ev
@@ -14,6 +15,36 @@ from tuner.driver.recovery import recover
 from tuner.simulator.journal import MemoryJournal
 from tuner.simulator.worker import SimulatedClock
 from tuner.tuning.samplers import sampler_for
+from tuner.worker.orders import ActorMessage, WorkerState
+
+
+def actor_message(trial: str, attempt: int, state: WorkerState, **more: Any) -> ActorMessage:
+    """Return a message of a worker's actor about an attempt that has reported nothing."""
+    message: ActorMessage = {
+        "trial": trial,
+        "attempt": attempt,
+        "state": state,
+        "reports": [],
+        "checkpoints": [],
+        "meter": {},
+        "need_ns": 0,
+        "saved_step": None,
+        "part": None,
+        "carried_ns": 0,
+        "warming_ns": 0,
+        "leaving": False,
+        "from_step": None,
+        "outage_ns": 0,
+        "rank_ends": [],
+        "usage": None,
+        "environment": None,
+        "error": None,
+        "node": "",
+        "machine": {},
+        "others": [],
+        "retires": False,
+    }
+    return {**message, **more}  # type: ignore[typeddict-item]
 
 
 @dataclass

@@ -4,23 +4,17 @@ import math
 
 import pytest
 
+from tests.driver.looping import actor_message
 from tuner.domain.cost import Meter
 from tuner.domain.time import Instant
 from tuner.driver.messages import NAME_CHARS, NAMES_KEPT, StepReport, WorkerMessage, end_of
+from tuner.worker.orders import WorkerState
 
 REPORT = {"step": 1, "resumable": True, "meter": {}, "at_ns": 0}
 
 
-def parse(**more: object) -> WorkerMessage:
-    fields = {
-        "trial": "trial_00000",
-        "attempt": 1,
-        "state": "running",
-        "meter": {},
-        "reports": [],
-        "checkpoints": [],
-    }
-    return WorkerMessage.parse({**fields, **more})
+def parse(state: WorkerState = "running", **more: object) -> WorkerMessage:
+    return WorkerMessage.parse(actor_message("trial_00000", 1, state, **more))
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,15 @@ from ray import ActorID, cloudpickle
 from ray.air._internal import usage
 from ray.exceptions import RayActorError
 
+from tests.driver.looping import actor_message
 from tuner.domain.offer import MARKET_LABEL
 from tuner.domain.time import NS
 from tuner.driver import ray_machines, worker_pool
 from tuner.driver.actuator import Actuator
 from tuner.driver.ports import Assignment
 from tuner.driver.worker_pool import ASKED_AT_ONCE, STARTS_WITHIN_S, WorkerPool
+from tuner.worker import endings
+from tuner.worker.orders import WorkerState
 
 SPOT = {"labels": (("market", "spot"),)}
 
@@ -159,19 +162,11 @@ class Driver:
         self.pool.started(worker)
         self.orders(worker)
 
-    def send(self, worker: Any, trial: str, attempt: int = 1, state: str = "ended", **more: Any) -> bool:
+    def send(
+        self, worker: Any, trial: str, attempt: int = 1, state: WorkerState = "ended", **more: Any
+    ) -> bool:
         """Send a worker's message about its attempt. Return whether Tune keeps calling the worker, and call it then."""
-        message = {
-            "trial": trial,
-            "attempt": attempt,
-            "state": state,
-            "node": "",
-            "meter": {},
-            "reports": [],
-            "checkpoints": [],
-            **more,
-        }
-        keeps = self.pool.receive(worker, [message])
+        keeps = self.pool.receive(worker, [actor_message(trial, attempt, state, **more)])
         if keeps:
             self.orders(worker)
         return keeps
@@ -434,7 +429,7 @@ def test_attempt_that_lost_a_node_is_preempted_with_it_and_its_worker_gets_no_ot
     worker = driver.tune_asks()
     driver.start(worker)
     driver.send(worker, "a", state="running", node="here", others=[(lost, {})])
-    error = {"kind": "worker", "message": "node 1 of the trial was lost"}
+    error = endings.node_lost(1, "it stopped")
     assert driver.send(worker, "a", state="failed", node="here", error=error, retires=True)
     assert driver.loop.ended[1:] == [("a", 1, state)]
     assert [waiting.trial for waiting in driver.actuator.waiting()] == ["b"]
@@ -563,8 +558,8 @@ def test_messages_of_several_attempts_are_passed_on_in_order() -> None:
     driver.begin("a", "b")
     worker = driver.tune_asks()
     driver.start(worker)
-    message = {"attempt": 1, "state": "ended", "node": "", "meter": {}, "reports": [], "checkpoints": []}
-    assert not driver.pool.receive(worker, [{**message, "trial": "b"}, {**message, "trial": "a"}])
+    messages = [actor_message(trial, 1, "ended") for trial in ("b", "a")]
+    assert not driver.pool.receive(worker, messages)
     assert driver.loop.ended == [("b", 1, "ended"), ("a", 1, "ended")]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.domain.checkpointing import SaveTimes
+from tuner.driver.messages import WorkerMessage
+from tuner.worker.orders import AttemptMessage
 from tuner.worker.supervisor import Supervisor
 
 SECOND = 1_000_000_000
@@ -15,6 +17,11 @@ LEASE_S = 600
 MAX_STEP = 9
 NODE = "node-here"  # the machine of the supervisors that tests share
 ENDS = {"pause": "paused", "stop": "stopped", "finish": "finished"}
+
+
+def parsed(message: AttemptMessage) -> WorkerMessage:
+    """Return a supervisor's message as the driver reads it from the worker's actor."""
+    return WorkerMessage.parse({**message, "node": NODE, "machine": {}, "others": [], "retires": False})
 
 
 class Driver:
@@ -55,7 +62,7 @@ class Driver:
         self.supervisor.order({**order, **more})
 
     def order(self, word: str, **more: Any) -> None:
-        self.supervisor.order({"order": word, **more})
+        self.supervisor.order({"order": word, "trial": "trial_00000", "job_best": None, **more})
 
     def run_to(self, step: int, **more: Any) -> dict[str, Any]:
         """Begin an attempt, and return the result with which it waits at this step."""

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.worker.driving import NODE, SECOND, Driver
+from tests.worker.driving import NODE, SECOND, Driver, parsed
 from tuner.checkpoints.artifacts import TrialArtifacts
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.time import Instant
-from tuner.driver.messages import WorkerMessage, end_of
+from tuner.driver.messages import end_of
 from tuner.worker.supervisor import Supervisor
 
 EVERY_STEP = {"checkpoint_interval_ns": 0}
@@ -79,7 +79,7 @@ def test_notice_finishes_and_saves_the_step_in_progress_without_driver_request(
     gate.touch()
     ended = driver.until_state("preempted")
     assert ended["saved_step"] == driver.reports[-1]["step"] == step
-    assert WorkerMessage.parse(ended).has_notice
+    assert parsed(ended).has_notice
     assert ended["error"]["message"] == "goes"
     node.stays()
     driver.run_to(9, restore=step)  # on another machine
@@ -248,7 +248,7 @@ def test_child_killed_after_a_notice_counts_as_preempted(drive: Any, node: Node)
     os.kill(driver.supervisor.pid, signal.SIGTERM)
     ended = driver.until_state("failed")
     assert ended["error"]["kind"] == "killed"
-    assert end_of(WorkerMessage.parse(ended)) == "preempted"
+    assert end_of(parsed(ended)) == "preempted"
 
 
 def test_withdrawn_notice_has_no_effect(drive: Any, node: Node, gate: Path) -> None:
@@ -337,7 +337,7 @@ def test_idle_worker_with_a_notice_refuses_new_attempts(drive: Any, node: Node) 
     ended = driver.until_state("paused")
     assert ended["reports"] == []
     assert ended["leaving"], "so that the worker is given nothing more"
-    assert end_of(WorkerMessage.parse(ended)) == "paused"
+    assert end_of(parsed(ended)) == "paused"
     assert not set(ended["meter"]) & {"train", "restore"}
     with pytest.raises(RuntimeError, match="no attempt"):
         driver.supervisor.step()

@@ -11,9 +11,8 @@ import pytest
 
 from tests.cluster.waiting import is_dead, until
 from tests.data_server import data_server
-from tests.worker.driving import Driver
+from tests.worker.driving import Driver, parsed
 from tuner.domain.usage import Usage
-from tuner.driver.messages import WorkerMessage
 from tuner.worker.supervisor import Supervisor
 
 
@@ -203,7 +202,7 @@ def test_dataset_is_downloaded_once_and_counted_for_the_first_attempt(
         used = list[Usage]()
         for _ in range(2):
             driver.run_to(1, config=constants)
-            used.append(WorkerMessage.parse(driver.end("stop")).usage or Usage())
+            used.append(parsed(driver.end("stop")).usage or Usage())
     assert [report["metrics"]["text"] for report in driver.reports] == ["the data"] * 2
     assert not any(report["metrics"]["in_this_process"] for report in driver.reports)
     assert [(usage.data_read_bytes, usage.data_bucket_bytes) for usage in used] == [(8, 0), (None, None)]

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from tests import frameworks
-from tests.worker.driving import SECOND, Driver
+from tests.worker.driving import SECOND, Driver, parsed
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.domain.job import program_config
-from tuner.driver.messages import WorkerMessage, end_of
+from tuner.driver.messages import end_of
 from tuner.training import SpotSafe
 from tuner.training.checkpoint import read_parts
 from tuner.training.ranks import Ranks
@@ -258,7 +258,7 @@ def test_attempt_is_lost_with_one_of_its_nodes(drive: Any, on_two_nodes: SecondN
     driver.until(lambda _: driver.supervisor.attempt.rank_ends)
     on_two_nodes.lose()
     lost = driver.until_state("failed")
-    assert end_of(WorkerMessage.parse(lost)) == "lost"
+    assert end_of(parsed(lost)) == "lost"
     assert "node 1 of the trial was lost" in lost["error"]["message"]
 
 
@@ -385,7 +385,7 @@ def test_attempt_is_begun_again_if_its_port_is_taken(drive: Any) -> None:
     driver.begin(**TWO)
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "port"
-    assert end_of(WorkerMessage.parse(failed)) == "lost"
+    assert end_of(parsed(failed)) == "lost"
 
 
 @pytest.mark.parametrize("fsdp", [False, True])

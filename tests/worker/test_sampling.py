@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.driver.looping import Job
 from tests.strategies import examples
+from tests.worker.driving import parsed
 from tuner.domain.cost import Meter
 from tuner.domain.time import NS
 from tuner.domain.usage import COUNTS, MAX_FACTS, Usage
@@ -27,7 +28,7 @@ from tuner.worker.process_tree import ResourceUse
 
 def used(driver: Any, *, target_step: int = 2, **config: Any) -> Usage:
     driver.begin(target_step=target_step, config=config)
-    usage = WorkerMessage.parse(driver.until_state("waiting")).usage
+    usage = parsed(driver.until_state("waiting")).usage
     driver.end("stop")
     assert usage is not None
     return usage
@@ -63,7 +64,7 @@ def test_data_wait_is_measured_separately_from_computation(drive: Any) -> None:
 def test_saves_are_counted(drive: Any) -> None:
     driver = drive("counts")
     driver.run_to(1)
-    usage = WorkerMessage.parse(driver.end("pause")).usage
+    usage = parsed(driver.end("pause")).usage
     assert usage is not None
     assert usage.saves == 1
     assert usage.saved_bytes

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from tests.cluster.waiting import until
-from tests.worker.driving import LEASE_S, SECOND
+from tests.worker.driving import LEASE_S, SECOND, parsed
 from tuner.checkpoints import storage
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import PARTIAL
-from tuner.driver.messages import WorkerMessage
 from tuner.worker import publishing
 from tuner.worker.server_handle import ForkServer
 from tuner.worker.supervisor import EXIT_GRACE_S
@@ -46,7 +45,7 @@ def test_unexpected_storage_error_fails_the_attempt_and_is_named(
     failed = driver.until_state("failed")
     assert failed["error"]["kind"] == "storage"
     assert "the bucket is gone" in failed["error"]["message"]
-    failure = WorkerMessage.parse(failed).failure
+    failure = parsed(failed).failure
     assert failure is not None
     assert failure.is_storage_failure
 
@@ -71,7 +70,7 @@ def test_wait_for_storage_is_reported_as_outage(drive: Any, monkeypatch: pytest.
         fails.append(True)
         paused = driver.save_at(1 if restore is None else 2, restore=restore)
         assert SECOND // 5 <= paused["outage_ns"] <= paused["meter"][kind]
-        assert WorkerMessage.parse(paused).outage_ns == paused["outage_ns"]
+        assert parsed(paused).outage_ns == paused["outage_ns"]
 
 
 def test_attempt_with_a_hanging_save_can_be_stopped_and_the_next_saves(

@@ -12,10 +12,9 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.worker.driving import LEASE_S, SECOND
+from tests.worker.driving import LEASE_S, SECOND, parsed
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.domain.environment import Environment
-from tuner.driver.messages import WorkerMessage
 from tuner.service import training_alone
 from tuner.worker import endings, supervisor
 from tuner.worker.attempt import RunningAttempt
@@ -390,7 +389,7 @@ def test_attempt_whose_fork_server_dies_before_it_forks_is_a_storage_failure(
     monkeypatch.setattr(ForkServer, "fork", killed_and_asked)
     driver = drive("counts", fresh=True)
     driver.begin()
-    failure = WorkerMessage.parse(driver.until_state("failed")).failure
+    failure = parsed(driver.until_state("failed")).failure
     assert failure is not None
     assert failure.is_storage_failure
     monkeypatch.undo()

@@ -21,11 +21,10 @@ from tuner.store import answers, jobs
 from tuner.store.jobs import JobRow
 from tuner.training.artifacts import MAX_JOB_BYTES
 from tuner.tuning.rungs import ladder
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import BeginOrder, ContinueOrder, Order
 from tuner.worker.packages import Stored
 
-Message = Mapping[str, Any]
-Send = Callable[[Message], None]
+Send = Callable[[Order], None]
 T = TypeVar("T")
 
 
@@ -33,7 +32,7 @@ class Actuator:
     """Carry out the loop's commands on real workers (the port `World`). Only one thread may use it. `clock` is the loop's monotonic clock."""
 
     def __init__(
-        self, begin_message: Callable[[Assignment], Message], clock: Callable[[], int] = time.monotonic_ns
+        self, begin_message: Callable[[Assignment], BeginOrder], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
         self._begin_message, self._clock = begin_message, clock
         self.room: Callable[[], int] = lambda: 0  # set by the pool of workers, which has none at first
@@ -50,20 +49,24 @@ class Actuator:
         self._waiting[assignment.trial] = assignment
 
     def continue_to(self, trial: str, target_step: int | None, lease_ns: int, job_best: float | None) -> None:
-        self._send(
-            trial,
-            {"order": "continue", "target_step": target_step, "lease_ns": lease_ns, "job_best": job_best},
-        )
+        order: ContinueOrder = {
+            "order": "continue",
+            "trial": trial,
+            "target_step": target_step,
+            "lease_ns": lease_ns,
+            "job_best": job_best,
+        }
+        self._send(order)
 
     def pause(self, trial: str) -> None:
-        if not self._send(trial, {"order": "pause"}):
+        if not self._send({"order": "pause", "trial": trial}):
             self._call_off(trial, "paused")
 
     def finish(self, trial: str) -> None:
-        self._send(trial, {"order": "finish"})
+        self._send({"order": "finish", "trial": trial})
 
     def stop(self, trial: str, *, keep_best: bool) -> None:
-        if not self._send(trial, {"order": "stop", "keep_best": keep_best}):
+        if not self._send({"order": "stop", "trial": trial, "keep_best": keep_best}):
             self._call_off(trial, "stopped")
 
     def _call_off(self, trial: str, how: Literal["paused", "stopped"]) -> None:
@@ -74,11 +77,11 @@ class Actuator:
         if trial in self._waiting:
             self._withdrawn[trial] = how
 
-    def _send(self, trial: str, message: Message) -> bool:
-        """Send a message to the trial's worker. Return False if the trial has no worker."""
-        actor = self._actors.get(trial)
+    def _send(self, order: Order) -> bool:
+        """Send an order to the worker of the order's trial. Return False if the trial has no worker."""
+        actor = self._actors.get(order["trial"])
         if actor is not None:
-            actor[1]({**message, "trial": trial})
+            actor[1](order)
         return actor is not None
 
     # Events of the workers
@@ -107,8 +110,8 @@ class Actuator:
         self._actors[trial] = (assignment.attempt, send)
         send(self._begin_message(assignment))
         if trial in self._withdrawn:
-            order = "pause" if self._withdrawn.pop(trial) == "paused" else "stop"
-            send({"order": order, "trial": trial})
+            outcome = self._withdrawn.pop(trial)
+            send({"order": "pause" if outcome == "paused" else "stop", "trial": trial})
 
     def ended(self, trial: str, attempt: int) -> None:
         """Forget an attempt that has ended or will never begin. A later attempt of the same trial is kept."""
@@ -128,7 +131,7 @@ class Actuator:
         ]
 
 
-def task_name(orders: Iterable[Message]) -> str:
+def task_name(orders: Iterable[Order]) -> str:
     """Return a name for the Ray task that carries these orders to a worker, or "" if none of them begins an attempt.
 
     The name contains the trial, the attempt and the step to train to. Ray's dashboard shows it. The actor's name cannot show these, because
@@ -160,7 +163,7 @@ class BeginMessages:
     saved_by: Callable[[str, int], int | None]
     losses: Callable[[str], Losses]  #: Returns how the job's attempts on a market have ended so far.
     artifact_bytes: Callable[[str], int]  #: Returns the size of the artifacts of a job.
-    teacher: Message | None = None  #: What a worker needs to fetch the job's teacher.
+    teacher: Mapping[str, Any] | None = None  #: What a worker needs to fetch the job's teacher.
 
     def begin(self, assignment: Assignment) -> BeginOrder:
         spec, step = self.row.spec, assignment.restore_step
@@ -212,7 +215,7 @@ def package_of(row: JobRow, storage: str) -> dict[str, str] | None:
     return None if package is None else Stored(storage, row.project, package).message()
 
 
-def teacher_of(db: Connection, row: JobRow, storage: str) -> Message | None:
+def teacher_of(db: Connection, row: JobRow, storage: str) -> Mapping[str, Any] | None:
     """Return the message from which a worker fetches the job's teacher. Return None if the job has no teacher.
 
     A teacher is a trial of an earlier job, from which the trials of this job learn (distillation).

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TypeVar, get_args
 
 from tuner.domain import events as ev
 from tuner.domain.cost import Meter
@@ -12,17 +12,16 @@ from tuner.domain.text import storable
 from tuner.domain.time import Instant
 from tuner.domain.trial import CAUSES, AttemptCause, Outcome
 from tuner.domain.usage import Usage
+from tuner.worker.orders import ActorMessage, EndState, FailureFields, WorkerState
 
 T = TypeVar("T")
-WorkerState = Literal["running", "waiting", "paused", "finished", "stopped", "ended", "failed", "preempted"]
-ENDED: frozenset[WorkerState] = frozenset({"paused", "finished", "stopped", "ended", "failed", "preempted"})
+ENDED: frozenset[WorkerState] = frozenset(get_args(EndState))
 # A trial fails after this many lost attempts in a row without a new step or a newer checkpoint. Without this limit, a trial that is lost at
 # another step each time would use up the budget. The limit is high, because crashes of machines are not the trial's fault. Each `Lost` event
 # records the limit, so that recorded jobs replay unchanged after it is changed.
 MOST_LOST = 100
 # Limits for listing the metrics that were reported instead of the objective.
 NAMES_KEPT, NAME_CHARS = 30, 60
-FAILURE_FIELDS = ("kind", "type", "message", "traceback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,11 @@ class AttemptFailure:
     type: str
     message: str
     traceback: str = ""
+
+    @classmethod
+    def parse(cls, error: FailureFields) -> "AttemptFailure":
+        texts = (error["kind"], error["type"], error["message"], error["traceback"])
+        return cls(*map(_text, texts))
 
     @property
     def is_storage_failure(self) -> bool:
@@ -129,43 +133,42 @@ class WorkerMessage:
     retires: bool = False
 
     @classmethod
-    def parse(cls, result: Mapping[str, Any]) -> "WorkerMessage":
-        error = result.get("error")
+    def parse(cls, message: ActorMessage) -> "WorkerMessage":
+        part, error = message["part"], message["error"]
         return cls(
-            trial=result["trial"],
-            attempt=result["attempt"],
-            state=result["state"],
-            meter=Meter.of(result["meter"]),
+            trial=message["trial"],
+            attempt=message["attempt"],
+            state=message["state"],
+            meter=Meter.of(message["meter"]),
             reports=tuple(
                 StepReport(
-                    r["step"],
-                    {_text(name): _text(value) for name, value in r["metrics"].items()},
-                    r["resumable"],
-                    Meter.of(r["meter"]),
-                    Instant(r["at_ns"]),
+                    report["step"],
+                    {_text(name): _text(value) for name, value in report["metrics"].items()},
+                    report["resumable"],
+                    Meter.of(report["meter"]),
+                    Instant(report["at_ns"]),
                 )
-                for r in result["reports"]
+                for report in message["reports"]
             ),
             checkpoints=tuple(
-                Saved(c["step"], c["uri"], c["bytes"], c["seconds"]) for c in result["checkpoints"]
+                Saved(saved["step"], saved["uri"], saved["bytes"], saved["seconds"])
+                for saved in message["checkpoints"]
             ),
-            part=SavedPart(**result["part"]) if result.get("part") else None,
-            carried_ns=result.get("carried_ns", 0),
-            need_ns=result.get("need_ns") or 0,
-            saved_step=result.get("saved_step"),
-            warming_ns=result.get("warming_ns", 0),
-            node=result.get("node", ""),
-            has_notice=result.get("leaving", False),
-            from_step=result.get("from_step"),
-            outage_ns=result.get("outage_ns", 0),
-            machine=result.get("machine") or {},
-            others=tuple(result.get("others", ())),
-            retires=result.get("retires", False),
-            usage=Usage.parse(result.get("usage")),
-            environment=Environment.parse(result.get("environment")),
-            failure=AttemptFailure(**{name: _text(error.get(name, "")) for name in FAILURE_FIELDS})
-            if error
-            else None,
+            part=None if part is None else SavedPart(part["step"], part["train_ns"]),
+            carried_ns=message["carried_ns"],
+            need_ns=message["need_ns"],
+            saved_step=message["saved_step"],
+            warming_ns=message["warming_ns"],
+            node=message["node"],
+            has_notice=message["leaving"],
+            from_step=message["from_step"],
+            outage_ns=message["outage_ns"],
+            machine=message["machine"],
+            others=tuple(message["others"]),
+            retires=message["retires"],
+            usage=Usage.parse(message["usage"]),
+            environment=Environment.parse(message["environment"]),
+            failure=None if error is None else AttemptFailure.parse(error),
         )
 
 

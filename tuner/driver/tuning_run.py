@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from ray.util import register_serializer
 
 from tuner.domain.job import JobSpec, Resources
-from tuner.driver.actuator import Actuator, Message, task_name
+from tuner.driver.actuator import Actuator, task_name
 from tuner.driver.loop import Loop
 from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_tune import (
@@ -31,6 +31,7 @@ from tuner.driver.ray_tune import (
 )
 from tuner.driver.worker_pool import WorkerPool
 from tuner.worker.actor import MESSAGES, Worker
+from tuner.worker.orders import Order
 from tuner.worker.scratch import Scratch
 
 # Tune's searcher, scheduler and callback, which only forward events to the worker pool.
@@ -289,7 +290,7 @@ def take_one_snapshot() -> None:
     experiment_state.out_of_band_serialize_dataset = contextlib.nullcontext
 
 
-def send_orders_with_calls(take_orders: Callable[[Any], list[Message]]) -> None:
+def send_orders_with_calls(take_orders: Callable[[Any], list[Order]]) -> None:
     """Change Ray Tune in this process, so that its calls of a worker's `train` carry the orders for this worker.
 
     A call of its own for each order would take more time.

@@ -17,13 +17,14 @@ from typing import Any
 import ray
 from ray import cloudpickle
 
-from tuner.driver.actuator import Actuator, Message
+from tuner.driver.actuator import Actuator
 from tuner.driver.loop import SILENT_NS, Loop
 from tuner.driver.messages import ENDED, WorkerMessage
 from tuner.driver.ports import Assignment
 from tuner.driver.ray_display import RayDisplay
 from tuner.driver.ray_machines import AssignedMachines, kill_worker, nodes_of, was_preempted
 from tuner.driver.ray_tune import Trial
+from tuner.worker.orders import ActorMessage, Order
 
 # A requested worker that has a machine is expected to start there within this time. After it, an attempt may move to another offer instead
 # of waiting for this worker. Ray gives up on a process after 60 s and starts another one. If the machine is taken away meanwhile, Ray
@@ -80,7 +81,7 @@ class WorkerPool:
         self._leaving = set[str]()
         self._nodes: dict[str, list[str]] = {}  # the nodes of each worker; its actor's node is first
         # The orders that were not sent yet, by the id of the worker's actor.
-        self._orders = defaultdict[bytes, list[Message]](list)
+        self._orders = defaultdict[bytes, list[Order]](list)
         self._killed: dict[str, float] = {}  # when each silent worker was killed
         # When Tune last called `turn`, and since when these calls have come without a gap longer than UNRESPONSIVE_S.
         self._turned_at = self._responsive_since = clock()
@@ -117,7 +118,7 @@ class WorkerPool:
         self._started[worker.trial_id] = worker
         self._fill(worker)
 
-    def receive(self, worker: Trial, messages: Sequence[dict[str, Any]]) -> bool:
+    def receive(self, worker: Trial, messages: Sequence[ActorMessage]) -> bool:
         """Pass a worker's messages to the loop. Give each free slot of the worker its next attempt.
 
         Args:
@@ -141,7 +142,7 @@ class WorkerPool:
         self._ended(worker)
         return False
 
-    def _receive(self, worker: Trial, message: dict[str, Any]) -> None:
+    def _receive(self, worker: Trial, message: ActorMessage) -> None:
         """Pass one message of a worker to the loop."""
         progress = WorkerMessage.parse(message)
         if progress.node:
@@ -202,7 +203,7 @@ class WorkerPool:
         self._display.assign(actor_id, trial, attempt)
         return True
 
-    def take_orders(self, actor: Any) -> list[Message]:
+    def take_orders(self, actor: Any) -> list[Order]:
         """Return the orders for the worker with this actor, oldest first. Send them with Tune's next call of the worker."""
         return self._orders.pop(actor._actor_id.binary(), [])
 

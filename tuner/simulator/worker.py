@@ -11,8 +11,9 @@ from tuner.domain.cost import CostKind, Meter
 from tuner.domain.preemption_policy import MARGIN_NS, in_time
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
-from tuner.driver.messages import AttemptFailure, Saved, StepReport, WorkerMessage, WorkerState
+from tuner.driver.messages import AttemptFailure, Saved, StepReport, WorkerMessage
 from tuner.driver.ports import Assignment
+from tuner.worker.orders import WorkerState
 from tuner.worker.saves import Saves
 
 EPOCH_NS = 1_700_000_000_000_000_000

@@ -25,7 +25,16 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.cluster.drain import own_board
 from tuner.cluster.notices.notice import Notice
 from tuner.worker import STARTED_NS, endings
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import (
+    ActorMessage,
+    AttemptMessage,
+    BeginOrder,
+    EndState,
+    FailureFields,
+    MachineFields,
+    NodeOrder,
+    Order,
+)
 from tuner.worker.packages import Stored
 from tuner.worker.publishing import background
 from tuner.worker.ranks import OtherNodes, free_port
@@ -65,7 +74,7 @@ class NodeWorker:
         # Why the node can run no more attempts, such as the error of an order that failed. Empty if it can.
         self._broken = ""
 
-    def order(self, message: dict[str, Any]) -> None:
+    def order(self, message: BeginOrder | NodeOrder) -> None:
         """Carry out an order of the first node.
 
         The first node does not wait for the result. If an order fails, its error is kept, and the next `step` raises it.
@@ -94,7 +103,7 @@ class NodeWorker:
             time.sleep(HEARTBEAT_S)
         else:
             result = self._supervisor.step()
-            news = {name: result[name] for name in ("state", "error", "rank_ends")}
+            news = {"state": result["state"], "error": result["error"], "rank_ends": result["rank_ends"]}
             if not self._supervisor.is_clean:
                 self._broken = "processes of an attempt could not be killed"
             news["attempt"] = result["trial"], result["attempt"]
@@ -116,7 +125,7 @@ class OtherActor:
     machine: Mapping[str, str] | None = None  #: Facts about the machine from its cloud.
     lost: str = ""  #: Why the node was lost. Empty if it was not.
 
-    def order(self, message: dict[str, Any]) -> None:
+    def order(self, message: BeginOrder | NodeOrder) -> None:
         """Send an order without waiting for its result. The actor carries it out even while it is in `step`."""
         self.actor.order.options(concurrency_group=ORDERS).remote(message)
 
@@ -185,10 +194,10 @@ class OtherActors(OtherNodes):
     def renew(self, lease_ns: int) -> None:
         self._order({"order": "renew", "lease_ns": lease_ns})
 
-    def end(self, state: str, error: dict[str, str] | None) -> None:
+    def end(self, state: EndState, error: FailureFields | None) -> None:
         self._order({"order": "end", "state": state, "error": error})
 
-    def _order(self, message: dict[str, Any]) -> None:
+    def _order(self, message: NodeOrder) -> None:
         with self._changed:
             for other in self.all:
                 if other.attempt is not None:
@@ -289,7 +298,7 @@ class Worker:
         """Return True, so that Tune reuses the worker. Nothing is reset here, because each attempt begins with an order of the driver."""
         return True
 
-    def _order(self, message: dict[str, Any]) -> None:
+    def _order(self, message: Order) -> None:
         if message["order"] == "begin" and self._others.all:
             message = {**message, "address": ray.util.get_node_ip_address(), "port": free_port()}
         if self._slots is not None:
@@ -297,7 +306,7 @@ class Worker:
         elif self._supervisor is not None:
             self._supervisor.order(message)
 
-    def train(self, orders: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def train(self, orders: Sequence[Order]) -> dict[str, Any]:
         """Carry out the driver's orders, oldest first. Then return the next messages for the driver, as a result in Tune's form.
 
         There are no messages if no attempt is running.
@@ -314,16 +323,21 @@ class Worker:
                 "a machine of this worker is lost or will be preempted soon, or processes of an attempt could not be killed, so the worker "
                 "begins no further attempts"
             )
-        machine = {"node": self._node, "machine": self._board.described(self._node)}
-        machine |= {"others": self._others.machines(), "retires": self._retires}
+        machine: MachineFields = {
+            "node": self._node,
+            "machine": self._board.described(self._node),
+            "others": self._others.machines(),
+            "retires": self._retires,
+        }
+        sent: list[ActorMessage] = [{**message, **machine} for message in messages or ()]
         self._messages += 1
         return {
-            MESSAGES: [message | machine for message in messages or ()],
+            MESSAGES: sent,
             "training_iteration": self._messages,
             "done": False,
         }
 
-    def _step(self) -> list[dict[str, Any]] | None:
+    def _step(self) -> list[AttemptMessage] | None:
         """Wait for messages about the attempts that run, up to `HEARTBEAT_S`. Return None if none runs."""
         if self._slots is not None:
             return None if self._slots.are_free else self._slots.step()

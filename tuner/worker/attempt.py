@@ -29,7 +29,16 @@ from tuner.worker.child_channel import (
     check_step,
 )
 from tuner.worker.metering import Stopwatch, UsageMeter
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import (
+    AttemptMessage,
+    BeginOrder,
+    EndState,
+    FailureFields,
+    PartFields,
+    ReportFields,
+    SavedFields,
+    WorkerState,
+)
 from tuner.worker.ranks import RankEnd
 from tuner.worker.saves import Saves
 
@@ -94,7 +103,7 @@ class RunningAttempt:
     # for each ordered save in the middle of a step: the attempt's training time until the save, and `PartOfStep.trained_ns`
     parts: list[tuple[int, int]] = field(default_factory=list)
     # the newest stored checkpoint from the middle of a step, to be sent with the next result
-    stored_part: dict[str, int] | None = None
+    stored_part: PartFields | None = None
     carried_ns: int = (
         0  # if the attempt began in the middle of a step: how long earlier attempts had trained that step
     )
@@ -111,11 +120,11 @@ class RunningAttempt:
     )  # the state that the attempt's last checkpoint must hold; zeros without such a checkpoint
     # Whether the child was ordered to stop because its lease ends: in the middle of a step, or while it waits for the driver
     lease_is_over: bool = False
-    state: str | None = None  # how the attempt ended; None while it runs
-    error: dict[str, str] | None = None
+    state: EndState | None = None  # how the attempt ended; None while it runs
+    error: FailureFields | None = None
     step: int = 0  # the newest reported step
-    reports: list[dict[str, Any]] = field(default_factory=list)
-    checkpoints: list[dict[str, Any]] = field(default_factory=list)
+    reports: list[ReportFields] = field(default_factory=list)
+    checkpoints: list[SavedFields] = field(default_factory=list)
     step_ns: deque[int] = field(default_factory=lambda: deque(maxlen=3))  # how long the last three steps took
     stepped_at: int = 0  # when the current step began, on the monotonic clock; 0 before the first step
     setup_at: int = 0  # when the child began to measure latency in the middle of a step; otherwise 0
@@ -588,12 +597,12 @@ class RunningAttempt:
             left_ns, step_ns=left_of_step, save_ns=self.saves.saving.durable_ns if self.saves.saving else None
         )
 
-    def end(self, state: str, error: dict[str, str] | None = None) -> None:
+    def end(self, state: EndState, error: FailureFields | None = None) -> None:
         """Set the state and the error with which the attempt ends. Do nothing if it has already ended."""
         if self.state is None:
             self.state, self.error = state, error
 
-    def result(self, state: str) -> dict[str, Any]:
+    def result(self, state: WorkerState) -> AttemptMessage:
         """Return the result to send to the driver. Each report and checkpoint is sent once."""
         # The driver requests a result only after it has recorded the previous one, so everything in that result is recorded now.
         self.announced, self.recorded = self.durable, self.announced

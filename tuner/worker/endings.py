@@ -11,12 +11,11 @@ from traceback import format_exception
 from tuner.domain.errors import BadFile
 from tuner.worker.child_channel import FailedMessage
 from tuner.worker.limits import UserCodeLimits, excess
+from tuner.worker.orders import FailureFields
 from tuner.worker.process_tree import signal_name
 from tuner.worker.server_handle import ForkServer, SlotServer
 
 STATUS_S, LAST_WORDS_S = 10.0, 1.0
-
-FailureFields = dict[str, str]
 
 
 def failure(kind: str, message: str, *, error: str = "", traceback: str = "") -> FailureFields:

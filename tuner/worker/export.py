@@ -22,7 +22,7 @@ from tuner.checkpoints.storage import explained
 from tuner.domain.objective import Mode
 from tuner.training.variants import Variant
 from tuner.worker.child import EXPORT_KIND
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import BeginOrder, FailureFields, WorkerState
 from tuner.worker.packages import Stored
 from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor
@@ -117,7 +117,7 @@ def export(order: ExportOrder, *, owns_process: bool = False) -> ExportResult:
                 "checkpoint_interval_ns": 1,
             }
             supervisor.order(begin)
-            result = _follow(supervisor, formats)
+            result = _follow(supervisor, order.export, formats)
         return _stored(result, store, order.export)
     except Exception as error:
         # Return an error of the supervisor as the result. Otherwise only the log of the process would show it.
@@ -126,15 +126,16 @@ def export(order: ExportOrder, *, owns_process: bool = False) -> ExportResult:
         )
 
 
-def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
+def _follow(supervisor: Supervisor, export: str, formats: int) -> ExportResult:
     """Follow the attempt until it ends, and return its result."""
     metric, variants = None, list[Variant]()
     code = detail = None
-    state, ordered = "running", False
-    error: Mapping[str, str] = {}
+    state: WorkerState = "running"
+    ordered = False
+    error: FailureFields | None = None
     while state in ("running", "waiting"):
         message = supervisor.step()
-        state, error = message["state"], message["error"] or {}
+        state, error = message["state"], message["error"]
         for report in message["reports"]:
             figures = report["metrics"]
             try:
@@ -150,14 +151,14 @@ def _follow(supervisor: Supervisor, formats: int) -> ExportResult:
                 )
         # The child waits after its last variant, or because the lease is too short for the next one. In both cases the export ends.
         if state == "waiting" and not ordered:
-            supervisor.order({"order": "pause"})
+            supervisor.order({"order": "pause", "trial": export})
             ordered = True
     if code is None and len(variants) < formats:
         if state == "paused":
             code, detail = "out_of_time", OUT_OF_TIME
         else:
-            text = f"{error.get('type', 'Error')}: {error.get('message', '')}"
-            code, detail = "export_raised", f"{text}\n{error.get('traceback', '')}".strip()[:4000]
+            text = "Error:" if error is None else f"{error['type']}: {error['message']}\n{error['traceback']}"
+            code, detail = "export_raised", text.strip()[:4000]
     return ExportResult(metric, tuple(variants), code, detail)
 
 

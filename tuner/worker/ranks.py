@@ -19,7 +19,7 @@ from tuner.worker.child_channel import (
     InvalidMessage,
     ReportMessage,
 )
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import BeginOrder, EndState, FailureFields
 
 LOOPBACK = "127.0.0.1"
 
@@ -100,7 +100,7 @@ class RankEnd:
 
     rank: int
     at_ns: int  #: When it ended, on the monotonic clock of this node.
-    failure: dict[str, str]
+    failure: FailureFields
     code: int | None = None  #: The exit status, if it exited without a message.
 
     @classmethod
@@ -138,7 +138,7 @@ class OtherNodes:
     def renew(self, lease_ns: int) -> None:
         """Set the lease of the attempt on the other nodes to `lease_ns`, in nanoseconds since it began."""
 
-    def end(self, state: str, error: dict[str, str] | None) -> None:
+    def end(self, state: EndState, error: FailureFields | None) -> None:
         """End the attempt on the other nodes with this state and error. Do nothing on nodes that are not running it."""
 
     def have_answered(self, since_s: float) -> bool:

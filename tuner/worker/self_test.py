@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tuner.checkpoints.checkpoints import MANIFEST, CheckpointId
 from tuner.domain.ids import SELF_TEST
 from tuner.training.channel import STATE_FILE
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import BeginOrder, FailureFields, ReportFields, WorkerState
 from tuner.worker.packages import Stored
 from tuner.worker.scratch import Scratch
 from tuner.worker.supervisor import Supervisor
 
 PROJECT = JOB = "self-test"
+EndWord = Literal["pause", "stop"]
 # how long to wait until an ordered save is durable; after that, the attempt is paused, which also saves
 SETTLES_S = 5.0
 USE_SPOT_SAFE = "pass everything that training changes to SpotSafe (model, optimizer, …), or report a checkpoint with every result"
@@ -46,13 +47,13 @@ class _Failed(Exception):
 class _AttemptResults:
     """The results of one attempt so far."""
 
-    state: str = ""
-    reports: list[dict[str, Any]] = field(default_factory=list)
+    state: WorkerState = "running"
+    reports: list[ReportFields] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)  # steps whose checkpoints are durable
-    error: Mapping[str, str] = field(default_factory=dict)
+    error: FailureFields | None = None
 
     def error_text(self) -> str:
-        return f"{self.error.get('type', 'Error')}: {self.error.get('message', '')}"[:1000]
+        return "Error:" if self.error is None else f"{self.error['type']}: {self.error['message']}"[:1000]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ class RestoreSelfTest:
         self._begin(config, target_step=2, checkpoint_interval_ns=1)
         waits_since: list[float] = []
 
-        def end(run: _AttemptResults) -> str | None:
+        def end(run: _AttemptResults) -> EndWord | None:
             if run.steps:
                 return "stop"
             if run.state == "waiting":
@@ -167,7 +168,7 @@ class RestoreSelfTest:
         # Saves are stored in order, and the save of a pause is the last one. So an echo is durable once the attempt has paused.
         run = self._follow(lambda run: "pause" if run.state == "waiting" else None)
         if run.state == "failed":
-            lasting = run.error.get("kind") != "storage"
+            lasting = run.error is None or run.error["kind"] != "storage"
             raise _Failed(
                 f"the trainable could not continue from its checkpoint of step {saved.step}: {run.error_text()}",
                 lasting=lasting,
@@ -214,22 +215,22 @@ class RestoreSelfTest:
         }
         self._supervisor.order(begin)
 
-    def _follow(self, end: Callable[[_AttemptResults], str | None]) -> _AttemptResults:
+    def _follow(self, end: Callable[[_AttemptResults], EndWord | None]) -> _AttemptResults:
         """Follow the attempt until it ends, and return its results.
 
         Args:
             end: Called with the results so far. Returns the order that ends the attempt, or None to continue. Not called again after
                 it returned an order.
         """
-        run, ordered = _AttemptResults("running"), False
+        run, ordered = _AttemptResults(), False
         while run.state in ("running", "waiting"):
             result = self._supervisor.step()
-            run.state, run.error = result["state"], result["error"] or {}
+            run.state, run.error = result["state"], result["error"]
             run.reports += result["reports"]
             run.steps += [checkpoint["step"] for checkpoint in result["checkpoints"]]
             order = None if ordered else end(run)
             if order is not None:
-                self._supervisor.order({"order": order})
+                self._supervisor.order({"order": order, "trial": SELF_TEST})
                 ordered = True
         return run
 

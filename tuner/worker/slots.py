@@ -18,13 +18,12 @@ import threading
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import Any, cast
 
 from tuner.training.channel import PING
 from tuner.worker import endings
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.metering import SharedTime
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import AttemptMessage, BeginOrder, Order
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import (
     become_subreaper,
@@ -76,7 +75,7 @@ class Slot:
             self._go.wait()
             self._go.clear()
             try:
-                message: dict[str, Any] | Exception = self.supervisor.step()
+                message: AttemptMessage | Exception = self.supervisor.step()
             except Exception as error:
                 message = error
             with self._lock:
@@ -86,7 +85,7 @@ class Slot:
                 self._messages.put((self, message))
 
 
-Messages = queue.SimpleQueue[tuple[Slot, dict[str, Any] | Exception]]
+Messages = queue.SimpleQueue[tuple[Slot, AttemptMessage | Exception]]
 
 
 class Slots:
@@ -130,7 +129,7 @@ class Slots:
         ]
         self._batch.start()
 
-    def order(self, message: Mapping[str, Any]) -> None:
+    def order(self, message: Order) -> None:
         """Carry out one order of the driver, as `Supervisor.order` does. An order for a trial that runs no attempt here is ignored.
 
         Raises:
@@ -147,7 +146,7 @@ class Slots:
                 raise RuntimeError(
                     f"an attempt of {message['trial']} cannot begin: the trial runs already, or all slots are taken"
                 )
-            free.begin(cast(BeginOrder, message))
+            free.begin(message)
 
     @property
     def are_free(self) -> bool:
@@ -155,7 +154,7 @@ class Slots:
         with self._lock:
             return self._messages.empty() and all(slot.trial is None for slot in self._slots)
 
-    def step(self) -> list[dict[str, Any]]:
+    def step(self) -> list[AttemptMessage]:
         """Return the messages of all slots that have one. Wait up to `HEARTBEAT_S` for the first. The list may be empty.
 
         Call it again only when the driver has recorded the messages of the last call. If a supervisor raised an exception, raise that.
@@ -164,7 +163,7 @@ class Slots:
             for slot in self._sent:
                 slot.recorded()
             self._sent = []
-        messages = list[dict[str, Any]]()
+        messages = list[AttemptMessage]()
         with contextlib.suppress(queue.Empty):
             while True:
                 slot, message = self._messages.get(timeout=0 if messages else HEARTBEAT_S)

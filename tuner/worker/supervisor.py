@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
 from tuner.training.channel import begin_message, reply_message
@@ -35,7 +35,7 @@ from tuner.worker.child_channel import (
 from tuner.worker.limits import UserCodeLimits
 from tuner.worker.logs import LogPump
 from tuner.worker.metering import ReadLog, SharedTime, Stopwatch
-from tuner.worker.orders import BeginOrder
+from tuner.worker.orders import AttemptMessage, BeginOrder, FailureFields, NodeOrder, Order
 from tuner.worker.packages import Stored
 from tuner.worker.process_tree import become_subreaper, kill_descendants, kill_own_descendants
 from tuner.worker.publishing import (
@@ -156,7 +156,7 @@ class Supervisor:
 
     # Commands of the driver
 
-    def order(self, message: Mapping[str, Any]) -> None:
+    def order(self, message: Order) -> None:
         """Carry out one order of the driver, such as a `BeginOrder`. An order for an attempt that has ended is ignored.
 
         Raises:
@@ -164,7 +164,7 @@ class Supervisor:
             RuntimeError: An attempt is to begin, but `step` has not returned the last result of the previous one.
         """
         if message["order"] == "begin":
-            self._begin(cast(BeginOrder, message))
+            self._begin(message)
             return
         with self._changed:
             attempt = self._attempt
@@ -173,7 +173,7 @@ class Supervisor:
             match message["order"]:
                 case "continue":
                     attempt.target_step, attempt.announced_waiting = message["target_step"], False
-                    attempt.learn_job_best(message.get("job_best"))
+                    attempt.learn_job_best(message["job_best"])
                     attempt.lease_ns = max(attempt.lease_ns, message["lease_ns"])
                     self._others.renew(attempt.lease_ns)
                 case "pause" | "finish":
@@ -190,7 +190,7 @@ class Supervisor:
             self.reply_if_due(attempt)
             self._changed.notify_all()
 
-    def receive_from_first_node(self, message: Mapping[str, Any]) -> None:
+    def receive_from_first_node(self, message: NodeOrder) -> None:
         """Carry out an order of node 0 about the attempt that runs on this node: extend the attempt's lease, or end the attempt."""
         with self._changed:
             attempt = self._attempt
@@ -453,9 +453,7 @@ class Supervisor:
             case PhaseMessage() | SavedMessage() | SaveFailedMessage():
                 pass
 
-    def _rank_failed(
-        self, attempt: RunningAttempt, rank: int, failure: endings.FailureFields, at_ns: int
-    ) -> None:
+    def _rank_failed(self, attempt: RunningAttempt, rank: int, failure: FailureFields, at_ns: int) -> None:
         """Fail the attempt because user code raised an exception. Call it under the lock.
 
         If a rank is killed or raises an exception, the other ranks raise exceptions too, because they lose the connection to it. So this
@@ -566,7 +564,7 @@ class Supervisor:
             log = self._pump.last() if self._pump else ""
             self._fail(attempt, endings.exited(self._exits.get(pids[0]), self.server.exit_code, log))
 
-    def _fail(self, attempt: RunningAttempt, failure: endings.FailureFields) -> None:
+    def _fail(self, attempt: RunningAttempt, failure: FailureFields) -> None:
         """Fail the attempt and kill its child. Call it under the lock.
 
         Do nothing if the attempt has ended, because the current child may belong to a later attempt.
@@ -683,7 +681,7 @@ class Supervisor:
                     attempt.close()
             self._changed.notify_all()
 
-    def _close_unsaved(self, attempt: RunningAttempt, failure: endings.FailureFields) -> None:
+    def _close_unsaved(self, attempt: RunningAttempt, failure: FailureFields) -> None:
         """End an attempt whose last checkpoint could not be stored.
 
         The attempt fails, unless the driver ordered it to stop: a stopped trial does not need the checkpoint.
@@ -744,7 +742,7 @@ class Supervisor:
 
     # Answers to the driver
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> AttemptMessage:
         """Wait up to `HEARTBEAT_S` for something to report about the attempt, then return a result for the driver.
 
         Wait for a shorter time if the lease ends soon (`heartbeat_s`).
@@ -779,7 +777,8 @@ class Supervisor:
         with self._changed:
             self._describe(attempt)
             self._count_reads(attempt)
-            result = attempt.result(str(attempt.state))
+            assert attempt.state is not None
+            result = attempt.result(attempt.state)
             if self._shared is not None:
                 self._shared.time.leave(attempt.watch.began_ns)
             self._attempt, self._last_end_ns = None, time.monotonic_ns()
@@ -823,7 +822,8 @@ class Supervisor:
         only `EXIT_GRACE_S` for artifacts. Then delete the attempt's folders, and close its channels and its log.
         """
         with self._changed:
-            self._others.end(str(attempt.state), attempt.error)
+            assert attempt.state is not None
+            self._others.end(attempt.state, attempt.error)
         if self._starter is not None:
             self._starter.join(EXIT_GRACE_S)
         with self._changed:

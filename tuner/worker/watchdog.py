@@ -14,6 +14,7 @@ from tuner.cluster.notices.notice import Notice
 from tuner.worker import endings
 from tuner.worker.attempt import RunningAttempt
 from tuner.worker.limits import UserCodeLimits
+from tuner.worker.orders import EndState, FailureFields
 from tuner.worker.publishing import background
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Watchdog:
                 self._supervisor.kill()
             self._changed.notify_all()
 
-    def _end(self, attempt: RunningAttempt, state: str, error: endings.FailureFields) -> None:
+    def _end(self, attempt: RunningAttempt, state: EndState, error: FailureFields) -> None:
         if attempt.state is None:
             attempt.end(state, error)
             self._supervisor.kill()
