@@ -17,7 +17,7 @@ from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
-from tuner.domain.records import OpenHold
+from tuner.domain.records import EntryPlace
 from tuner.domain.time import Instant
 from tuner.ledger import ledger
 from tuner.service.reconciler import Reconciler
@@ -260,11 +260,9 @@ def test_noted_spend_is_capped_by_job_budget_and_shared_budget(
 ) -> None:
     job = fakes.submit(client, **LONG)
     client.put("/v1/budgets/vision", json={"usd": 0.0004, "match": {"team": "vision"}}).raise_for_status()
-    where = OpenHold(
-        hold_id(job, RESTORED, 7, 1), RESTORED, 7, 1, Cost(Money(spent)), service.now(), service.now()
-    )
+    where = EntryPlace(hold_id(job, RESTORED, 7, 1), RESTORED, 7, 1)
     with service.database.write() as db:
-        ledger.note_spent(db, service.project, job, where)
+        ledger.note_spent(db, service.project, job, where, Cost(Money(spent)), service.now())
         assert ledger.account(db, job).posted == Cost(Money(of_job))
     assert client.get("/v1/budgets/vision").json()["spend"]["usd"] == of_team / 1e6
     bill = client.get(f"/v1/jobs/{job}/bill").json()

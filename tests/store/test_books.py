@@ -13,7 +13,7 @@ from tuner.domain.errors import NotFound
 from tuner.domain.fair_share import Share, Waiting
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.records import OpenHold
+from tuner.domain.records import EntryPlace
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import budget_waits, ledger, shared_budget_changes, shared_budgets
@@ -87,9 +87,9 @@ def test_noted_spend_fills_job_and_shared_budget_only_to_their_limits(
 ) -> None:
     create(database, new_job(limits=budget(100, 10)))
     put(database, SharedBudget("all", usd=Money(50)))
-    where = OpenHold(f"{JOB}/restored/a1/s1", "restored", 1, 1, cost(spent), NOW, NOW)
+    where = EntryPlace(f"{JOB}/restored/a1/s1", "restored", 1, 1)
     with database.write() as db:
-        ledger.note_spent(db, PROJECT, JOB, where)
+        ledger.note_spent(db, PROJECT, JOB, where, cost(spent), NOW)
     with database.read() as db:
         assert ledger.account(db, JOB) == Account(cost(100, 10), posted=cost(own))
         shared_budget = shared_budgets.get(db, PROJECT, "all").budget

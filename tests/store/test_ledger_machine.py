@@ -14,7 +14,7 @@ from tuner.domain.cost import KINDS, CostKind, total
 from tuner.domain.errors import BudgetRefused, Conflict
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.records import OpenHold
+from tuner.domain.records import EntryPlace, OpenHold
 from tuner.domain.time import Instant
 from tuner.ledger import ledger
 from tuner.store import jobs
@@ -49,7 +49,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.database = fakes.database_in_memory()
         self.open: dict[str, OpenHold] = {}
         self.settled: list[str] = []
-        self.corrections: list[tuple[OpenHold, Used]] = []
+        self.corrections: list[tuple[EntryPlace, Used]] = []
         self.by_kind: Used = {}
         self.count = 0
 
@@ -118,7 +118,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def correct(self, pair: list[CostKind], moved: Cost) -> None:
         self.count += 1
         costs_moved: Used = {pair[0]: -moved, pair[1]: moved}
-        where = hold(self.count, FREE)
+        where = hold(self.count, FREE).place
         if not moved.nothing:
             self.corrections.append((where, costs_moved))
             self._count(costs_moved)
@@ -134,7 +134,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(kind=kinds, added=costs.filter(lambda added: not added.nothing))
     def correct_out_of_nothing(self, kind: CostKind, added: Cost) -> None:
         with pytest.raises(ValueError, match="moves cost between kinds"):
-            self._correct(hold(self.count + 1, FREE), {kind: added})
+            self._correct(hold(self.count + 1, FREE).place, {kind: added})
 
     @rule(limits=budgets)
     def change_the_limit(self, limits: Budget) -> None:
@@ -179,7 +179,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with self.database.write() as db:
             ledger.settle(db, PROJECT, JOB, name, used, AT)
 
-    def _correct(self, where: OpenHold, moved: Used) -> None:
+    def _correct(self, where: EntryPlace, moved: Used) -> None:
         with self.database.write() as db:
             ledger.correct(db, PROJECT, JOB, where, moved, AT)
 

@@ -81,6 +81,16 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryPlace:
+    """What an entry of the ledger belongs to: a hold, a correction of posted cost, or spend that is posted after a restore."""
+
+    id: str  #: The ids of its entries derive from this id.
+    trial: str
+    attempt: int
+    slice: int  #: Number of the lease within the attempt. 0 if it is a correction.
+
+
+@dataclass(frozen=True, slots=True)
 class OpenHold:
     """A hold (reserved money) that is neither posted nor released yet. It pays for a lease from `placed_at` to `ends_at`."""
 
@@ -91,6 +101,10 @@ class OpenHold:
     cost: Cost
     placed_at: Instant
     ends_at: Instant
+
+    @property
+    def place(self) -> EntryPlace:
+        return EntryPlace(self.id, self.trial, self.attempt, self.slice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from tuner.domain.errors import Conflict
 from tuner.domain.ids import EXPORT_ID, entry_id
 from tuner.domain.ledger import Account, EntryType
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.records import OpenHold
+from tuner.domain.records import EntryPlace, OpenHold
 from tuner.domain.time import Instant
 from tuner.ledger import shared_budgets
 
@@ -176,9 +176,7 @@ def place(db: Connection, project: str, job: str, hold: OpenHold) -> Account | N
         },
     )
     shared_budgets.note(db, project, hold.id, taken)
-    _enter(
-        db, project, job, [_entry(entry_id(hold.id, "hold"), "hold", None, hold, hold.cost, hold.placed_at)]
-    )
+    _enter(db, project, job, [_entry(hold.place, "hold", None, hold.cost, hold.placed_at)])
     return account_of(*amounts)
 
 
@@ -212,12 +210,10 @@ def settle(
         },
     )
     shared_budgets.settle(db, project, hold_id, held=hold.cost, spent=spent)
-    rows = [
-        _entry(entry_id(hold_id, "post", kind), "post", kind, hold, cost, at) for kind, cost in used.items()
-    ]
+    rows = [_entry(hold.place, "post", kind, cost, at) for kind, cost in used.items()]
     rest = hold.cost - spent
     if not rest.nothing:
-        rows.append(_entry(entry_id(hold_id, "release"), "release", None, hold, rest, at))
+        rows.append(_entry(hold.place, "release", None, rest, at))
     _enter(db, project, job, rows)
     return account_of(*amounts)
 
@@ -240,48 +236,51 @@ def settle_open(
     return posted
 
 
-def note_spent(db: Connection, project: str, job: str, where: OpenHold) -> None:
+def note_spent(db: Connection, project: str, job: str, where: EntryPlace, cost: Cost, at: Instant) -> None:
     """Post a cost of the kind `lost` that was spent after the backup from which this database was restored.
 
     Post at most what the job's own budget has left. If a shared budget of the job has less left, post only that smaller amount to the
     shared budgets. The rest is posted to the job's account alone.
 
     Args:
-        where: The cost to post, with its trial, attempt and time (`placed_at`), in the form of a hold that is not placed yet.
+        where: What the entries belong to.
+        cost: The cost to post.
+        at: The time of the entries.
     """
-    own = where.cost.at_most(account(db, job).left)
-    shared = shared_budgets.allowance(db, project, job, where.placed_at, own).left
-    if not shared.nothing and place(db, project, job, replace(where, cost=shared)):
-        settle(db, project, job, where.id, {"lost": shared}, where.placed_at)
+    own = cost.at_most(account(db, job).left)
+    shared = shared_budgets.allowance(db, project, job, at, own).left
+    hold = OpenHold(where.id, where.trial, where.attempt, where.slice, shared, at, at)
+    if not shared.nothing and place(db, project, job, hold):
+        settle(db, project, job, hold.id, {"lost": shared}, at)
         own -= shared
     if not own.nothing:
-        _post_alone(db, project, job, replace(where, id=f"{where.id}/alone", slice=where.slice + 1, cost=own))
+        alone = replace(where, id=f"{where.id}/alone", slice=where.slice + 1)
+        _post_alone(db, project, job, alone, own, at)
 
 
-def _post_alone(db: Connection, project: str, job: str, where: OpenHold) -> None:
+def _post_alone(db: Connection, project: str, job: str, where: EntryPlace, cost: Cost, at: Instant) -> None:
     """Post a cost to the job's account only.
 
     No row is added to `holds`. The accounts of shared budgets are recalculated from the rows of `holds`, so with a row the cost would
     later count in the shared budgets, too.
     """
-    a, at = accounts.c, where.placed_at
-    more = {"posted_usd": a.posted_usd + where.cost.usd.micro_usd}
-    more |= {"posted_gpu_ms": a.posted_gpu_ms + where.cost.gpu_ms}
+    a = accounts.c
+    more = {"posted_usd": a.posted_usd + cost.usd.micro_usd}
+    more |= {"posted_gpu_ms": a.posted_gpu_ms + cost.gpu_ms}
     db.execute(update(accounts).where(a.job == job).values(more))
-    put = _entry(entry_id(where.id, "hold"), "hold", None, where, where.cost, at)
-    taken = _entry(entry_id(where.id, "post", "lost"), "post", "lost", where, where.cost, at)
-    _enter(db, project, job, [put, taken])
+    entered = [_entry(where, "hold", None, cost, at), _entry(where, "post", "lost", cost, at)]
+    _enter(db, project, job, entered)
 
 
 def correct(
-    db: Connection, project: str, job: str, where: OpenHold, costs: Mapping[CostKind, Cost], at: Instant
+    db: Connection, project: str, job: str, where: EntryPlace, costs: Mapping[CostKind, Cost], at: Instant
 ) -> None:
     """Move posted cost between cost kinds, such as from `train` to `lost`. Repeating a correction with the same id changes nothing.
 
     Args:
-        where: The id, the trial and the attempt of the correction, in the form of a hold. It is not a hold that was placed, and the
-            field `cost` is ignored.
+        where: The correction, with its trial and attempt.
         costs: The amount to add to each cost kind. It may be negative.
+        at: The time of the entries.
 
     Raises:
         ValueError: The costs do not add up to zero.
@@ -290,7 +289,7 @@ def correct(
         raise ValueError(
             f"a correction moves cost between kinds: its costs must add up to zero, not to {total(costs)}"
         )
-    rows = [_entry(entry_id(where.id, "correct", k), "correct", k, where, c, at) for k, c in costs.items()]
+    rows = [_entry(where, "correct", kind, cost, at) for kind, cost in costs.items()]
     known = db.execute(select(entries.c.id).where(entries.c.id.in_([row["id"] for row in rows]))).first()
     if known is None:
         _enter(db, project, job, [row for row in rows if row["usd"] or row["gpu_ms"]])
@@ -423,15 +422,15 @@ def _hold(row: Sequence[Any]) -> OpenHold:
 
 
 def _entry(
-    name: str, entry: EntryType, kind: CostKind | None, hold: OpenHold, cost: Cost, at: Instant
+    where: EntryPlace, entry: EntryType, kind: CostKind | None, cost: Cost, at: Instant
 ) -> dict[str, object]:
     return {
-        "id": name,
+        "id": entry_id(where.id, entry, kind or ""),
         "entry": entry,
         "kind": kind,
-        "trial": hold.trial,
-        "attempt": hold.attempt,
-        "slice": hold.slice,
+        "trial": where.trial,
+        "attempt": where.attempt,
+        "slice": where.slice,
         "usd": cost.usd.micro_usd,
         "gpu_ms": cost.gpu_ms,
         "at": at,

@@ -20,7 +20,7 @@ from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec, JobState, StopReason
 from tuner.domain.ledger import Account, Allowance, AssignedAt, lost_of
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, OpenHold, ReportRow
+from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, EntryPlace, OpenHold, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import Instant
 from tuner.domain.trial import TrialState
@@ -240,7 +240,7 @@ class SqlTx:
     def correct(
         self, correction_id: str, *, trial: str, attempt: int, costs: Mapping[CostKind, Cost], at: Instant
     ) -> None:
-        where = OpenHold(correction_id, trial, attempt, 0, Cost(), at, at)
+        where = EntryPlace(correction_id, trial, attempt, 0)
         ledger.correct(self._db, self._project, self._job, where, costs, at)
 
     def account(self) -> Account:

@@ -17,7 +17,7 @@ from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.job import FINAL
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.records import OpenHold
+from tuner.domain.records import EntryPlace
 from tuner.domain.time import NS, Instant, rfc3339
 from tuner.ledger import budget_waits, ledger
 from tuner.ledger.readable import accounts
@@ -192,8 +192,8 @@ def _note_all(db: Connection, known: Mapping[str, Account], at: Instant) -> None
         short = _within(account.posted + account.held - posted)
         if not short.nothing:
             _raise(db, jobs.get(db, job), (posted + short).at_most(account.limit))
-            where = OpenHold(hold_id(job, RESTORED, epoch, 1), RESTORED, epoch, 1, short, at, at)
-            ledger.note_spent(db, project, job, where)
+            where = EntryPlace(hold_id(job, RESTORED, epoch, 1), RESTORED, epoch, 1)
+            ledger.note_spent(db, project, job, where, short, at)
 
 
 def _lower(db: Connection, row: JobRow, limit: Cost) -> None:
