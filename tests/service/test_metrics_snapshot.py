@@ -34,7 +34,7 @@ from tuner.service.metrics_snapshot import (
     watched,
 )
 from tuner.simulator.world import Faults
-from tuner.store import totals
+from tuner.store import exports, jobs, totals
 from tuner.store.totals import Running
 
 
@@ -51,6 +51,23 @@ def test_figures_of_an_empty_service_are_empty(tmp_path: Path) -> None:
         None,
         0,
     )
+
+
+def test_queued_and_running_exports_keep_the_cluster(service: FakeService) -> None:
+    client = fakes.client_of(service)
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    assert not has_live_jobs(service)
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
+    assert client.post(f"/v1/jobs/{job}/exports", json={}).status_code == 202
+    assert has_live_jobs(service)
+    with service.database.write() as db:
+        export = exports.get(db, job, "export_00001")
+        assert exports.start(db, export, jobs.get(db, job).offer, service.now())
+    assert has_live_jobs(service)
+    with service.database.write() as db:
+        assert exports.end(db, export, "failed", service.now(), code="worker_failed")
+    assert not has_live_jobs(service)
 
 
 def test_snapshot_is_cached_for_five_seconds(service: FakeService) -> None:

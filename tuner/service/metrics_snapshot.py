@@ -15,7 +15,7 @@ from tuner.domain.time import NS, Instant
 from tuner.ledger import shared_budgets
 from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import full_name
-from tuner.store import jobs, launches, totals
+from tuner.store import exports, jobs, launches, totals
 from tuner.store.cluster_hours import Kind, idle_cost, times
 from tuner.store.totals import Counts, Posted, Running
 from tuner.store.totals import Totals as Totals
@@ -301,6 +301,6 @@ def check_database(service: Service) -> None:
 
 
 def has_live_jobs(service: Service) -> bool:
-    """Return whether any job has a driver or waits for one."""
+    """Return whether any job has a driver, waits for one, or has an export that has not ended."""
     with service.database.read() as db:
-        return bool(launches.live(db))
+        return bool(launches.live(db) or exports.live(db))
