@@ -163,6 +163,20 @@ def test_stream_of_a_waiting_job_has_its_position_in_the_queue(
     assert positions == [2, 1, None]
 
 
+def test_stream_of_an_ended_job_has_the_revision_that_a_change_needs(
+    client: TestClient, service: FakeService
+) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    stream(client, job)
+    for change in ({"tags": {"team": "x"}}, {"priority": 7}):
+        revision = stream(client, job)[-1].data["revision"]
+        answer = client.patch(f"/v1/jobs/{job}", json=change, headers={"If-Match": f'"{revision}"'})
+        assert answer.status_code == 200, answer.text
+    last = stream(client, job)[-1].data
+    assert (last["tags"], last["priority"]) == ({"team": "x"}, 7)
+
+
 def test_reader_of_a_running_job_misses_no_event(client: TestClient, service: FakeService) -> None:
     """The job runs and ends while it is read."""
     job = fakes.submit(client, budget={"usd": 0.001})

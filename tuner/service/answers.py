@@ -15,7 +15,7 @@ from tuner.domain.usage import Usage
 from tuner.ledger import ledger
 from tuner.ledger.ledger import EntryRow as EntryRow
 from tuner.service.bootstrap import Service
-from tuner.service.views import JobView, view_of, views_of
+from tuner.service.views import JobView, revision_of, view_of, views_of
 from tuner.store import answers, curves, evidence, jobs
 from tuner.store.answers import After as After
 from tuner.store.answers import ChangesSince as ChangesSince
@@ -219,6 +219,12 @@ def version(service: Service, job: str) -> Version:
     """
     with service.database.read() as db:
         return curves.version(db, job, service.project)
+
+
+def revision(service: Service, job: str) -> str:
+    """Return the job's revision, which changes with the fields that requests can change. Raise NotFound if the job does not exist."""
+    with service.database.read() as db:
+        return revision_of(jobs.get(db, job, service.project))
 
 
 def changes_between(service: Service, job: str, after: int, until: int) -> ChangesSince:

@@ -58,7 +58,9 @@ def _whole_stream(shared: AnswerCache[bytes], service: Service, job: str, after:
     version = answers.version(service, job)
     if version.state not in FINAL:
         return b""
-    key = (service.project, "events", job, version, after)
+    # A change of the tags or the priority changes the stream's last message, but not the version.
+    revision = answers.revision(service, job)
+    key = (service.project, "events", job, version, revision, after)
     return shared.get(key, None, lambda: JobEvents(service, job).whole(after))
 
 
