@@ -49,7 +49,7 @@ def pause(service: Service, job: str) -> JobView:
         _refuse_cancelled(row)
         if row.state == "paused":
             _call_off(db, service, row)
-        elif not _ended_without_driver(db, service, row, "paused"):
+        elif not ended_without_driver(db, service, row, "paused"):
             jobs.set_control_request(db, job, "pause")
         budget_waits.end(db, job)
         _note(db, service, "job.pause", row)
@@ -130,7 +130,7 @@ def cancel(service: Service, job: str) -> JobView:
         export = exports.live_of(db, job)
         if export is not None and export.state == "queued":
             exports.end(db, export, "failed", service.now(), code="cancelled", detail="the job was cancelled")
-        if not _ended_without_driver(db, service, row, "cancelled"):
+        if not ended_without_driver(db, service, row, "cancelled"):
             jobs.set_control_request(db, job, "cancel")
         budget_waits.end(db, job)
         _note(db, service, "job.cancel", row)
@@ -433,7 +433,7 @@ def _refuse_cancelled(row: JobRow) -> None:
         raise Conflict("the job is being cancelled and cannot be changed")
 
 
-def _ended_without_driver(
+def ended_without_driver(
     db: Connection, service: Service, row: JobRow, state: Literal["paused", "cancelled"]
 ) -> bool:
     """Cancel or pause a job that has no driver, end the launch that is ordered for it, and return True.
