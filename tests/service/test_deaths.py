@@ -174,6 +174,55 @@ def test_abandoned_job_is_billed_only_for_attempts_with_a_machine(
     assert violations(service) == []
 
 
+@pytest.mark.parametrize(("request_", "state"), [("cancel", "cancelled"), ("pause", "paused")])
+@pytest.mark.parametrize("status", ["failed", "unknown"])
+def test_request_to_a_driver_that_dies_before_it_begins_takes_effect(
+    service: FakeService, client: TestClient, status: JobStatus, request_: str, state: str
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    assert client.post(f"/v1/jobs/{job}/{request_}").json()["state"] == "queued"
+    die(service, job, status)
+    for _ in range(3):
+        one_pass(service)
+    assert (row_of(service, job).state, launch_of(service, job).state) == (state, "ended")
+    assert row_of(service, job).control_request is None
+    assert service.cluster.submitted == [f"{job}-1"]
+    if state == "paused":
+        assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
+        one_pass(service)
+        assert service.cluster.submitted[-1] == f"{job}-3"
+
+
+def test_running_job_that_is_being_cancelled_gets_a_driver_that_closes_it(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    fakes.begin(service, job)
+    assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    die(service, job)
+    for _ in range(3):
+        one_pass(service)
+    assert service.cluster.submitted == [f"{job}-1", f"{job}-2"]
+    assert row_of(service, job).control_request == "cancel"
+
+
+def test_job_that_is_being_cancelled_is_cancelled_when_its_drivers_keep_dying(
+    service: FakeService, client: TestClient
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    fakes.simulate(service, job, messages=20)
+    assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    die(service, job)
+    kill_all(service, job)
+    row = row_of(service, job)
+    assert (row.state, row.stop_reason) == ("cancelled", "cancelled")
+    assert "the driver's last words" in row.detail
+    assert violations(service) == []
+
+
 def report(service: FakeService, job: str) -> None:
     """Begin the driver and write one report."""
     fakes.begin(service, job)

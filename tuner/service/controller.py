@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tuner.cluster.jobs import JobStatus, money_metadata
+from tuner.database.database import Connection
 from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Waiting
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
@@ -19,6 +20,7 @@ from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path
 from tuner.service.cluster_room import eligible, has_room, is_full, of_export
+from tuner.service.control import ended_without_driver
 from tuner.service.exports import ExportSupervisor
 from tuner.service.leading import Term
 from tuner.service.offers import with_those_to_come
@@ -251,6 +253,9 @@ class Controller(PeriodicService):
     def _on_dead(self, term: Term, launch: Launch, status: JobStatus) -> None:
         """Order the next launch of a job whose driver died.
 
+        If the job has not begun and a user has asked to pause or cancel it, pause or cancel it instead. Otherwise the job would go back
+        into the queue and wait for room only in order to end.
+
         Do nothing if the driver recorded the end of its launch, because it then ended as intended. A death is quick if no
         trial reported since the launch, the driver lived for less than `QUICK_NS`, and Ray knows the driver. After the second
         quick death in a row the next launch is delayed by 1 s, and each further quick death doubles the delay. After
@@ -273,9 +278,13 @@ class Controller(PeriodicService):
             return
         delay_ns = NS * 2 ** (deaths - 2) if deaths > 1 else 0
         with service.leading.write(term, "controller.relaunch") as db:
+            jobs.change_alone(db, launch.job)
             again = launches.again(
                 db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths
             )
+            if again and _ended_as_requested(db, service, launch.job):
+                log.info("the driver %s ended (%s) before its job began", launch.submission_id, status)
+                return
         if again:
             service.health.count("driver_restarts")
         log.warning(
@@ -285,12 +294,13 @@ class Controller(PeriodicService):
         )
 
     def _give_up(self, term: Term, launch: Launch, log_end: str) -> None:
-        """Fail a job after `QUICK_DEATHS_MAX` quick deaths in a row, and settle its open holds.
+        """Fail a job after `QUICK_DEATHS_MAX` quick deaths in a row, and settle its open holds. Cancel it if a user has asked for that.
 
         Args:
             log_end: The end of the last driver's log, which is shown to the user.
         """
         with self._service.leading.write(term, "controller.give_up") as db:
+            jobs.change_alone(db, launch.job)
             row = jobs.get(db, launch.job)
             now = self._service.now()
             died_at = workers_ended_by(launch.heartbeat_at or now, now, outlive_ns=WORKERS_OUTLIVE_NS)
@@ -300,9 +310,24 @@ class Controller(PeriodicService):
                 f"the job's driver died {QUICK_DEATHS_MAX} times without a report in between; the output of the last driver ends with:\n"
                 f"{log_end[-2000:]}"
             )
-            jobs.move(db, launch.job, "failed", "error", at=self._service.now(), detail=detail)
+            if row.control_request == "cancel":
+                jobs.move(db, launch.job, "cancelled", "cancelled", at=now, detail=detail)
+            else:
+                jobs.move(db, launch.job, "failed", "error", at=now, detail=detail)
         self._service.health.count("jobs_given_up")
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
+
+
+def _ended_as_requested(db: Connection, service: Service, job: str) -> bool:
+    """Pause or cancel a job that has no driver, if a user has asked for that. Return whether it was paused or cancelled."""
+    row = jobs.get(db, job)
+    match row.control_request:
+        case "cancel":
+            return ended_without_driver(db, service, row, "cancelled")
+        case "pause":
+            return ended_without_driver(db, service, row, "paused")
+        case _:
+            return False
 
 
 def about(row: JobRow) -> dict[str, str]:
