@@ -62,6 +62,23 @@ def test_cancelled_pilot_without_results_is_run_again(client: TestClient) -> Non
     assert second.json()["id"] != first
 
 
+def test_two_requests_at_once_start_one_pilot(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second request arrives after the first has looked for an existing pilot."""
+    second: list[Any] = []
+
+    def meanwhile() -> None:
+        monkeypatch.undo()
+        second.append(pilot_of(client))
+
+    monkeypatch.setattr(service.cluster, "check_fit", meanwhile)
+    first = pilot_of(client)
+    assert (first.status_code, second[0].status_code) == (200, 201)
+    assert first.json()["id"] == second[0].json()["id"]
+    assert len(client.get("/v1/jobs").json()["items"]) == 1
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "job.yaml"

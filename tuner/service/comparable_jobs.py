@@ -59,7 +59,7 @@ def comparable_to(service: Service, spec: JobSpec) -> list[JobRow]:
     with service.database.read() as db:
         rows = jobs.started_of_trainable(db, service.project, spec.trainable, LOOKED_AT)
         versions = packages.versions_of(db, service.project, spec.package)
-        piloted = None if code is None else _pilot(db, service, spec, code)
+        piloted = None if code is None else pilot_of_code(db, service, spec, code)
     return comparable_among(spec, rows, versions, piloted)
 
 
@@ -95,10 +95,11 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
     if code is None:
         return None
     with service.database.read() as db:
-        return _pilot(db, service, spec, code)
+        return pilot_of_code(db, service, spec, code)
 
 
-def _pilot(db: Connection, service: Service, spec: JobSpec, code: str) -> JobView | None:
+def pilot_of_code(db: Connection, service: Service, spec: JobSpec, code: str) -> JobView | None:
+    """Return the newest pilot of this job and this code that is under way or has succeeded with reports, or None if there is none."""
     rows = jobs.with_tag(db, service.project, TAG, pilot_key(spec, code), PILOTS_LOOKED_AT)
     views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
     return next((view for view in views if view.row.state != "succeeded" or view.steps), None)

@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.database.database import Connection
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
 from tuner.planning.pilot import PilotLimits as PilotLimits
 from tuner.planning.pilot import pilot_key, pilot_of
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import import_path
-from tuner.service.comparable_jobs import pilot_of_job
+from tuner.service.comparable_jobs import pilot_of_code, pilot_of_job
 from tuner.service.submit import check, submit
 from tuner.service.views import JobView
+from tuner.store import jobs
 from tuner.worker.environment import code_of
 
 PILOT = "/planning/pilot"
@@ -47,9 +49,19 @@ def start_pilot(
     if known is not None:
         return known, False
     code = code_of(spec, import_path()) or UNKNOWN_CODE
-    pilot = pilot_of(spec, limits, pilot_key(spec, code))
+    key = pilot_key(spec, code)
+
+    def existing(db: Connection) -> str | None:
+        """Return a pilot that another request has started since `known` was read. Two would both be paid."""
+        if code == UNKNOWN_CODE:
+            return None
+        jobs.lock_pilots(db, service.project, key)
+        view = pilot_of_code(db, service, spec, code)
+        return None if view is None else view.row.id
+
     try:
-        return submit(service, pilot, body=body, idempotency_key=idempotency_key)
+        pilot = pilot_of(spec, limits, key)
+        return submit(service, pilot, body=body, idempotency_key=idempotency_key, existing=existing)
     except Invalid as error:
         raise Invalid(*(_of_the_pilot(fault) for fault in error.faults)) from error
 

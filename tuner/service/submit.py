@@ -7,7 +7,7 @@
 import hashlib
 import json
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,7 @@ def submit(
     body: Mapping[str, Any],
     priority: int = 0,
     idempotency_key: str | None = None,
+    existing: Callable[[Connection], str | None] = lambda _: None,
 ) -> tuple[JobView, bool]:
     """Create a job from a request, and record that a driver is wanted for it. The controller of the leading service launches the driver.
 
@@ -60,6 +61,7 @@ def submit(
         body: The request without its default values. A repeated request with the same Idempotency-Key must have the same body.
         priority: The job's priority in the queue; higher goes first.
         idempotency_key: The request's key, if it has one.
+        existing: Returns an existing job that serves instead of a new one, or None. It is called in the transaction that creates the job.
 
     Returns:
         The job, and whether it is new.
@@ -99,7 +101,7 @@ def submit(
     with service.database.write("job.submit") as db:
         # Look for an earlier identical request before checking the shared budget. The repeated request is then answered with the
         # job that it created, even if the shared budget is used up by now.
-        job = jobs.made_before(db, new)
+        job = jobs.made_before(db, new) or existing(db)
         if job is None:
             if spec.teacher is not None:
                 stored_files.lock_job(db, spec.teacher.job)  # from here on, the checkpoint cannot be removed

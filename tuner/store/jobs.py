@@ -225,6 +225,11 @@ def made_before(db: Connection, new: NewJob) -> str | None:
     return known
 
 
+def lock_pilots(db: Connection, project: str, key: str) -> None:
+    """Block other submissions of pilots with this key until the transaction ends. Call it before looking for a pilot with the key."""
+    _lock(db, f"{project} pilot {key}")
+
+
 def get(db: Connection, job: str, project: str | None = None) -> JobRow:
     """Return the job.
 
