@@ -33,7 +33,7 @@ from tuner.planning.serving import ReplicaSpeed, serving_cost
 from tuner.schemas.exports import Format
 from tuner.service.controller import Controller
 from tuner.service.storage_lifecycle import StorageLifecycle
-from tuner.store import exports, jobs, stored_files
+from tuner.store import exports, jobs, launches, stored_files
 from tuner.training.variants import FORMATS, Variant
 from tuner.worker.export import ExportResult
 
@@ -342,6 +342,39 @@ def test_export_takes_the_room_of_one_trial(service: FakeService, client: TestCl
     run(service, job, made["id"], FakeExportActors(DONE))
     controller.one_pass()
     assert f"{both}-1" in service.cluster.submitted
+
+
+@pytest.mark.parametrize("moment", ["submit", "check_fit"])
+def test_export_and_driver_of_a_job_never_start_together(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The driver is due at a later time, as when the job's window opens. The export is requested in the pass that launches the driver."""
+    job = fakes.submit(client, budget={"usd": 0.001, "on_exhausted": "pause"})
+    fakes.simulate(service, job)
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.5}}).is_success
+    with service.database.write() as db:
+        launches.want(db, job, service.project, service.now())
+    request = getattr(service.cluster, moment)
+
+    def meanwhile(*args: Any, **how: Any) -> None:
+        monkeypatch.undo()
+        answers.append(client.post(f"/v1/jobs/{job}/exports", json={}).status_code)
+        request(*args, **how)
+
+    answers: list[int] = []
+    monkeypatch.setattr(service.cluster, moment, meanwhile)
+    controller = Controller(service)
+    for _ in range(2):
+        controller.one_pass()
+    driver = f"{job}-2"
+    if moment == "submit":
+        assert (answers, service.cluster.submitted) == ([409], [driver])
+    else:
+        assert answers == [202]
+        assert service.cluster.submitted == [submission_id(service, job, "export_00001")]
+        run(service, job, "export_00001", FakeExportActors(DONE))
+        controller.one_pass()
+        assert service.cluster.submitted[-1] == driver
 
 
 def test_export_is_refused_with_what_to_do(service: FakeService, client: TestClient) -> None:

@@ -8,8 +8,9 @@ from starlette.testclient import TestClient
 from tests import fakes
 from tests.fakes import FakeService
 from tests.service.passes import end, give_room, launch_of, launched, one_pass, submit
+from tuner.cluster.versions import RayUnfit
 from tuner.domain.errors import Unavailable
-from tuner.service.controller import Controller
+from tuner.service.controller import QUICK_DEATHS_MAX, Controller
 from tuner.store import jobs
 
 
@@ -238,18 +239,46 @@ def test_job_paused_or_cancelled_while_queued_is_not_launched(
     assert service.cluster.submitted == [f"{paused}-2"]
 
 
-def test_submission_with_lost_response_is_repeated_under_the_same_id(
-    service: FakeService, client: TestClient
-) -> None:
+def test_driver_of_a_submission_with_lost_response_is_kept(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     service.cluster.failures_left = 1
     with pytest.raises(Unavailable):
         one_pass(service)
-    assert launch_of(service, job).state == "wanted"
     for _ in range(3):
         one_pass(service)
-    assert service.cluster.submitted == [f"{job}-1"] * 2
+    assert service.cluster.submitted == [f"{job}-1"]
     assert (launch_of(service, job).state, launch_of(service, job).epoch) == ("submitted", 1)
+
+
+def test_refused_driver_is_submitted_again_and_the_job_keeps_its_place(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(service, client)
+    service.now.pass_s(5)
+    later = submit(service, client)
+    wanted_at = launch_of(service, job).wanted_at
+
+    def refuse(submission_id: str, **_: object) -> None:
+        raise Unavailable("the agent refused the job")
+
+    for epoch in range(1, 2 * QUICK_DEATHS_MAX):
+        with monkeypatch.context() as patch:
+            patch.setattr(service.cluster, "submit", refuse)
+            with pytest.raises(Unavailable):
+                one_pass(service)
+        assert launch_of(service, job).epoch == epoch
+        one_pass(service)  # Ray does not know the driver
+    service.cluster.unfit = "it has Ray 2.9.0"
+    for _ in range(3):
+        with pytest.raises(RayUnfit):
+            one_pass(service)
+    service.cluster.unfit = ""
+    one_pass(service)
+    launch = launch_of(service, job)
+    assert service.cluster.submitted == [launch.submission_id]
+    assert (launch.quick_deaths, launch.wanted_at) == (0, wanted_at)
+    assert launch_of(service, later).state == "wanted"
+    assert service.health.counted("driver_restarts") == 0
 
 
 def test_job_waiting_for_its_window_is_not_read_in_every_pass(

@@ -1,5 +1,6 @@
 """A project's quota: a hard limit in dollars, and limits on jobs and trials that make further jobs wait."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -105,6 +106,61 @@ def test_running_jobs_cannot_be_widened_beyond_the_quota_of_their_project(
     put(client, concurrent_trials=3)
     assert widen(client, second, 3) == 3, "a lowered quota does not take away the trials of a running job"
     assert widen(client, first, 3) == 1
+
+
+def while_submitting(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Call `act` before Ray receives the next driver."""
+    submit_driver = service.cluster.submit
+
+    def submit(submission_id: str, **how: Any) -> None:
+        monkeypatch.undo()
+        act()
+        submit_driver(submission_id, **how)
+
+    monkeypatch.setattr(service.cluster, "submit", submit)
+
+
+def test_job_that_is_widened_while_it_is_launched_stays_within_the_quota(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_room(service)
+    put(client, concurrent_trials=4)
+    first = fakes.submit(client, resources={"max_concurrent_trials": 3})
+    one_pass(service)
+    second = fakes.submit(client, resources={"max_concurrent_trials": 1})
+    widened: list[int] = []
+    while_submitting(service, monkeypatch, lambda: widened.append(widen(client, second, 4)))
+    one_pass(service)
+    assert launched(service) == [first, second]
+    assert widened == [1]
+    assert client.get("/v1/quota").json()["used"]["concurrent_trials"] == 4
+
+
+@pytest.mark.parametrize("change", ["quota", "width"])
+def test_decision_to_launch_is_checked_again_when_the_launch_is_claimed(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The change arrives after the pass has decided to launch the job."""
+    give_room(service)
+    first = fakes.submit(client, resources={"max_concurrent_trials": 3})
+    one_pass(service)
+    second = fakes.submit(client, resources={"max_concurrent_trials": 1})
+    check_fit = service.cluster.check_fit
+
+    def meanwhile() -> None:
+        monkeypatch.undo()
+        check_fit()
+        put(client, concurrent_trials=4 if change == "width" else 3)
+        if change == "width":
+            assert widen(client, second, 4) == 4
+
+    monkeypatch.setattr(service.cluster, "check_fit", meanwhile)
+    for _ in range(3):
+        one_pass(service)
+    assert launched(service) == [first]
+    assert "quota" in detail(client, second)
 
 
 def test_job_that_lost_its_driver_keeps_its_place_under_a_lowered_quota(

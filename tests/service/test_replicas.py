@@ -122,7 +122,7 @@ def interrupted(service: FakeService, other: FakeService, monkeypatch: pytest.Mo
     monkeypatch.setattr(service.cluster, at, standing_still)
 
 
-@pytest.mark.parametrize("at", ["submit", "status", "log_tail"])
+@pytest.mark.parametrize("at", ["check_fit", "status", "log_tail"])
 def test_resumed_former_leader_cannot_write(
     service: FakeService,
     other: FakeService,
@@ -133,7 +133,7 @@ def test_resumed_former_leader_cannot_write(
     """The leader is suspended while it launches a job, queries a dead driver, or gives a job up."""
     job = submit(service, client)
     leader = Controller(service)
-    if at != "submit":
+    if at != "check_fit":
         leader.one_pass()
         die(service, job)
         with service.database.write() as db:

@@ -37,7 +37,7 @@ FAILPOINTS: Mapping[str, str] = {
     "leading.term": "begin or renew a service's term as the leader",
     "leading.give_up": "end the term of a leader that is shutting down, so that another service can lead",
     "controller.put_off": "delay a launch until the job's window opens",
-    "controller.launched": "record that a launch was submitted to Ray",
+    "controller.launched": "claim a launch, just before its driver is submitted to Ray",
     "controller.is_silent": "confirm that a driver still sends no heartbeats, before it is stopped",
     "controller.relaunch": "order the next launch of a job whose driver died",
     "controller.give_up": "fail a job whose drivers died repeatedly",

@@ -135,7 +135,8 @@ class Controller(PeriodicService):
             if wanted & awaited or not has_room(nodes, [*under_way, *exports_under_way], row):
                 awaited |= wanted  # Jobs further back in the queue must not take these nodes before this job.
                 continue
-            self._submit(term, due[turn.job], self._row(turn.job))
+            self._submit(term, due[turn.job], row)
+            # If the launch could not be claimed, later jobs do not overtake the job before the next pass has decided again.
             under_way.append(row)
 
     def _queue(self, term: Term, due: Mapping[str, Launch], now: Instant) -> list[Waiting]:
@@ -175,13 +176,22 @@ class Controller(PeriodicService):
         with self._service.database.read() as db:
             return jobs.get(db, job)
 
-    def _submit(self, term: Term, launch: Launch, row: JobRow) -> None:
-        """Submit the driver of a launch to Ray, then record that it was submitted.
+    def _submit(self, term: Term, launch: Launch, decided: JobRow) -> None:
+        """Claim a launch, then submit its driver to Ray. Do nothing if the launch cannot be claimed.
 
-        If this process dies in between, the next pass submits the same id again, which changes nothing.
+        If this process dies in between, or Ray does not accept the driver, Ray does not know the driver of a launch that is recorded as
+        submitted. A later pass then orders the next launch.
+
+        Args:
+            decided: The job's row from which the pass decided to launch the job.
         """
-        name, spot = row.spec.name, any(offer.market == "spot" for offer in row.offers)
-        code = code_of(row.spec, import_path()) if spot else None
+        # A cluster with other versions would refuse each claimed launch, one after the other.
+        self._service.cluster.check_fit()
+        spot = any(offer.market == "spot" for offer in decided.offers)
+        code = code_of(decided.spec, import_path()) if spot else None
+        row = self._claim(term, launch, decided)
+        if row is None:
+            return
         try:
             self._service.cluster.submit(
                 launch.submission_id, job=launch.job, epoch=launch.epoch, about=about(row), code=code
@@ -189,12 +199,34 @@ class Controller(PeriodicService):
         except Exception:
             self._service.health.count("launch_failures")
             raise
-        with self._service.leading.write(term, "controller.launched") as db:
-            launches.submitted(db, launch.job, launch.epoch, self._service.now())
         # A pass that launches many jobs may take long. Without this call, the service would give up its term meanwhile.
         self._service.leading.pass_succeeded()
         self._service.health.count("launches")
-        log.info("launched %s (%s)", launch.submission_id, name)
+        log.info("launched %s (%s)", launch.submission_id, row.spec.name)
+
+    def _claim(self, term: Term, launch: Launch, decided: JobRow) -> JobRow | None:
+        """Record that a launch is submitted, and return the job's row.
+
+        The pass decided from what it read outside of this transaction. Return None if the decision does not hold any more: the launch
+        was called off, the job's concurrency was changed, an export was queued, or the project's quota is used up. A job that has begun
+        is launched in any case, because it keeps its place.
+
+        From the commit on, the job counts against the quota of its project, and an export of the job is refused.
+        """
+        with self._service.leading.write(term, "controller.launched") as db:
+            jobs.change_alone(db, launch.job)
+            jobs.lock_concurrency(db, decided.project)
+            row = jobs.get(db, launch.job)
+            has_begun = row.state == "running" and row.running_since is not None
+            others = queue.concurrency_at_work(db, row.project)
+            others.pop(row.id, None)
+            if not has_begun and (
+                row.concurrency != decided.concurrency
+                or exports.live_of(db, row.id) is not None
+                or queue.get(db, row.project).reached(others.values(), row.concurrency)
+            ):
+                return None
+            return row if launches.submitted(db, row.id, launch.epoch, self._service.now()) else None
 
     # Supervising drivers
 
@@ -261,6 +293,9 @@ class Controller(PeriodicService):
         quick death in a row the next launch is delayed by 1 s, and each further quick death doubles the delay. After
         `QUICK_DEATHS_MAX` quick deaths in a row the job fails.
 
+        If the driver never ran, because Ray did not accept it or this service died before it could submit it, the job keeps its place in
+        the queue.
+
         Args:
             status: The state of the driver that Ray reports; `unknown` if Ray does not know the driver.
         """
@@ -277,15 +312,20 @@ class Controller(PeriodicService):
             self._give_up(term, present, service.cluster.log_tail(launch.submission_id))
             return
         delay_ns = NS * 2 ** (deaths - 2) if deaths > 1 else 0
+        never_ran = status == "unknown" and (present.heartbeat_at or 0) < (present.submitted_at or 0)
         with service.leading.write(term, "controller.relaunch") as db:
             jobs.change_alone(db, launch.job)
             again = launches.again(
-                db, present, at=now, not_before=Instant(now + delay_ns), quick_deaths=deaths
+                db,
+                present,
+                at=present.wanted_at if never_ran else now,
+                not_before=Instant(now + delay_ns),
+                quick_deaths=deaths,
             )
             if again and _ended_as_requested(db, service, launch.job):
                 log.info("the driver %s ended (%s) before its job began", launch.submission_id, status)
                 return
-        if again:
+        if again and not never_ran:
             service.health.count("driver_restarts")
         log.warning(
             "the driver %s ended (%s) while its job was unfinished; another driver will be launched",

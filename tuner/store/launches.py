@@ -88,6 +88,8 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
     Return False if another process has already ordered the next launch, or if `launch` has ended.
 
     Args:
+        at: The place in the queue: jobs whose launches were ordered earlier go first. If the driver ran, it is the time at which its death
+            was noticed.
         quick_deaths: How many drivers in a row, up to that of `launch`, died soon after their start.
     """
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
