@@ -424,6 +424,24 @@ def test_cancelled_job_cancels_an_export_without_a_machine(service: FakeService,
     assert posted(service.database, job, made["id"]) == {}
 
 
+def test_export_that_starts_while_its_job_is_cancelled_runs_to_its_end(
+    service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The export gets its machine after the cancel request has read it as queued."""
+    job = fakes.submit(client, budget={"usd": 0.001, "on_exhausted": "pause"})
+    fakes.simulate(service, job)
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.1}}).is_success
+    made = begin(client, job)
+    with service.database.write() as db:
+        queued, row = exports.get(db, job, made["id"]), jobs.get(db, job)
+        assert exports.start(db, queued, row.offer, service.now())
+    with monkeypatch.context() as patch:
+        patch.setattr(exports, "live_of", lambda *_: queued)
+        assert client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "cancelled"
+    assert client.get(f"/v1/jobs/{job}/exports/{made['id']}").json()["state"] == "running"
+
+
 def test_job_of_a_command_cannot_be_exported(service: FakeService, client: TestClient) -> None:
     client = fakes.client_of(replace(service, settings=replace(service.settings, packages=True)))
     sent = fakes.body(command="python -c pass --lr {lr} --width {width}")

@@ -127,9 +127,8 @@ def cancel(service: Service, job: str) -> JobView:
         if row.state == "cancelled":
             return job_view(service, job)
         _refuse_ended(row, "cancelled")
-        export = exports.live_of(db, job)
-        if export is not None and export.state == "queued":
-            exports.end(db, export, "failed", service.now(), code="cancelled", detail="the job was cancelled")
+        if (export := exports.live_of(db, job)) is not None:
+            exports.cancel(db, export, service.now())
         if not ended_without_driver(db, service, row, "cancelled"):
             jobs.set_control_request(db, job, "cancel")
         budget_waits.end(db, job)

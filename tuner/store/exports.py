@@ -181,6 +181,15 @@ def end(
     return _change(db, row, LIVE, state=state, ended_at=at, **values)
 
 
+def cancel(db: Connection, row: ExportRow, at: Instant) -> bool:
+    """End a queued export, because its job was cancelled. Return False if the export is not queued any more.
+
+    A running export is left unchanged: it has a hold, which only its process or the leader settles.
+    """
+    why = {"code": "cancelled", "detail": "the job was cancelled"}
+    return _change(db, row, ("queued",), state="failed", ended_at=at, **why)
+
+
 def forget_files(db: Connection, job: str, export: str) -> None:
     """Record in the export's result that its files were deleted. Do nothing if the job has no such export."""
     e = exports.c
