@@ -20,9 +20,12 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.records import EntryPlace
 from tuner.domain.time import Instant
 from tuner.ledger import ledger
+from tuner.service.bootstrap import build
+from tuner.service.doctor import of_database
 from tuner.service.reconciler import Reconciler
 from tuner.store import copies, exports, jobs, launches
 from tuner.store import restore_corrections as restored
+from tuner.store.copies import HalfRestored
 from tuner.store.journal import SqlJournal
 
 NEWER = """#!/bin/sh
@@ -393,8 +396,15 @@ def test_restore_after_an_interrupted_restore_treats_spend_as_unknown(
             )
             with pytest.raises(KeyboardInterrupt):
                 put_back(service, tmp_path / "b")
+        with pytest.raises(HalfRestored, match="run `tuner restore` with the backup again"):
+            build(service.settings)
+        (check,) = of_database(service.settings)
+        assert not check.ok
+        assert "a restore of the database was interrupted" in check.seen
         (restored_job,) = put_back(service, tmp_path / "b").paused
         assert (restored_job.exact, restored_job.since_usd > 0) == (False, True)
+        build(service.settings).database.dispose()
+        assert all(check.ok for check in of_database(service.settings))
         service.now.pass_s(5)
         (restored_job,) = put_back(service, tmp_path / "b").paused
         assert restored_job.exact

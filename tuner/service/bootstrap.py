@@ -18,6 +18,7 @@ from tuner.service.periodic import ServiceHealth
 from tuner.service.trainables import Prober, SubprocessProber
 from tuner.settings import Settings, write_private
 from tuner.store import exports, launches
+from tuner.store.copies import refuse_half_restored
 from tuner.store.earlier_jobs import Histories
 from tuner.store.queue import QueuePlaces
 from tuner.worker.limits import UserCodeLimits
@@ -72,6 +73,7 @@ def build(settings: Settings) -> Service:
     """Build the service, and migrate its database to the newest revision.
 
     Raises:
+        HalfRestored: A restore of the database was interrupted. Jobs would run without what was spent after the backup.
         Unavailable: The database does not answer.
         ValueError: The storage cannot be used.
     """
@@ -83,6 +85,7 @@ def build(settings: Settings) -> Service:
     except (ImportError, ValueError) as error:
         raise ValueError(f"TUNER_STORAGE: {settings.storage!r} cannot be used: {error}") from error
     database = Database(settings.database_url, failpoint=settings.failpoint)
+    refuse_half_restored(database)
     database.migrate()
     if database.is_sqlite:
         with database.read() as db:

@@ -25,6 +25,7 @@ from tuner.service.cluster import Cluster
 from tuner.service.leading import ROLE
 from tuner.settings import Settings, release
 from tuner.store import access, launches, leadership
+from tuner.store.copies import HALF_RESTORED, RESTORE_AGAIN, is_half_restored
 
 PROBE = ".probe"
 # Somebody who tries a thousand keys per second could guess a key with fewer characters than this.
@@ -222,6 +223,10 @@ def of_database(settings: Settings) -> Iterator[PartCheck]:
             fix = f"a newer version of tuner has upgraded the database, and this version only knows revisions up to {newest}: run the newer version"
         elif revision is not None and revision != newest:
             fix = f"the database is older than this version of tuner, which needs {newest}: run `tuner migrate`, or start the service"
+        with database.read() as db:
+            if is_half_restored(db):
+                yield _check("database", f"{where}: {HALF_RESTORED}", RESTORE_AGAIN)
+                return
         yield _check("database", f"{where} is {f'at revision {revision}' if revision else 'empty'}", fix)
         if revision == newest:
             with database.read() as db:

@@ -33,6 +33,12 @@ from tuner.store.restore_corrections import RECORDS, RESTORING, closing_epoch
 LOCKED_S = 60.0  # how long to wait for a locked SQLite file
 # Parts of SQLite's messages about a file that is not a database.
 NOT_A_DATABASE = ("file is not a database", "malformed", "file is encrypted")
+HALF_RESTORED = "a restore of the database was interrupted"
+RESTORE_AGAIN = "run `tuner restore` with the backup again"
+
+
+class HalfRestored(Unavailable):
+    """The database is half restored."""
 
 
 def copy(source: Path, to: Path) -> None:
@@ -384,11 +390,30 @@ def _contents(db: Connection, now: Instant) -> ReplacedContents:
     if not {"jobs", "accounts"} <= known:
         return ReplacedContents(empty=empty)
     led_by = _led_by(db, now) if "leadership" in known else None
-    if db.dialect.name == "postgresql":
-        comment = db.execute(text("SELECT obj_description('launches'::regclass, 'pg_class')")).scalar()
-        if comment == RESTORING:
-            return ReplacedContents(empty=empty, led_by=led_by)
+    if is_half_restored(db):
+        return ReplacedContents(empty=empty, led_by=led_by)
     return ReplacedContents(_accounts(db), empty=empty, led_by=led_by)
+
+
+def is_half_restored(db: Connection) -> bool:
+    """Return whether a restore replaced the database, but ended before it corrected the accounts.
+
+    Only PostgreSQL can be in this state. A file of SQLite is replaced when the accounts are correct.
+    """
+    if db.dialect.name != "postgresql":
+        return False
+    # `to_regclass` is null if the table does not exist, as in an empty database.
+    comment = db.execute(text("SELECT obj_description(to_regclass('launches'), 'pg_class')")).scalar()
+    return comment == RESTORING
+
+
+def refuse_half_restored(database: Database) -> None:
+    """Raise HalfRestored if a restore of the database was interrupted. The schema of the database may be older than this code."""
+    if database.is_sqlite:
+        return  # The file may not exist yet.
+    with database.read() as db:
+        if is_half_restored(db):
+            raise HalfRestored(f"{HALF_RESTORED}: {RESTORE_AGAIN}")
 
 
 def _accounts(db: Connection) -> dict[str, Account]:
