@@ -10,7 +10,7 @@ from tests.store.builders import JOB, create, new_job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.time import NS, Instant
-from tuner.driver.main import ControlPoller, Heartbeat, LaunchContext, previous_workers_ended_by
+from tuner.driver.main import ControlPoller, Heartbeat, LaunchContext
 from tuner.store import jobs, launches
 from tuner.store.jobs import Control
 
@@ -34,12 +34,16 @@ def test_workers_of_a_driver_that_was_silent_for_long_are_billed_until_its_death
     create(database, new_job())
     beat_at = Instant(1000 * NS)
     with database.write() as db:
-        assert previous_workers_ended_by(launches.get(db, JOB)) is None
+        first = launches.get(db, JOB)
+        assert first is not None
+        assert first.previous_workers_ended_by is None
         launches.record_heartbeat(db, JOB, 1, beat_at)
         dead, noticed_at = launches.get(db, JOB), Instant(beat_at + noticed_after_s * NS)
         assert dead is not None
         launches.again(db, dead, at=noticed_at, not_before=noticed_at, quick_deaths=0)
-        assert previous_workers_ended_by(launches.get(db, JOB)) == beat_at + ended_after_s * NS
+        launch = launches.get(db, JOB)
+        assert launch is not None
+        assert launch.previous_workers_ended_by == beat_at + ended_after_s * NS
 
 
 @pytest.mark.parametrize(("cuts", "answers"), [(0, True), (1, True), (2, False)])

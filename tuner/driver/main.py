@@ -26,7 +26,6 @@ from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import total
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import ConcurrencyChanged, ControlRequested, TrialRequest
-from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of, teacher_of
@@ -49,7 +48,6 @@ from tuner.store import jobs, launches, queue
 from tuner.store.evidence import artifact_bytes, losses
 from tuner.store.jobs import Control, JobRow
 from tuner.store.journal import SqlJournal
-from tuner.store.launches import Launch
 from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
@@ -364,16 +362,6 @@ def _warm_starts(
     return warm_starts_of(row.spec, sampler, earlier_trials, begun=begun, copier=copier)
 
 
-def previous_workers_ended_by(launch: Launch | None) -> Instant | None:
-    """Return the latest time at which a worker of the previous driver may have run, or None if there was no such driver.
-
-    `launch` is the present launch before its first heartbeat. It was ordered when the death of the previous driver was noticed.
-    """
-    if launch is None or launch.heartbeat_at is None:
-        return None
-    return workers_ended_by(launch.heartbeat_at, launch.wanted_at, outlive_ns=WORKERS_OUTLIVE_NS)
-
-
 def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     """Run the driver of one launch of a job, and return its exit status.
 
@@ -392,7 +380,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     context = LaunchContext(database, args.job, args.epoch)
     with database.read() as db:
         launch = launches.get(db, args.job)
-    died_at = previous_workers_ended_by(launch)
+    died_at = None if launch is None else launch.previous_workers_ended_by
     try:
         context.record_heartbeat()
         context.record_versions()

@@ -11,6 +11,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, func, insert, selec
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import jobs, launches
 from tuner.domain.errors import Fenced
+from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import Instant
 from tuner.store.queue import BEGUN, IS_LIVE
 
@@ -44,6 +45,16 @@ class Launch:
         """The id of the Ray Job that was submitted last for this job, or None if none was submitted."""
         epoch = self.epoch - 1 if self.state == "wanted" else self.epoch
         return f"{self.job}-{epoch}" if epoch else None
+
+    @property
+    def previous_workers_ended_by(self) -> Instant | None:
+        """The latest time at which a worker of the previous driver may have run, or None if there was no such driver.
+
+        Read it before the first heartbeat of this launch. The launch was ordered when the death of the previous driver was noticed.
+        """
+        if self.heartbeat_at is None:
+            return None
+        return workers_ended_by(self.heartbeat_at, self.wanted_at, outlive_ns=WORKERS_OUTLIVE_NS)
 
     def is_due(self, now: Instant) -> bool:
         """Return True if the launch was ordered, is not submitted yet, and is not put off to a time after `now`.
