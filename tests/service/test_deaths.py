@@ -223,6 +223,35 @@ def test_job_that_is_being_cancelled_is_cancelled_when_its_drivers_keep_dying(
     assert violations(service) == []
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_time_after_a_death_is_not_billed_when_the_next_drivers_die_before_they_settle_it(
+    service: FakeService, client: TestClient, gives_up: bool
+) -> None:
+    job = submit(service, client)
+    one_pass(service)
+    report(service, job)
+    launch, now = launch_of(service, job), service.now()
+    with SqlJournal(service.database, job, service.project, launch.epoch, now).transaction() as tx:
+        tx.put_attempt(AttemptRow("trial_00000", 1, now, assigned_at=now))
+        name, cost = hold_id(job, "trial_00000", 1, 1), Cost(Money(600))
+        assert tx.hold(OpenHold(name, "trial_00000", 1, 1, cost, now, Instant(now + 600 * NS)))
+    for _ in range(QUICK_DEATHS_MAX - 1):
+        with service.database.write() as db:
+            launches.record_heartbeat(db, job, launch_of(service, job).epoch, service.now())
+        die(service, job)
+        one_pass(service)
+        until_submitted(service, job)
+        service.now.pass_s(20)
+    if not gives_up:
+        assert launch_of(service, job).previous_workers_ended_by == now + 6.5 * NS
+        return
+    kill_all(service, job)
+    assert row_of(service, job).state == "failed"
+    with service.database.read() as db:
+        assert ledger.posted_by_kind(db, job, "trial_00000", 1) == {"lost": Cost(Money(7))}
+    assert violations(service) == []
+
+
 def report(service: FakeService, job: str) -> None:
     """Begin the driver and write one report."""
     fakes.begin(service, job)

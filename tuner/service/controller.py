@@ -17,6 +17,7 @@ from tuner.domain.calendar import Window
 from tuner.domain.fair_share import Waiting
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import NS, Instant
+from tuner.ledger import ledger
 from tuner.service.bootstrap import Service
 from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch, import_path
 from tuner.service.cluster_room import eligible, has_room, is_full, of_export
@@ -318,7 +319,7 @@ class Controller(PeriodicService):
             again = launches.again(
                 db,
                 present,
-                at=present.wanted_at if never_ran else now,
+                at=present.wanted_at if never_ran or _left_holds(db, present) else now,
                 not_before=Instant(now + delay_ns),
                 quick_deaths=deaths,
             )
@@ -344,6 +345,8 @@ class Controller(PeriodicService):
             row = jobs.get(db, launch.job)
             now = self._service.now()
             died_at = workers_ended_by(launch.heartbeat_at or now, now, outlive_ns=WORKERS_OUTLIVE_NS)
+            if _left_holds(db, launch):
+                died_at = launch.previous_workers_ended_by or died_at
             close_open(db, row.project, row.id, died_at=died_at, at=now)
             launches.end(db, launch.job, launch.epoch)
             detail = (
@@ -356,6 +359,15 @@ class Controller(PeriodicService):
                 jobs.move(db, launch.job, "failed", "error", at=now, detail=detail)
         self._service.health.count("jobs_given_up")
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
+
+
+def _left_holds(db: Connection, launch: Launch) -> bool:
+    """Return whether the job has an open hold from before the launch.
+
+    The driver of the launch then died before it settled the holds of the driver before it. The workers that these holds paid for had
+    ended before the launch was ordered.
+    """
+    return any(hold.placed_at < launch.wanted_at for hold in ledger.open_holds(db, launch.job))
 
 
 def _ended_as_requested(db: Connection, service: Service, job: str) -> bool:

@@ -11,7 +11,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, func, insert, selec
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import jobs, launches
 from tuner.domain.errors import Fenced
-from tuner.domain.ledger import WORKERS_OUTLIVE_NS, workers_ended_by
+from tuner.domain.ledger import NOTICED_NS, WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import Instant
 from tuner.store.queue import BEGUN, IS_LIVE
 
@@ -51,9 +51,13 @@ class Launch:
         """The latest time at which a worker of the previous driver may have run, or None if there was no such driver.
 
         Read it before the first heartbeat of this launch. The launch was ordered when the death of the previous driver was noticed.
+
+        The last heartbeat is later than that if a further driver has died since, before it could begin workers (see `again`).
         """
         if self.heartbeat_at is None:
             return None
+        if self.heartbeat_at - self.wanted_at > NOTICED_NS:
+            return Instant(self.wanted_at + WORKERS_OUTLIVE_NS)
         return workers_ended_by(self.heartbeat_at, self.wanted_at, outlive_ns=WORKERS_OUTLIVE_NS)
 
     def is_due(self, now: Instant) -> bool:
@@ -99,8 +103,8 @@ def again(db: Connection, launch: Launch, *, at: Instant, not_before: Instant, q
     Return False if another process has already ordered the next launch, or if `launch` has ended.
 
     Args:
-        at: The place in the queue: jobs whose launches were ordered earlier go first. If the driver ran, it is the time at which its death
-            was noticed.
+        at: When the death of the last driver that had workers was noticed. If the job has not begun, this is its place in the queue: jobs
+            whose launches were ordered earlier go first.
         quick_deaths: How many drivers in a row, up to that of `launch`, died soon after their start.
     """
     mine = (launches.c.job == launch.job) & (launches.c.epoch == launch.epoch) & (launches.c.state != "ended")
