@@ -23,7 +23,7 @@ from tuner.domain.calendar import DAY_NS
 from tuner.domain.time import NS
 from tuner.service import webhooks
 from tuner.service.reconciler import Reconciler
-from tuner.service.webhooks import AT_ONCE_PER_PROJECT, GIVE_UP_NS
+from tuner.service.webhooks import AT_ONCE_PER_PROJECT, CLAIM_NS, GIVE_UP_NS
 from tuner.store import deliveries
 
 service, client = fakes.fixtures("function")
@@ -134,7 +134,7 @@ def test_leader_that_lost_its_term_while_sending_leaves_the_rest_to_the_next(
     open_service.now.pass_s(2)
     one_pass(Reconciler(open_service))
     assert get(client)["deliveries"][0]["tries"] == 1, "who does not lead sends nothing"
-    open_service.now.pass_s(20)
+    open_service.now.pass_s(CLAIM_NS / NS)
     one_pass(Reconciler(other))
     assert get(client)["deliveries"][0]["state"] == "delivered"
     assert len({headers["Tuner-Delivery"] for headers, _ in receiver.received}) == 1
@@ -189,6 +189,49 @@ def test_delivery_cannot_be_claimed_twice(open_service: FakeService, receiver: R
     with open_service.database.write() as db:
         delivery = deliveries.of_budget(db, open_service.project, "vision", limit=1)[0]
         assert not deliveries.claim(db, delivery, next_at=delivery.next_at)
+
+
+def test_alert_is_not_sent_again_while_its_request_runs(
+    open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = fakes.client_of(open_service)
+    receiver.statuses = [409]
+    put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
+    spend(open_service, client, 0.0012)
+    send = webhooks.send
+
+    def slow(*args: Any, **kwargs: Any) -> webhooks.WebhookResult:
+        monkeypatch.setattr(webhooks, "send", send)
+        result = send(*args, **kwargs)
+        for _ in range(29):
+            open_service.now.pass_s(1)
+            one_pass(Reconciler(open_service))
+        return result
+
+    monkeypatch.setattr(webhooks, "send", slow)
+    one_pass(Reconciler(open_service))
+    assert len(receiver.received) == 1
+    assert get(client)["deliveries"][0]["answer"] == "HTTP 409"
+    open_service.now.pass_s(9)
+    one_pass(Reconciler(open_service))
+    assert len(receiver.received) == 1
+    open_service.now.pass_s(1)
+    one_pass(Reconciler(open_service))
+    assert [each["state"] for each in get(client)["deliveries"]] == ["delivered"]
+
+
+def test_late_result_does_not_change_a_delivered_message(
+    open_service: FakeService, receiver: Receiver
+) -> None:
+    client = fakes.client_of(open_service)
+    put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
+    spend(open_service, client, 0.0012)
+    one_pass(Reconciler(open_service))
+    delivered = get(client)["deliveries"][0]
+    assert delivered["state"] == "delivered"
+    with open_service.database.write() as db:
+        deliveries.record(db, delivered["id"], "pending", "HTTP 409", next_at=open_service.now())
+    assert get(client)["deliveries"] == [delivered]
 
 
 def test_hanging_url_does_not_delay_other_projects(

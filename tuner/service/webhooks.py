@@ -32,6 +32,8 @@ AT_ONCE = 32
 FIRST_RETRY_NS = 10 * NS
 LONGEST_RETRY_NS = 3600 * NS
 GIVE_UP_NS = 24 * 3600 * NS
+# How long a claim lasts. It is longer than a request can take: `TIMEOUT_S` each to resolve the host, to connect, and for the response.
+CLAIM_NS = 60 * NS
 
 
 class WebhookSender:
@@ -74,37 +76,38 @@ class WebhookSender:
     def _start(self, term: Term, delivery: Delivery, secrets: Mapping[str, str]) -> None:
         """Claim a delivery and send it in a thread of its own. Do nothing if another service has claimed it."""
         now = self._service.now()
-        wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(delivery.tries, 20))
         with self._service.leading.write(term, "webhook.claim") as db:
-            if not deliveries.claim(db, delivery, next_at=Instant(now + wait_ns)):
+            if not deliveries.claim(db, delivery, next_at=Instant(now + CLAIM_NS)):
                 return
-        last = now + wait_ns - delivery.created_at > GIVE_UP_NS
         with self._changed:
             self._sending[delivery.project] += 1
         send = threading.Thread(
             target=self._send,
-            args=(term, delivery, secrets.get(delivery.name, ""), now, last),
+            args=(term, delivery, secrets.get(delivery.name, ""), now),
             name=f"webhook-{delivery.id}",
             daemon=True,
         )
         send.start()
 
-    def _send(self, term: Term, delivery: Delivery, secret: str, now: Instant, last: bool) -> None:
+    def _send(self, term: Term, delivery: Delivery, secret: str, began_at: Instant) -> None:
         body = delivery.body.encode()
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "tuner",
             "Tuner-Delivery": delivery.id,
-            "Tuner-Signature": signature(secret, now // NS, body),
+            "Tuner-Signature": signature(secret, began_at // NS, body),
         }
         try:
             result = send(
                 delivery.url, body, headers, private=may_be_private(self._service.settings, delivery.url)
             )
             self._service.health.count("webhooks_taken" if result.accepted else "webhooks_refused")
-            state: DeliveryState = "delivered" if result.accepted else "given_up" if last else "pending"
+            wait_ns = min(LONGEST_RETRY_NS, FIRST_RETRY_NS * 2 ** min(delivery.tries, 20))
+            next_at = Instant(self._service.now() + wait_ns)
+            is_last = next_at - delivery.created_at > GIVE_UP_NS
+            state: DeliveryState = "delivered" if result.accepted else "given_up" if is_last else "pending"
             with self._service.leading.write(term, "webhook.sent") as db:
-                deliveries.end(db, delivery.id, state, result.detail)
+                deliveries.record(db, delivery.id, state, result.detail, next_at=next_at)
             if state == "given_up":
                 log.error(
                     "the webhook %s of budget %r was given up after a day: %s",

@@ -62,9 +62,10 @@ def of_budget(db: Connection, project: str, name: str, *, limit: int) -> list[De
 
 
 def claim(db: Connection, delivery: Delivery, *, next_at: Instant) -> bool:
-    """Claim the delivery before sending it: count one more try, and set the time of the next try to `next_at`.
+    """Claim the delivery before sending it, and count one more try. Return False if it was claimed or ended since it was read.
 
-    Return False if another process has claimed or ended the delivery since it was read.
+    Args:
+        next_at: When the delivery becomes due again if `record` is not called before. It must be later than the end of the request.
     """
     d = deliveries.c
     same = (d.id == delivery.id) & (d.state == "pending") & (d.tries == delivery.tries)
@@ -72,9 +73,15 @@ def claim(db: Connection, delivery: Delivery, *, next_at: Instant) -> bool:
     return db.execute(update(deliveries).where(same).values(values)).rowcount == 1
 
 
-def end(db: Connection, delivery: str, state: DeliveryState, answer: str) -> None:
+def record(db: Connection, delivery: str, state: DeliveryState, answer: str, *, next_at: Instant) -> None:
+    """Record the result of a try. Do nothing if the delivery has ended: the result of an earlier try may arrive late.
+
+    Args:
+        next_at: When the next try is due if the state is still `pending`.
+    """
     d = deliveries.c
-    db.execute(update(deliveries).where(d.id == delivery).values(state=state, answer=answer))
+    pending = (d.id == delivery) & (d.state == "pending")
+    db.execute(update(deliveries).where(pending).values(state=state, answer=answer, next_at=next_at))
 
 
 def forget(db: Connection, project: str, name: str) -> None:
