@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -27,6 +28,7 @@ from tuner.database.database import Connection, Database, newest_revision
 from tuner.database.ledger_tables import metadata
 from tuner.database.tables import jobs as jobs_rows
 from tuner.database.tables import leases
+from tuner.domain.access import DAY_NS
 from tuner.domain.budget import Quota
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
@@ -35,7 +37,7 @@ from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
-from tuner.service import control
+from tuner.service import access, audit_log, control
 from tuner.store import jobs, launches, leadership, queue, spend, stored_files, warm_starts
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
@@ -333,6 +335,26 @@ def test_second_change_of_concurrency_counts_the_first(database: Database, tmp_p
         begin()
     with database.read() as db:
         assert [jobs.get(db, job).concurrency for job in (first, second)] == [4, 2]
+
+
+def test_removed_member_keeps_no_key_that_is_rotated_at_the_same_time(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = fakes.FakeService(fakes.service_in(tmp_path).settings, database)
+    access.put_member(service, "ada", "submitter")
+    key = access.make(service, "ada", "laptop", DAY_NS).row.id
+    note = audit_log.note
+
+    def noted(*args: Any, **kwargs: Any) -> None:
+        note(*args, **kwargs)
+        if args[2] == "key.rotate":
+            begin()
+
+    monkeypatch.setattr(audit_log, "note", noted)
+    with meanwhile(lambda: access.remove_member(service, "ada")) as begin:
+        access.rotate(service, key, 0)
+    keys = access.keys(service, before=None, limit=9)
+    assert [(view.row.user, view.state) for view in keys] == [("ada", "revoked")] * 2
 
 
 @pytest.mark.parametrize("action", ["cancel", "pause", "resume"])

@@ -6,6 +6,7 @@ Every request looks up its key in the database, so that revoking a key takes eff
 import hmac
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from string import ascii_lowercase, digits
@@ -114,6 +115,10 @@ def rotate(service: Service, key: str, overlap_ns: int) -> KeyView:
     if (fault := overlap_fault(overlap_ns)) is not None:
         raise Invalid(fault)
     with service.database.write("key.rotate") as db:
+        owner = access.key(db, service.project, key, user=_whose(service)).user
+        # A removal of the member locks the membership before it revokes the keys. It would otherwise miss the new key.
+        with suppress(NotFound):  # The member was removed, so the key is revoked.
+            access.member(db, service.project, owner, alone=True)
         row = access.key(db, service.project, key, user=_whose(service), alone=True)
         now = service.now()
         if row.revoked_at is not None or row.expires_at <= now:
