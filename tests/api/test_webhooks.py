@@ -21,10 +21,12 @@ from tests.fakes import FakeService
 from tests.listening import listening
 from tuner.domain.calendar import DAY_NS
 from tuner.domain.time import NS
+from tuner.ledger import shared_budget_changes, shared_budgets
 from tuner.service import webhooks
 from tuner.service.reconciler import Reconciler
 from tuner.service.webhooks import AT_ONCE_PER_PROJECT, CLAIM_NS, GIVE_UP_NS
 from tuner.store import deliveries
+from tuner.store.deliveries import Delivery
 
 service, client = fakes.fixtures("function")
 
@@ -220,6 +222,40 @@ def test_alert_is_not_sent_again_while_its_request_runs(
     assert [each["state"] for each in get(client)["deliveries"]] == ["delivered"]
 
 
+def test_alert_of_a_removed_budget_is_not_sent(
+    open_service: FakeService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is removed after the pass has found that the alert is due."""
+    client = fakes.client_of(open_service)
+    put(client, usd=0.002, alerts=[{"at": 0.5, "url": receiver.url}])
+    spend(open_service, client, 0.0012)
+    write = open_service.leading.write
+
+    def meanwhile(term: Any, name: str = "") -> Any:
+        if name == "reconciler.alerts":
+            assert client.delete("/v1/budgets/vision").is_success
+        return write(term, name)
+
+    monkeypatch.setattr(open_service.leading, "write", meanwhile)
+    one_pass(Reconciler(open_service))
+    one_pass(Reconciler(open_service))
+    assert receiver.received == []
+    with open_service.database.read() as db:
+        assert deliveries.of_budget(db, open_service.project, "vision", limit=1) == []
+
+
+def test_message_without_a_secret_is_given_up(open_service: FakeService, receiver: Receiver) -> None:
+    now = open_service.now()
+    left = Delivery("dlv_left", open_service.project, "gone", receiver.url, "{}", "pending", now, now)
+    with open_service.database.write() as db:
+        deliveries.add(db, left)
+    one_pass(Reconciler(open_service))
+    assert receiver.received == []
+    with open_service.database.read() as db:
+        (shown,) = deliveries.of_budget(db, open_service.project, "gone", limit=1)
+    assert (shown.state, shown.tries, shown.answer) == ("given_up", 0, "the budget was removed")
+
+
 def test_late_result_does_not_change_a_delivered_message(
     open_service: FakeService, receiver: Receiver
 ) -> None:
@@ -263,6 +299,8 @@ def test_hanging_url_does_not_delay_other_projects(
         other = replace(
             waiting[0], id="dlv_other", project="other", url=receiver.url, tries=0, state="pending"
         )
+        vision = shared_budgets.get(db, open_service.project, "vision").budget
+        shared_budget_changes.put(db, "other", vision, secret="whsec_other", at=open_service.now())
         deliveries.add(db, replace(other, next_at=open_service.now()))
     reconciler.one_pass()
     until(lambda: bool(receiver.received))

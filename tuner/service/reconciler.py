@@ -103,10 +103,12 @@ class Reconciler(PeriodicService):
         are included. Deliveries that are already recorded are left out.
         """
         with service.database.read() as db:
-            fresh = [each for each in _passed(db, service) if not deliveries.exists(db, each.id)]
-        if fresh:
+            has_fresh = any(not deliveries.exists(db, each.id) for each in _passed(db, service))
+        if has_fresh:
             with service.leading.write(term, "reconciler.alerts") as db:
-                for delivery in fresh:
+                # A budget may have been removed, or replaced by another one, since it was read.
+                shared_budgets.lock_budgets(db, service.project)
+                for delivery in _passed(db, service):
                     deliveries.add(db, delivery)
 
 

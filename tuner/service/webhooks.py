@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -66,14 +66,27 @@ class WebhookSender:
                 due = deliveries.due(db, project, now, limit=room)
                 secrets = {row.budget.name: row.secret for row in shared_budgets.kept(db, project)}
             for delivery in due:
-                self._start(term, delivery, secrets)
+                if delivery.name in secrets:
+                    self._start(term, delivery, secrets[delivery.name])
+                else:
+                    self._drop(term, delivery)
 
     def settle(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` seconds for the end of the requests under way. Return whether all of them have ended."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._sending.total(), timeout_s)
 
-    def _start(self, term: Term, delivery: Delivery, secrets: Mapping[str, str]) -> None:
+    def _drop(self, term: Term, delivery: Delivery) -> None:
+        """Give up a delivery whose budget was removed. Without the budget's secret, its receiver could not check the signature."""
+        self._record(term, delivery, "given_up", "the budget was removed", self._service.now())
+
+    def _record(
+        self, term: Term, delivery: Delivery, state: DeliveryState, answer: str, next_at: Instant
+    ) -> None:
+        with self._service.leading.write(term, "webhook.sent") as db:
+            deliveries.record(db, delivery.id, state, answer, next_at=next_at)
+
+    def _start(self, term: Term, delivery: Delivery, secret: str) -> None:
         """Claim a delivery and send it in a thread of its own. Do nothing if another service has claimed it."""
         now = self._service.now()
         with self._service.leading.write(term, "webhook.claim") as db:
@@ -83,7 +96,7 @@ class WebhookSender:
             self._sending[delivery.project] += 1
         send = threading.Thread(
             target=self._send,
-            args=(term, delivery, secrets.get(delivery.name, ""), now),
+            args=(term, delivery, secret, now),
             name=f"webhook-{delivery.id}",
             daemon=True,
         )
@@ -106,8 +119,7 @@ class WebhookSender:
             next_at = Instant(self._service.now() + wait_ns)
             is_last = next_at - delivery.created_at > GIVE_UP_NS
             state: DeliveryState = "delivered" if result.accepted else "given_up" if is_last else "pending"
-            with self._service.leading.write(term, "webhook.sent") as db:
-                deliveries.record(db, delivery.id, state, result.detail, next_at=next_at)
+            self._record(term, delivery, state, result.detail, next_at)
             if state == "given_up":
                 log.error(
                     "the webhook %s of budget %r was given up after a day: %s",
