@@ -38,9 +38,10 @@ from tuner.domain.shared_budget import SharedBudget
 from tuner.domain.time import Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
 from tuner.service import access, audit_log, control
-from tuner.store import jobs, launches, leadership, queue, spend, stored_files, warm_starts
+from tuner.store import jobs, launches, leadership, queue, self_tests, spend, stored_files, warm_starts
 from tuner.store.journal import SqlJournal
 from tuner.store.leadership import Term
+from tuner.store.self_tests import SelfTestRow
 from tuner.store.spend import Span
 
 pytestmark = pytest.mark.needs("postgresql")
@@ -355,6 +356,22 @@ def test_removed_member_keeps_no_key_that_is_rotated_at_the_same_time(
         access.rotate(service, key, 0)
     keys = access.keys(service, before=None, limit=9)
     assert [(view.row.user, view.state) for view in keys] == [("ada", "revoked")] * 2
+
+
+def test_self_tests_of_the_same_code_that_end_together_are_recorded(database: Database) -> None:
+    one, other = (create(database, new_job(f"job_00000000000000e{number}")) for number in (1, 2))
+    first = SelfTestRow("trainables.one:train", "digest", True, "", one, Instant(1))
+    second = replace(first, passed=False, reason="it lost its model", job=other, at=Instant(2))
+
+    def put_second() -> None:
+        with database.write() as db:
+            self_tests.put(db, PROJECT, second)
+
+    with meanwhile(put_second) as begin, database.write() as db:
+        self_tests.put(db, PROJECT, first)
+        begin()
+    with database.read() as db:
+        assert self_tests.get(db, PROJECT, first.trainable, first.code) == second
 
 
 @pytest.mark.parametrize("action", ["cancel", "pause", "resume"])

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from tuner.database.tables import self_tests
 from tuner.domain.text import storable
@@ -47,9 +48,15 @@ def put(db: Connection, project: str, result: SelfTestRow) -> None:
     mine = (t.project == project) & (t.trainable == result.trainable) & (t.code == result.code)
     reason = storable(result.reason)  # it may contain the message of an error in user code
     values = {"passed": int(result.passed), "reason": reason, "job": result.job, "at": result.at}
-    if db.execute(update(self_tests).where(mine).values(values)).rowcount == 0:
-        key = {"project": project, "trainable": result.trainable, "code": result.code}
-        db.execute(insert(self_tests).values(**key, **values))
+    replace = update(self_tests).where(mine).values(values)
+    if db.execute(replace).rowcount:
+        return
+    key = {"project": project, "trainable": result.trainable, "code": result.code}
+    try:
+        with db.begin_nested():
+            db.execute(insert(self_tests).values(**key, **values))
+    except IntegrityError:  # A self-test of the same code in another job has just ended.
+        db.execute(replace)
 
 
 def refusal(reason: str) -> str:
