@@ -1,5 +1,7 @@
 """Configurations that users give, and requests about single trials and the number of trials at once."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import event, update
 from starlette.testclient import TestClient
@@ -11,7 +13,7 @@ from tests.fakes import FakeService
 from tuner.database.tables import trials
 from tuner.domain import events as ev
 from tuner.service import control
-from tuner.store import jobs
+from tuner.store import jobs, launches
 
 
 def test_start_configurations_are_checked_and_shown(client: TestClient) -> None:
@@ -175,3 +177,24 @@ def test_trials_of_a_job_without_rungs_are_not_promoted(client: TestClient, serv
     fakes.simulate(service, job, messages=5)
     answer = client.post(f"/v1/jobs/{job}/trials/{trials_in(client, job, 'running')[0]}/promote")
     assert "no rungs" in check_problem(answer, 409)["detail"]
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_job_runs_again_for_a_configuration_that_came_just_before_its_end(
+    service: FakeService, client: TestClient, handled: bool
+) -> None:
+    job = fakes.submit(client, budget={"usd": 0.1, "trials": 4})
+    run = fakes.simulate(service, job, messages=2)
+    assert client.post(f"/v1/jobs/{job}/trials", json={"config": CONFIG}).status_code == 202
+    (request,) = requests(service, job)
+    if handled:
+        run.loop.handle_event(replace(request, at=run.clock.now()))
+    run.run(turns_max=100_000)
+    assert run.loop.end is not None
+    assert run.loop.end.reason == "trials"
+    with service.database.read() as db:
+        launch = launches.get(db, job)
+    assert launch is not None
+    shown = client.get(f"/v1/jobs/{job}").json()
+    expected = ("succeeded", "ended", 1) if handled else ("running", "wanted", 2)
+    assert (shown["state"], launch.state, launch.epoch) == expected

@@ -5,11 +5,12 @@ driver left open are closed.
 import pytest
 from sqlalchemy import select
 
-from tests.store.builders import JOB, budget, cost, hold
+from tests.store.builders import JOB, PROJECT, budget, cost, hold
 from tests.store.test_shared_budget_waits import running
 from tuner.database.database import Database
 from tuner.database.tables import attempts, trials
-from tuner.domain.job import JobState
+from tuner.domain.events import EnqueueRequested
+from tuner.domain.job import JobState, StopReason
 from tuner.domain.records import DRIVER_ENDED, AttemptRow
 from tuner.domain.time import NS, Instant
 from tuner.store import jobs, launches
@@ -74,6 +75,43 @@ def test_job_whose_budget_was_raised_while_it_ended_is_relaunched(
     assert launch(database).state == "wanted"
     with database.read() as db:
         assert jobs.get(db, JOB).state == "running"
+
+
+def enqueue(database: Database) -> int:
+    """Enqueue a configuration, and return the number of the request."""
+    with database.write() as db:
+        jobs.request_trial(db, JOB, PROJECT, AT, lambda number: EnqueueRequested(AT, number, {"lr": 0.1}))
+        return jobs.control(db, JOB).newest_request
+
+
+@pytest.mark.parametrize("reason", ["space_exhausted", "trials", "budget_usd"])
+def test_job_with_a_new_request_about_a_trial_is_relaunched_when_it_ends(
+    database: Database, reason: StopReason
+) -> None:
+    journal = running(database)
+    handled = enqueue(database)
+    enqueue(database)
+    with journal.transaction() as tx:
+        tx.put_job("succeeded", reason, at=AT, requests=handled)
+    assert launch(database).state == "wanted"
+    with database.read() as db:
+        assert jobs.get(db, JOB).state == "running"
+
+
+@pytest.mark.parametrize(
+    ("reason", "handles", "action"),
+    [("target", False, None), ("space_exhausted", True, None), ("space_exhausted", False, "cancel")],
+)
+def test_job_without_a_new_request_that_matters_ends(
+    database: Database, reason: StopReason, handles: bool, action: ControlAction | None
+) -> None:
+    journal = running(database)
+    newest = enqueue(database)
+    if action is not None:
+        request_control(database, action)
+    with journal.transaction() as tx:
+        tx.put_job("succeeded", reason, at=AT, requests=newest if handles else 0)
+    assert launch(database).state == "ended"
 
 
 def test_running_state_update_keeps_the_launch(database: Database) -> None:

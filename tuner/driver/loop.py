@@ -369,6 +369,7 @@ class Loop:
             detail=detail,
             again_at=again_at,
             waits_for=command.waits_for,
+            requests=self.state.requests,
         )
         self.end = command
 

@@ -176,11 +176,12 @@ class JournalTx(Protocol):
         detail: str = "",
         again_at: Instant | None = None,
         waits_for: str = "",
+        requests: int = 0,
     ) -> None:
         """Change the job's state.
 
         The service resumes a paused job at `again_at`, or once the shared budget `waits_for` has room, unless a user has
-        requested something else.
+        requested something else. `requests` is the number of the newest request about a trial that the driver has handled.
 
         Raises:
             Conflict: `tuner.domain.job.MOVES` does not allow this change.

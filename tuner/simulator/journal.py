@@ -229,6 +229,7 @@ class MemoryTx:
         detail: str = "",
         again_at: Instant | None = None,
         waits_for: str = "",
+        requests: int = 0,
     ) -> None:
         if state != self._job[0]:
             check_move(self._job[0], state)

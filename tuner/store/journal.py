@@ -356,6 +356,7 @@ class SqlTx:
         detail: str = "",
         again_at: Instant | None = None,
         waits_for: str = "",
+        requests: int = 0,
     ) -> None:
         """Move the job to another state. Unless the new state is `running`, end this launch, so that the driver can write nothing more.
 
@@ -364,28 +365,31 @@ class SqlTx:
         - A user resumed the job while it was pausing.
         - The job stopped because of a limit, its budget has changed since the driver last read it, and no user has asked to
           pause or cancel it.
+        - The job stopped because of a limit or because its search space is exhausted, a user has made a request about a trial
+          since the driver last read the requests, and no user has asked to pause or cancel the job.
         - The job resumes by itself at `again_at`, and no user has asked to pause or cancel it.
 
         Args:
             again_at: When a paused job resumes by itself. None means that it does not resume at a set time.
             waits_for: The shared budget that a paused job waits for. It is ignored if a user has asked to pause or
                 cancel the job.
+            requests: Number of the newest request about a trial that the driver has handled.
         """
         control = jobs.control(self._db, self._job)
         resumed = state == "paused" and reason is None and again_at is None and control.request == "resume"
-        unheard = control.budget_version != self._budget_version and control.request not in (
-            "pause",
-            "cancel",
+        unheard = (control.budget_version != self._budget_version and reason in LIMITS) or (
+            control.newest_request > requests and reason in (*LIMITS, "space_exhausted")
         )
+        unheard = unheard and control.request not in ("pause", "cancel")
         if control.request in ("pause", "cancel") or state != "paused":
             detail, waits_for = "" if waits_for else detail, ""
-        if unheard and reason in LIMITS and state == "failed":
+        if unheard and state == "failed":
             state = "paused"  # because a failed job cannot run again
         jobs.move(self._db, self._job, state, reason, at=at, detail=detail)
         if state != "running":
             launches.end(self._db, self._job, self._epoch)
         budget_waits.note(self._db, self._project, self._job, waits_for, at)
-        if resumed or (unheard and reason in LIMITS):
+        if resumed or unheard:
             jobs.revive(self._db, self._job)
             launches.want(self._db, self._job, self._project, at)
         if again_at is not None and control.request not in ("pause", "cancel"):
