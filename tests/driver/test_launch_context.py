@@ -9,6 +9,7 @@ import pytest
 from tests.store.builders import JOB, create, new_job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
+from tuner.domain.ledger import WORKERS_OUTLIVE_NS
 from tuner.domain.time import NS, Instant
 from tuner.driver.main import ControlPoller, Heartbeat, LaunchContext
 from tuner.store import jobs, launches
@@ -44,6 +45,22 @@ def test_workers_of_a_driver_that_was_silent_for_long_are_billed_until_its_death
         launch = launches.get(db, JOB)
         assert launch is not None
         assert launch.previous_workers_ended_by == beat_at + ended_after_s * NS
+
+
+def test_drivers_that_die_before_they_begin_workers_do_not_extend_the_bill(database: Database) -> None:
+    """The second driver sends heartbeats for ten minutes, and dies before it has closed what the first one left open."""
+    create(database, new_job())
+    beat_at, noticed_at = Instant(1000 * NS), Instant(1005 * NS)
+    with database.write() as db:
+        launches.record_heartbeat(db, JOB, 1, beat_at)
+        for epoch in (1, 2):
+            dead = launches.get(db, JOB)
+            assert dead is not None
+            launches.again(db, dead, at=noticed_at, not_before=noticed_at, quick_deaths=0)
+            launches.record_heartbeat(db, JOB, epoch + 1, Instant((1600 + epoch) * NS))
+        launch = launches.get(db, JOB)
+    assert launch is not None
+    assert launch.previous_workers_ended_by == noticed_at + WORKERS_OUTLIVE_NS
 
 
 @pytest.mark.parametrize(("cuts", "answers"), [(0, True), (1, True), (2, False)])

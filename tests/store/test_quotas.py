@@ -3,7 +3,7 @@
 from tests.store.builders import PROJECT, create, new_job
 from tuner.database.database import Database
 from tuner.domain.budget import UNLIMITED, Quota
-from tuner.domain.time import Instant
+from tuner.domain.time import NS, Instant
 from tuner.service.cluster_room import is_full
 from tuner.store import jobs, launches, queue
 
@@ -68,3 +68,15 @@ def test_jobs_of_another_project_do_not_use_the_quota(database: Database) -> Non
     assert is_full(Quota(1), [mine], new)
     assert not is_full(Quota(1), [others], new)
     assert not is_full(None, [mine], new)
+
+
+def test_places_in_the_queue_are_read_once_per_period_and_after_a_change(database: Database) -> None:
+    for number in range(2):
+        create(database, new_job(job(number)))
+    places, now = queue.QueuePlaces(), Instant(100 * NS)
+    with database.write() as db:
+        assert places.of(db, {job(0): AT}, now) == {job(0): 1, job(1): 2}
+        jobs.set_priority(db, job(1), 5)
+        assert places.of(db, {job(0): AT}, now)[job(0)] == 1
+        places.forget()
+        assert places.of(db, {job(0): AT}, now)[job(0)] == 2
