@@ -49,7 +49,7 @@ def gate(
 ) -> SpotEligibility:
     """Return the gate of the job, which is created if it does not exist.
 
-    $36 pays for ten hours of an on-demand trial. The gate looks for each kind of machine once, without waiting.
+    $36 pays for ten hours of an on-demand trial. The gate looks for each offer once, without waiting.
     """
     with database.read() as db:
         known = launches.get(db, JOB)

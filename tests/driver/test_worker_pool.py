@@ -223,7 +223,7 @@ def test_free_worker_gets_the_next_attempt_without_a_new_trial_of_tune(driver: D
     assert driver.orders(worker) == [("begin", "a", 1), ("begin", "b", 1)]
     assert driver.tune_asks() is None
     driver.loop.next = [assignment("c", **SPOT)]
-    assert not driver.send(worker, "b"), "no attempt waits for its kind of machine"
+    assert not driver.send(worker, "b"), "no attempt waits for its market and machine type"
 
 
 def test_orders_wait_for_the_next_call_of_their_worker_and_end_with_its_last_attempt(driver: Driver) -> None:

@@ -89,7 +89,7 @@ def _as_table(nodes: "Sequence[KeptNode]", changes: list[str]) -> None:
             "node": lambda node: node.name,
             "id": lambda node: node.node_id[:12],
             "market": lambda node: node.market,
-            "kind": lambda node: node.instance_type,
+            "machine type": lambda node: node.instance_type,
             "price an hour": lambda node: f"${node.usd_per_hour:.4f}",
             "CPUs": lambda node: node.cpus,
             "GPUs": lambda node: node.gpus,

@@ -11,7 +11,7 @@ export class Answer {
   constructor(model) {
     this.model = model;
     this.front = [];
-    this.amount = null; // in dollars; null until the front has a point
+    this.amount = null; // in dollars; null until the Pareto front has a point
     this.isChosen = false; // whether the user has chosen the amount; until then it follows the cost of the best configuration
     this.turn = 0;
     this.place = h("div", { class: "chart", role: "img", "aria-label": "The Pareto front of metric against cost: no other point is better in both." });
@@ -68,7 +68,7 @@ export class Answer {
       const sorted = [...items].sort((a, b) => a.metrics[second] - b.metrics[second]);
       this.tradeoff.set([sorted.map((point) => point.metrics[second]), sorted.map((point) => point.metric)]);
     }
-    fill(this.tableRows, table("The front of metric against cost", ["Cost to train", ...names, "Trial", "Step"],
+    fill(this.tableRows, table("The Pareto front of metric against cost", ["Cost to train", ...names, "Trial", "Step"],
       items.map((point) => [usd(point.cost_usd), figure(point.metric), ...(second ? [figure(point.metrics[second])] : []), short(point.trial), point.step]),
       { numeric: [0, ...names.map((_, index) => index + 1), names.length + 2] }));
     if (!this.isChosen) this.choose(this.maxAmount());

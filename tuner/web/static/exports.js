@@ -16,7 +16,7 @@ export class Exports {
     this.model = model;
     this.path = `/jobs/${model.job.id}/exports`;
     this.items = [];
-    this.training = []; // the front of metric against training dollars, from `/pareto`
+    this.training = []; // the Pareto front of metric against training dollars, from `/pareto`
     this.button = h("button", { type: "button", onclick: () => this.askNew() }, "Export…");
     this.failed = h("div");
     this.list = h("div");
@@ -232,7 +232,7 @@ function frontChart(place, x, y) {
     scales: { x: { range: (_, low, high) => [0, (high || 1) * 1.1] }, y: { range: (_, low, high) => axisRange(low, high) } } });
 }
 
-/** Return the data of a chart from triples of dollars, metric and whether the point is on the front. */
+/** Return the data of a chart from triples of dollars, metric and whether the point is on the Pareto front. */
 function chartData(triples) {
   const sorted = [...triples].sort((a, b) => a[0] - b[0]);
   return [sorted.map(([x]) => x), sorted.map(([, y, isBest]) => (isBest ? y : null)), sorted.map(([, y, isBest]) => (isBest ? null : y))];

@@ -6,7 +6,7 @@ import { fill, h, loading, problem, showMessage, table } from "./dom.js";
 import { duration, figure, size, usd, when } from "./format.js";
 
 const FINAL = ["succeeded", "cancelled", "failed"];
-const KEPT = { all: "the files of all trials", best: "the files of the best trial", front: "the files of the trials on the front", none: "no files" };
+const KEPT = { all: "the files of all trials", best: "the files of the best trial", front: "the files of the trials on the Pareto front", none: "no files" };
 
 /** The section of a job with its stored files. */
 export class Stored {
