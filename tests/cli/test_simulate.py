@@ -127,7 +127,7 @@ def test_bad_table_or_trace_is_refused_with_file_and_place(tmp_path: Path) -> No
 
 
 def documented() -> list[str]:
-    pages = [ROOT / "README.md", ROOT / "docs" / "simulator.md", ROOT / "docs" / "spot.md"]
+    pages = [ROOT / "README.md", ROOT / "docs" / "simulator.md", ROOT / "docs" / "how-to" / "spot.md"]
     blocks = [
         block for page in pages for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
     ]
