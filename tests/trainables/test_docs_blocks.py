@@ -1,4 +1,4 @@
-"""The programs of the guide to trainables run, as scripts and under a worker's supervisor."""
+"""The whole files that two guides show, on trainables and on frameworks, run as scripts and under a worker's supervisor."""
 
 import os
 import re
@@ -14,14 +14,17 @@ import pytest
 from tests.data_server import data_server
 from tests.worker.driving import Driver
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "trainables.md"
-# The blocks that are whole files. They begin with their name.
-BLOCKS = {
-    name: code
-    for code, name in re.findall(
-        r"^```python\n(# (\S+\.py)\n.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL
-    )
-}
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDE, FRAMEWORKS = DOCS / "trainables.md", DOCS / "frameworks.md"
+
+
+def whole_files(page: Path) -> dict[str, str]:
+    """Return the blocks of a page that are whole files, by name. They begin with their name."""
+    blocks = re.findall(r"^```python\n(# (\S+\.py)\n.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return {name: code for code, name in blocks}
+
+
+BLOCKS = whole_files(GUIDE) | whole_files(FRAMEWORKS)
 MARKS = {
     "under_tune.py": [pytest.mark.system],
     "long_steps.py": [pytest.mark.extended],
@@ -129,5 +132,5 @@ def test_student_of_the_guide_learns_from_another_trainable_of_it(
 
 
 def test_every_block_of_the_guide_is_a_program_or_a_trainable() -> None:
-    assert len(BLOCKS) == GUIDE.read_text().count("```python")
+    assert len(whole_files(GUIDE)) == GUIDE.read_text().count("```python")
     assert all("__main__" in code or "def train(" in code for code in BLOCKS.values())
