@@ -74,7 +74,7 @@ def job_of(view: JobView) -> job_models.Job:
 
 def _driver(launch: Launch | None) -> job_models.Driver | None:
     """Return the facts about the driver that users see, or None if no driver runs the job."""
-    runs = launch is not None and launch.state in ("submitted", "running")
+    runs = launch is not None and launch.has_driver
     return job_models.Driver.model_validate(launch) if runs else None
 
 

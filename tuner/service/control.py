@@ -418,7 +418,7 @@ def _call_off(db: Connection, service: Service, row: JobRow) -> None:
     if launch is not None and launch.state == "wanted":
         launches.end(db, row.id, launch.epoch)
         jobs.move(db, row.id, "paused", None, at=service.now())
-    elif launch is not None and launch.state in ("submitted", "running"):
+    elif launch is not None and launch.has_driver:
         jobs.set_control_request(db, row.id, "pause")
 
 
@@ -441,7 +441,7 @@ def ended_without_driver(
     return False if its driver died, because the next driver must first close the open attempts and holds.
     """
     launch = launches.get(db, row.id)
-    has_driver = launch is not None and launch.state in ("submitted", "running")
+    has_driver = launch is not None and launch.has_driver
     if has_driver or (row.state == "running" and row.running_since is not None):
         return False
     if launch is not None:

@@ -131,7 +131,7 @@ def _refuse_unfit(row: JobRow, launch: Launch | None) -> None:
     if row.state in ("queued", "running"):
         raise Conflict(f"the job is {row.state}; pause the job first, or export it when it has ended")
     # A job whose window has opened stays paused until its driver begins.
-    if launch is not None and launch.state in ("submitted", "running"):
+    if launch is not None and launch.has_driver:
         raise Conflict(
             f"the job is {row.state}, but its driver is starting or has not ended yet; pause the job and try again in a few seconds"
         )

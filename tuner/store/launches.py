@@ -6,17 +6,30 @@ Only the driver of the newest launch may write. `check` refuses the transactions
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, insert, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, func, insert, select, update
 
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import jobs, launches
 from tuner.domain.errors import Fenced
 from tuner.domain.ledger import NOTICED_NS, WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import Instant
-from tuner.store.queue import BEGUN, IS_LIVE
 
 _NO_VERSIONS = dict.fromkeys(("tuner_version", "ray_version", "python_version"))
 LaunchState = Literal["wanted", "submitted", "running", "ended"]
+# The states of a launch whose driver was submitted and has not ended.
+_WITH_DRIVER = ("submitted", "running")
+# SQL conditions on a launch and on its job. `due` is another.
+# The launch has not ended. The states are listed, because the database cannot use the index on `state` for the condition `state != 'ended'`.
+IS_LIVE = launches.c.state.in_(("wanted", *_WITH_DRIVER))
+HAS_DRIVER = launches.c.state.in_(_WITH_DRIVER)
+# The job's driver has started. It may have died since.
+BEGUN = and_(jobs.c.state == "running", jobs.c.running_since.is_not(None))
+
+
+def due(now: Instant | BindParameter[int]) -> ColumnElement[bool]:
+    """Return the SQL condition with the meaning of `Launch.is_due`."""
+    is_time = (launches.c.not_before <= now) | (launches.c.wanted_at > now)
+    return (launches.c.state == "wanted") & is_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,11 @@ class Launch:
         return f"{self.job}-{epoch}" if epoch else None
 
     @property
+    def has_driver(self) -> bool:
+        """Whether the launch was submitted and its driver has not ended."""
+        return self.state in _WITH_DRIVER
+
+    @property
     def previous_workers_ended_by(self) -> Instant | None:
         """The latest time at which a worker of the previous driver may have run, or None if there was no such driver.
 
@@ -64,7 +82,7 @@ class Launch:
         """Return True if the launch was ordered, is not submitted yet, and is not put off to a time after `now`.
 
         If `wanted_at` is in the future, the clock has been set back since the launch was ordered. Then `not_before` is wrong too, and
-        is ignored.
+        is ignored. `due` is the same condition in SQL.
         """
         return self.state == "wanted" and (self.not_before <= now or self.wanted_at > now)
 
@@ -72,11 +90,10 @@ class Launch:
 _FIELDS = [launches.c[field.name] for field in fields(Launch)]
 _LIVE = select(*_FIELDS).where(IS_LIVE).order_by(launches.c.wanted_at, launches.c.job)
 _NOW: BindParameter[int] = bindparam("now")
-_PUT_OFF = (launches.c.state == "wanted") & (launches.c.not_before > _NOW) & (launches.c.wanted_at <= _NOW)
 _LOCK_NEWEST = PreparedStatement(
     select(launches.c.epoch, launches.c.state).where(launches.c.job == bindparam("of_job")).with_for_update()
 )
-_ACTIONABLE = _LIVE.where(~_PUT_OFF | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
+_ACTIONABLE = _LIVE.where(HAS_DRIVER | due(_NOW) | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
 
 
 def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:

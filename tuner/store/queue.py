@@ -16,6 +16,7 @@ from tuner.domain.fair_share import Share, Waiting, line_up
 from tuner.domain.money import Money
 from tuner.domain.time import NS, Instant
 from tuner.ledger.readable import accounts
+from tuner.store.launches import BEGUN, HAS_DRIVER, IS_LIVE, due
 
 
 def get(db: Connection, project: str) -> Quota:
@@ -50,9 +51,8 @@ def concurrency_at_work(db: Connection, project: str) -> dict[str, int]:
     """Return the same numbers as `at_work`, by the job's id."""
     query = select(jobs.c.id, jobs.c.concurrency).join(launches, launches.c.job == jobs.c.id)
     mine = (jobs.c.project == project) & jobs.c.ended_at.is_(None)
-    has_driver = launches.c.state.in_(("submitted", "running"))
     is_lost = (launches.c.state == "wanted") & BEGUN
-    return {job: concurrency for job, concurrency in db.execute(query.where(mine & (has_driver | is_lost)))}
+    return {job: concurrency for job, concurrency in db.execute(query.where(mine & (HAS_DRIVER | is_lost)))}
 
 
 def concurrency_of_unfinished(db: Connection) -> dict[str, int]:
@@ -65,9 +65,6 @@ OWNER = "owner"
 RECENT_NS = 24 * 3600 * NS
 AT_ONCE = 500
 _WITH_WINDOW = '"$":"Window"'  # as the codec writes it; text of a user cannot contain it, because its quotes are escaped in JSON
-# The states are listed, because the database cannot use the index on `state` for the condition `state != 'ended'`.
-IS_LIVE = launches.c.state.in_(("wanted", "submitted", "running"))
-BEGUN = and_(jobs.c.state == "running", jobs.c.running_since.is_not(None))
 _TAGGED = and_(job_tags.c.job == jobs.c.id, job_tags.c.key == OWNER)
 _OWNER = (jobs.c.project, job_tags.c.value)
 
@@ -76,15 +73,12 @@ def waiting(db: Connection, now: Instant) -> list[Waiting]:
     """Return the jobs that wait for a driver and whose launch is due.
 
     A job whose driver died while the job was running is left out, because it gets its next driver without waiting in the queue.
-    A launch is due under the same condition as in `Launch.is_due`.
     """
-    is_due = (launches.c.not_before <= now) | (launches.c.wanted_at > now)
-    due = (launches.c.state == "wanted") & is_due & ~BEGUN
     query = (
         select(jobs.c.id, jobs.c.priority, launches.c.wanted_at, *_OWNER)
         .join(launches, launches.c.job == jobs.c.id)
         .outerjoin(job_tags, _TAGGED)
-        .where(due)
+        .where(due(now), ~BEGUN)
     )
     return [
         Waiting(job, _owner(project, owner), priority, since, project)
@@ -122,7 +116,7 @@ def shares(db: Connection, now: Instant) -> dict[str, Share]:
     by_owner: dict[str, Share] = {}
     # Three queries, because with an OR over two tables PostgreSQL may scan all jobs for each row.
     for counts, which in (
-        (1, launches.c.state.in_(("submitted", "running")) & jobs.c.ended_at.is_(None)),
+        (1, HAS_DRIVER & jobs.c.ended_at.is_(None)),
         (1, (launches.c.state == "wanted") & BEGUN & jobs.c.ended_at.is_(None)),
         (0, jobs.c.ended_at > now - RECENT_NS),
     ):

@@ -32,6 +32,7 @@ from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.time import Instant
 from tuner.ledger.readable import accounts, entries, holds
+from tuner.store.launches import BEGUN
 
 Counts = Counter[tuple[str, ...]]
 """Numbers of trials by `("trials", state)`, of steps by `("steps",)`, and of ended attempts by `("ends", outcome, cause, market)`.
@@ -144,11 +145,10 @@ def totals(db: Connection, now: Instant) -> Totals:
         )
     ).one()
     opened, nearly = _open(db)
-    begun = and_(j.state == "running", j.running_since.is_not(None))
     waiting, since = db.execute(
         select(func.count(), func.min(w.wanted_at))
         .join(jobs, j.id == w.job)
-        .where(w.state == "wanted", w.not_before <= now, ~begun)
+        .where(w.state == "wanted", w.not_before <= now, ~BEGUN)
     ).one()
     silent = select(func.min(func.coalesce(w.heartbeat_at, w.submitted_at))).where(w.state == "running")
     d = deliveries.c
