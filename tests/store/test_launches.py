@@ -13,7 +13,7 @@ from tuner.database.ledger_tables import metadata
 from tuner.domain.errors import Fenced
 from tuner.domain.events import Completed, Event
 from tuner.domain.time import Instant
-from tuner.store import jobs, launches
+from tuner.store import jobs, launches, queue, totals
 from tuner.store.journal import SqlJournal
 from tuner.store.launches import Launch
 
@@ -234,3 +234,17 @@ def test_delayed_launch_is_due_at_its_time_or_if_the_clock_was_set_back() -> Non
     put_off = replace(WANTED, not_before=Instant(9))
     assert [put_off.is_due(Instant(now)) for now in (2, 3, 8, 9)] == [True, False, False, True]
     assert not replace(put_off, state="running").is_due(Instant(9))
+
+
+def test_queue_metrics_and_controller_agree_on_which_launches_are_due(wanted: Database) -> None:
+    """The launch was put off at time 3 until 9, so at time 2 the clock was set back."""
+    with wanted.write() as db:
+        launches.put_off(db, WANTED, Instant(9))
+        put_off = launches.get(db, JOB)
+        assert put_off is not None
+        for now in (Instant(2), Instant(3), Instant(8), Instant(9)):
+            due = [JOB] if put_off.is_due(now) else []
+            assert [waiting.job for waiting in queue.waiting(db, now)] == due
+            assert [live_launch.job for live_launch in launches.actionable(db, now)] == due
+            shown = totals.totals(db, now)
+            assert (shown.waiting, shown.waiting_since) == ((1, put_off.wanted_at) if due else (0, None))

@@ -32,7 +32,7 @@ from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.time import Instant
 from tuner.ledger.readable import accounts, entries, holds
-from tuner.store.launches import BEGUN
+from tuner.store.launches import BEGUN, due
 
 Counts = Counter[tuple[str, ...]]
 """Numbers of trials by `("trials", state)`, of steps by `("steps",)`, and of ended attempts by `("ends", outcome, cause, market)`.
@@ -146,9 +146,7 @@ def totals(db: Connection, now: Instant) -> Totals:
     ).one()
     opened, nearly = _open(db)
     waiting, since = db.execute(
-        select(func.count(), func.min(w.wanted_at))
-        .join(jobs, j.id == w.job)
-        .where(w.state == "wanted", w.not_before <= now, ~BEGUN)
+        select(func.count(), func.min(w.wanted_at)).join(jobs, j.id == w.job).where(due(now), ~BEGUN)
     ).one()
     silent = select(func.min(func.coalesce(w.heartbeat_at, w.submitted_at))).where(w.state == "running")
     d = deliveries.c
