@@ -401,12 +401,12 @@ def continue_job(db: Connection, row: JobRow, now: Instant) -> None:
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
         return
-    opens_at = now if row.spec.window is None else row.spec.window.opening(now)
-    if opens_at > now and row.state == "paused":
+    window = row.spec.window
+    if window is not None and not window.is_open(now) and row.state == "paused":
         jobs.move(db, row.id, "paused", None, at=now)
     else:
         jobs.revive(db, row.id)
-    launches.want(db, row.id, row.project, now, not_before=opens_at if opens_at > now else 0)
+    launches.want(db, row.id, row.project, now, window=window)
 
 
 def _call_off(db: Connection, service: Service, row: JobRow) -> None:

@@ -185,8 +185,7 @@ def create(db: Connection, new: NewJob) -> str:
     ledger.open_account(db, new.id, new.project, new.spec.budget.limit)
     warm_starts.note(db, new.id, new.project, new.spec.warm_start_jobs)
     stored_files.note_teacher(db, new.id, new.project, new.spec.teacher)
-    opens_at = new.at if new.spec.window is None else new.spec.window.opening(new.at)
-    launches.want(db, new.id, new.project, new.at, not_before=opens_at if opens_at > new.at else 0)
+    launches.want(db, new.id, new.project, new.at, window=new.spec.window)
     if new.key is not None:
         row = {"project": new.project, "key": new.key, "job": new.id, "created_at": new.at}
         db.execute(insert(idempotency), {**row, "body_sha256": new.body_sha256})

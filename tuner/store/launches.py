@@ -10,6 +10,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam
 
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import jobs, launches
+from tuner.domain.calendar import Window
 from tuner.domain.errors import Fenced
 from tuner.domain.ledger import NOTICED_NS, WORKERS_OUTLIVE_NS, workers_ended_by
 from tuner.domain.time import Instant
@@ -96,11 +97,19 @@ _LOCK_NEWEST = PreparedStatement(
 _ACTIONABLE = _LIVE.where(HAS_DRIVER | due(_NOW) | launches.c.job.in_(select(jobs.c.id).where(BEGUN)))
 
 
-def want(db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0) -> None:
+def want(
+    db: Connection, job: str, project: str, at: Instant, *, not_before: int = 0, window: Window | None = None
+) -> None:
     """Order a launch of the job's driver.
 
     Do nothing if a launch is already ordered or running. If the newest launch has ended, order one with the next epoch.
+
+    Args:
+        not_before: The launch is put off until this time. 0 if it is not put off.
+        window: The launch is put off until this window opens. It is not put off if the window is open or None.
     """
+    if window is not None and not window.is_open(at):
+        not_before = window.opening(at)
     row = db.execute(select(launches.c.state).where(launches.c.job == job)).first()
     if row is None:
         new = {"job": job, "project": project, "epoch": 1, "state": "wanted", "wanted_at": at}
