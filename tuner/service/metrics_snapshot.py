@@ -85,7 +85,7 @@ class TrialCounter:
 
     def read(self, service: Service, now: Instant) -> Counts:
         with service.database.read() as db:
-            opened = set(totals.begun(db))
+            opened = set(totals.started_and_open(db))
             since = now if self._read_at is None else min(now, self._read_at)
             ended = totals.ended_since(db, Instant(since - CLOCKS_NS))
             fresh = {job for job, at in ended.items() if self._ended.get(job) != at}

@@ -74,7 +74,7 @@ def of_jobs(db: Connection, names: Collection[str]) -> dict[str, tuple[Counts, d
     return by_job
 
 
-def begun(db: Connection) -> list[str]:
+def started_and_open(db: Connection) -> list[str]:
     """Return the ids of the jobs that have started and are running or paused."""
     j = jobs.c
     query = select(j.id).where(j.state.in_(("running", "paused")), j.started_at.is_not(None))
