@@ -9,10 +9,11 @@ from typing import Any, get_args
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from sqlalchemy import Column, ColumnElement, MetaData, Table, Text, create_engine, insert, select
 
 from tests.store import builders
 from tests.strategies import examples, spaces
-from tuner.database.codec import VERSION, decode, encode, type_name
+from tuner.database.codec import VERSION, contains_field, contains_type, decode, encode, spent_of, stored_name
 from tuner.domain import events
 from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
@@ -140,7 +141,7 @@ def test_value_without_json_form_is_refused_by_encode() -> None:
 
 @pytest.mark.parametrize("event", get_args(events.Event))
 def test_every_event_has_a_stored_name(event: type) -> None:
-    assert type_name(object.__new__(event))
+    assert stored_name(event)
 
 
 def test_type_without_a_stored_name_is_refused_by_encode() -> None:
@@ -195,3 +196,45 @@ def test_new_fields_that_are_not_used_are_left_out_for_older_releases() -> None:
     spec = builders.spec(builders.budget())
     used = decode(encode(dataclasses.replace(spec, resources=Resources(1, 2, processes_per_node=1, pack=4))))
     assert (used.resources.processes_per_node, used.resources.pack) == (1, 4)
+
+
+COLUMN = Column("body", Text)
+HOLDER = Table("holder", MetaData(), COLUMN)
+
+
+def matches(condition: ColumnElement[bool], value: object) -> bool:
+    """Return whether a row with the encoded value meets the condition."""
+    engine = create_engine("sqlite://")
+    with engine.begin() as db:
+        HOLDER.create(db)
+        db.execute(insert(HOLDER).values(body=encode(value)))
+        return db.execute(select(HOLDER).where(condition)).first() is not None
+
+
+def test_condition_on_a_type_is_met_only_by_values_that_contain_it() -> None:
+    has_window = contains_type(COLUMN, Window)
+    plain = builders.spec(builders.budget())
+    assert matches(has_window, dataclasses.replace(plain, window=Window("22:00", "06:00")))
+    assert not matches(has_window, plain)
+    text = '"$":"Window"'
+    likely = dataclasses.replace(
+        plain, name=text, tags={text: text}, constants={"a": {"$": "Window"}, "$": text}
+    )
+    assert not matches(has_window, likely)
+
+
+def test_condition_on_a_field_is_met_if_the_field_does_not_have_its_default() -> None:
+    several_nodes = contains_field(COLUMN, Resources, "nodes")
+    plain = builders.spec(builders.budget())
+    assert matches(several_nodes, dataclasses.replace(plain, resources=Resources(1, 0, nodes=2)))
+    assert not matches(several_nodes, dataclasses.replace(plain, resources=Resources(1, 0, nodes=1)))
+    with pytest.raises(AssertionError, match="the field gpus is always stored"):
+        contains_field(COLUMN, Resources, "gpus")
+
+
+@given(st.integers(0, 2**63))
+@examples(20)
+def test_spend_is_read_from_the_text_of_an_event(spent: int) -> None:
+    event = Reported(Instant(0), "trial_00000", 1, math.nan, Money(spent), price=Price(spent + 1))
+    assert spent_of(encode(event)) == spent
+    assert spent_of(encode(Suggested(Instant(0), "trial_00000", {"spent": spent}))) is None

@@ -3,9 +3,12 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Column, ColumnElement
 
 from tuner.domain import (
     budget,
@@ -106,25 +109,56 @@ def decode(text: str) -> Any:
         ) from error
 
 
-def type_name(value: object) -> str:
-    """Return the name under which a value's type is stored.
+def stored_name(kind: type) -> str:
+    """Return the name under which a type is stored.
 
     Raises:
         ValueError: The type has no such name, so its values cannot be stored.
     """
-    name = _NAMES.get(type(value))
+    name = _NAMES.get(kind)
     if name is None:
-        raise ValueError(
-            f"{type(value).__name__} has no stored name: add it to _TYPES in tuner/database/codec.py"
-        )
+        raise ValueError(f"{kind.__name__} has no stored name: add it to _TYPES in tuner/database/codec.py")
     return name
+
+
+# Queries use the following functions to select rows by their encoded values, so that they decode only the rows that they need.
+
+
+def contains_type(column: Column[str], kind: type) -> ColumnElement[bool]:
+    """Return the SQL condition that the encoded value in a column contains a value of this type.
+
+    Text and keys of a user do not meet the condition, because quotes in text are escaped, and a map with the key `$` is encoded as a list.
+    """
+    return column.contains(f'"$":"{stored_name(kind)}"')
+
+
+def contains_field(column: Column[str], kind: "type[DataclassInstance]", name: str) -> ColumnElement[bool]:
+    """Return the SQL condition that the encoded value in a column contains a `kind` whose field `name` does not have its default value.
+
+    The field's metadata must have the key `new`, because other fields are always stored. A value with another field or key `name` also
+    meets the condition, so callers must decode the rows and check the field.
+    """
+    assert dict(_fields_of(kind))[name] is not dataclasses.MISSING, f"the field {name} is always stored"
+    return column.contains(f'"{name}"')
+
+
+_SPENT = re.compile(rf'"spent":\{{"\$":"{stored_name(money.Money)}","micro_usd":(\d+)\}}')
+
+
+def spent_of(body: str) -> int | None:
+    """Return the spend, in micro-dollars, from the text of an encoded `Reported` event, or None if the text contains none.
+
+    This is faster than `decode`, which would take a second for a hundred thousand events.
+    """
+    spent = _SPENT.search(body)
+    return None if spent is None else int(spent[1])
 
 
 def _to_json(value: object) -> object:
     if type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"$": type_name(value), **_fields(value)}
+        return {"$": stored_name(type(value)), **_fields(value)}
     if isinstance(value, Mapping):
         plain = {str(key): _to_json(inner) for key, inner in value.items()}
         return {"$map": list(plain.items())} if any(key.startswith("$") for key in plain) else plain

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, case, func, select, tuple_
 
-from tuner.database.codec import decode
+from tuner.database.codec import decode, stored_name
 from tuner.database.tables import checkpoints, events, front, jobs, reports, trials
+from tuner.domain.events import Reported, Suggested
 from tuner.domain.job import JobSpec
 from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Mode
@@ -107,7 +108,9 @@ class RepeatedConfig:
 _CONFIGS = (
     select(trials.c.trial, trials.c.config).where(trials.c.job == bindparam("of")).order_by(trials.c.number)
 )
-_SUGGESTED = select(events.c.body).where(events.c.job == bindparam("of"), events.c.type == "Suggested")
+_SUGGESTED = select(events.c.body).where(
+    events.c.job == bindparam("of"), events.c.type == stored_name(Suggested)
+)
 
 
 def repeats(db: Connection, job: str) -> set[str]:
@@ -155,7 +158,7 @@ _RESULTS = (
 )
 _NEWEST_REPORT = (
     select(events.c.body)
-    .where(events.c.job == bindparam("of"), events.c.type == "Reported")
+    .where(events.c.job == bindparam("of"), events.c.type == stored_name(Reported))
     .order_by(events.c.seq.desc())
     .limit(1)
 )

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Table, exists, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from tuner.database.codec import decode
+from tuner.database.codec import contains_field, decode
 from tuner.database.tables import attempts, cluster_clock, cluster_hours, cluster_watch, exports, jobs
 from tuner.domain.ids import SELF_TEST
+from tuner.domain.job import Resources
 from tuner.domain.money import ZERO, Money, Price
 from tuner.domain.time import Instant
 from tuner.ledger.readable import holds
@@ -165,7 +166,7 @@ def busy(db: Connection) -> Busy:
     count += int(db.execute(exporting).scalar_one())
     unknown = [(row.instance_type, row.market) for row in rows if not row.node]
     # An attempt on several nodes records only its first node. The number of nodes is in the job's spec if it is more than one.
-    several = j.id.in_(select(a.job).where(under_way)) & j.spec.contains('"nodes"')
+    several = j.id.in_(select(a.job).where(under_way)) & contains_field(j.spec, Resources, "nodes")
     specs = db.execute(select(j.id, j.spec).where(several))
     nodes = {job: decode(spec).resources.nodes for job, spec in specs}
     # The machine type of the attempt's other nodes is unknown, because it may differ from that of the first node.

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, bindparam, case, func, or_, select
 
-from tuner.database.codec import decode
+from tuner.database.codec import decode, spent_of
 from tuner.database.database import Database
 from tuner.database.tables import attempts, events, jobs, reports, trials
 from tuner.domain.errors import NotFound
@@ -24,8 +23,6 @@ from tuner.store import audit_log
 
 TRIALS_PAGE = 200
 NAMES_SAMPLE = 20
-# Finds the spend in the text of a `Reported` event. Decoding a hundred thousand of these events would take a second.
-_SPENT = re.compile(r'"spent":\{"\$":"Money","micro_usd":(\d+)\}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +222,10 @@ def report_series(db: Connection, job: str, until: int) -> dict[str, ReportSerie
         course = by_trial.get(trial)
         if course is None:
             course = by_trial[trial] = ReportSeries([], [], [], [])
-        spent = _SPENT.search(body or "")
         course.steps.append(step)
         course.values.append(value)
         course.usd.append(usd)
-        course.spent.append(None if spent is None else int(spent[1]))
+        course.spent.append(None if body is None else spent_of(body))
     return by_trial
 
 

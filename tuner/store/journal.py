@@ -9,7 +9,7 @@ from typing import Self
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 
-from tuner.database.codec import encode, finite, metrics_json, type_name
+from tuner.database.codec import encode, finite, metrics_json, stored_name
 from tuner.database.database import Database
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import attempts, checkpoints, events, reports, trials
@@ -224,7 +224,7 @@ class SqlTx:
 
     def append(self, event: Event) -> int:
         self.seq += 1
-        row = {"job": self._job, "seq": self.seq, "at": event.at, "type": type_name(event)}
+        row = {"job": self._job, "seq": self.seq, "at": event.at, "type": stored_name(type(event))}
         self._events.append({**row, "body": encode(event), "project": self._project})
         return self.seq
 

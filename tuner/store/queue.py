@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
-from tuner.database.codec import decode
+from tuner.database.codec import contains_type, decode
 from tuner.database.tables import job_tags, jobs, launches, quotas
 from tuner.domain.budget import UNLIMITED, Quota
 from tuner.domain.calendar import Window
@@ -64,7 +64,6 @@ def concurrency_of_unfinished(db: Connection) -> dict[str, int]:
 OWNER = "owner"
 RECENT_NS = 24 * 3600 * NS
 AT_ONCE = 500
-_WITH_WINDOW = '"$":"Window"'  # as the codec writes it; text of a user cannot contain it, because its quotes are escaped in JSON
 _TAGGED = and_(job_tags.c.job == jobs.c.id, job_tags.c.key == OWNER)
 _OWNER = (jobs.c.project, job_tags.c.value)
 
@@ -102,7 +101,7 @@ def windows(db: Connection, names: Sequence[str]) -> dict[str, Window]:
     by_job: dict[str, Window] = {}
     for first in range(0, len(names), AT_ONCE):
         those = jobs.c.id.in_(names[first : first + AT_ONCE])
-        query = select(jobs.c.id, jobs.c.spec).where(those, jobs.c.spec.contains(_WITH_WINDOW))
+        query = select(jobs.c.id, jobs.c.spec).where(those, contains_type(jobs.c.spec, Window))
         by_job |= {row.id: decode(row.spec).window for row in db.execute(query)}
     return by_job
 
