@@ -200,11 +200,14 @@ def test_reason_with_characters_that_databases_reject_is_stored(
     why = refusal(checked)
     with database.read() as db:
         known = self_tests.get(db, PROJECT, checked.row.spec.trainable, "digest")
+        newest = self_tests.newest(db, PROJECT, checked.row.spec.trainable)
         detail = jobs.get(db, JOB).detail
     if not lasting:
         assert "the first step failed: no file ?" in detail
+        assert newest is None
         return
     assert known is not None
+    assert newest == known
     assert known.reason == "the first step failed: no file ?"
     checked.refuse(str(why), died_at=None)
     with database.read() as db:

@@ -31,7 +31,8 @@ from tuner.domain.budget import Budget
 from tuner.domain.job import Algorithm, CheckpointPolicy, Resources, SchedulerName
 from tuner.domain.money import Money
 from tuner.domain.objective import Fidelity
-from tuner.domain.time import NS
+from tuner.domain.records import SelfTestRow
+from tuner.domain.time import NS, Instant
 from tuner.domain.usage import Usage
 from tuner.planning.advice import RULES, findings
 from tuner.planning.advice.early_stopping import min_fidelity_misleads, pruned_too_late
@@ -347,8 +348,12 @@ def test_budget_that_pays_for_enough_setups_is_not_advised() -> None:
     assert setup_expensive(evidence(*cheap, job=small)) is None
 
 
+def self_test(*, passed: bool, reason: str = "") -> SelfTestRow:
+    return SelfTestRow("m:f", "digest", passed, reason, "job_a", Instant(0))
+
+
 def test_cheaper_spot_machines_are_advised() -> None:
-    paid = evidence(measured_attempt(train="10.00"), spot=price("1.40"), self_test=(True, ""))
+    paid = evidence(measured_attempt(train="10.00"), spot=price("1.40"), self_test=self_test(passed=True))
     advice = made(spot_unused(paid))
     overhead = advice.evidence["interruption_overhead"]
     assert isinstance(overhead, Fraction)
@@ -360,7 +365,11 @@ def test_cheaper_spot_machines_are_advised() -> None:
     )
     failed = made(
         spot_unused(
-            evidence(measured_attempt(train="10.00"), spot=price("1.40"), self_test=(False, "it forgets"))
+            evidence(
+                measured_attempt(train="10.00"),
+                spot=price("1.40"),
+                self_test=self_test(passed=False, reason="it forgets"),
+            )
         )
     )
     assert "it forgets" in failed.change.how

@@ -1,4 +1,4 @@
-"""Records of reports, attempts, holds and checkpoints."""
+"""Records of reports, attempts, holds, checkpoints and self-tests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,6 +117,18 @@ class CheckpointRow:
     uri: str
     size_bytes: int
     seconds: float
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestRow:
+    """The result of a restore self-test of a trainable."""
+
+    trainable: str
+    code: str  #: Digest of the trainable's code.
+    passed: bool
+    reason: str  #: Why the trainable failed the test.
+    job: str  #: The job that paid for the test.
     at: Instant
 
 

@@ -23,7 +23,7 @@ from tuner.domain.job import Resources
 from tuner.domain.ledger import lost_of
 from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
-from tuner.domain.records import OpenHold
+from tuner.domain.records import OpenHold, SelfTestRow
 from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import package_of, teacher_of
@@ -32,7 +32,7 @@ from tuner.ledger import ledger
 from tuner.store import jobs, launches, self_tests
 from tuner.store.jobs import JobRow
 from tuner.store.journal import close_open
-from tuner.store.self_tests import SelfTestRow, refusal
+from tuner.store.self_tests import refusal
 from tuner.worker.environment import code_of
 from tuner.worker.self_test import SelfTestOrder, Verdict
 

@@ -35,7 +35,7 @@ from tuner.service.catalogue import catalogue, data_transfer_price, rates_of_reg
 from tuner.service.node_prices import share_price
 from tuner.service.plan_evidence import scaling_of
 from tuner.store import evidence as recorded
-from tuner.store import jobs
+from tuner.store import jobs, self_tests
 from tuner.store.evidence import losses
 from tuner.store.jobs import JobRow
 from tuner.tuning.rungs import rungs_of
@@ -88,7 +88,7 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
             market: interruption_risk(market, losses(db, row.id, market, now), row.spec.resources.nodes)
             for market in MARKETS
         }
-        tested = recorded.self_test(db, row.project, row.spec.trainable)
+        tested = self_tests.newest(db, row.project, row.spec.trainable)
     steps = _steps(row.spec, [last for _, last in trials.values() if last])
     names, pieces, curves = sorted(trials), list[MeasuredAttempt](), list[Curve]()
     for first in range(0, len(names), TRIALS_PAGE):

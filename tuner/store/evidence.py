@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, case, func, select
 
-from tuner.database.tables import attempt_usage, attempts, reports, self_tests, trials
+from tuner.database.tables import attempt_usage, attempts, reports, trials
 from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import CostKind
 from tuner.domain.money import ZERO, Money
@@ -152,17 +152,6 @@ def values_at(
     query = select(r.trial, r.step, r.value, r.usd).where(r.job == job, r.trial.in_(names), r.step.in_(steps))
     for trial, step, value, usd in db.execute(query.order_by(r.trial, r.step)):
         yield trial, step, value, Money(usd)
-
-
-def self_test(db: Connection, project: str, trainable: str) -> tuple[bool, str] | None:
-    """Return the result of the trainable's newest restore self-test: whether it passed, and the reason if it did not.
-
-    Return None if the trainable was never tested.
-    """
-    t = self_tests.c
-    mine = (t.project == project) & (t.trainable == trainable)
-    row = db.execute(select(t.passed, t.reason).where(mine).order_by(t.at.desc()).limit(1)).first()
-    return None if row is None else (bool(row.passed), row.reason)
 
 
 def bills(db: Connection, job: str, names: Collection[str]) -> dict[tuple[str, int], dict[CostKind, Money]]:

@@ -1,30 +1,31 @@
 """Results of restore self-tests: whether each version of a trainable's code has passed, and why if it has not."""
 
 import hashlib
-from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tuner.database.tables import self_tests
+from tuner.domain.records import SelfTestRow
 from tuner.domain.text import storable
 from tuner.domain.time import Instant
-
-
-@dataclass(frozen=True, slots=True)
-class SelfTestRow:
-    trainable: str
-    code: str  #: Digest of the trainable's code.
-    passed: bool
-    reason: str
-    job: str  #: The job that paid for the test.
-    at: Instant
 
 
 def get(db: Connection, project: str, trainable: str, code: str) -> SelfTestRow | None:
     t = self_tests.c
     mine = (t.project == project) & (t.trainable == trainable) & (t.code == code)
-    row = db.execute(select(self_tests).where(mine)).first()
+    return _self_test(db.execute(select(self_tests).where(mine)).first())
+
+
+def newest(db: Connection, project: str, trainable: str) -> SelfTestRow | None:
+    """Return the result of the trainable's newest self-test, or None if the trainable was never tested."""
+    t = self_tests.c
+    mine = (t.project == project) & (t.trainable == trainable)
+    return _self_test(db.execute(select(self_tests).where(mine).order_by(t.at.desc()).limit(1)).first())
+
+
+def _self_test(row: Row[Any] | None) -> SelfTestRow | None:
     if row is None:
         return None
     return SelfTestRow(row.trainable, row.code, bool(row.passed), row.reason, row.job, Instant(row.at))

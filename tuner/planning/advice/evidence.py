@@ -12,7 +12,7 @@ from tuner.domain.job import JobSpec
 from tuner.domain.listing import Listing, Market
 from tuner.domain.money import NS_PER_HOUR, ZERO, Money, Price, Rate
 from tuner.domain.offer import Offer
-from tuner.domain.records import AttemptRow
+from tuner.domain.records import AttemptRow, SelfTestRow
 from tuner.domain.usage import COUNTS, Fact, Usage
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.scaling import MeasuredSize, devices
@@ -92,8 +92,7 @@ class JobEvidence:
     demand: Price | None = None
     spot: Price | None = None  #: The spot price of the same share. None if it is not known.
     spot_source: str = ""
-    #: Whether the trainable passed its newest restore self-test, and the reason if not. None if it has not been tested.
-    self_test: tuple[bool, str] | None = None
+    self_test: SelfTestRow | None = None  #: The trainable's newest self-test. None if it has not been tested.
     places: JobRegions = field(default_factory=JobRegions)
     #: The sizes of trials whose step times were measured by jobs of the trainable, ascending. Empty if fewer than two were measured.
     sizes: tuple[MeasuredSize, ...] = ()

@@ -251,12 +251,12 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
     saved = paid - Money(-int(-paid.micro_usd * cheaper * (1 + overhead) // 1))
     if saved.micro_usd <= 0:
         return None
-    passed = evidence.self_test
+    tested = evidence.self_test
     how = "trials wait for a spot machine for some time, then fall back to on-demand machines"
-    if passed is None:
+    if tested is None:
         how += "; the first such job runs the restore self-test of the trainable, which costs a few steps"
-    elif not passed[0]:
-        how = f"first fix the trainable, which failed the restore self-test: {passed[1]}"
+    elif not tested.passed:
+        how = f"first fix the trainable, which failed the restore self-test: {tested.reason}"
     return AdviceFinding(
         kind="spot_unused",
         title="Spot machines would have been cheaper",
@@ -267,14 +267,14 @@ def spot_unused(evidence: JobEvidence) -> AdviceFinding | None:
             "spot_source": evidence.spot_source,
             "interruption_overhead": overhead,
             "mean_seconds_between_losses": Fraction(mean, NS),
-            "self_test": "unknown" if passed is None else "passed" if passed[0] else "failed",
+            "self_test": "unknown" if tested is None else "passed" if tested.passed else "failed",
         },
         change=AdvisedChange("resources.market", "on_demand", "spot_with_fallback", how),
         saves=saved,
         saves_note="the same time at the spot price, plus the time that interruptions cost: saves, lost training and new setups",
         verify="the restore self-test compares a restored trial with one that was never stopped; then compare the best metric and "
         "the bill of a small job on both markets",
-        confidence="medium" if passed is not None and passed[0] else "low",
+        confidence="medium" if tested is not None and tested.passed else "low",
     )
 
 
