@@ -35,7 +35,7 @@ def advice(client: TestClient, job: str) -> dict[str, Any]:
 def use(service: FakeService, job: str, used: Usage) -> None:
     """Record the same usage for every attempt of the job."""
     with service.database.write() as db:
-        for row, _ in list(evidence.attempts_of(db, job, list(evidence.trials_of(db, job)))):
+        for row, _ in list(attempt_rows.of_trials(db, job, list(evidence.trials_of(db, job)))):
             attempt_rows.put(db, service.project, (job, row.trial, row.attempt), used)
 
 

@@ -21,7 +21,7 @@ from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, Report
 from tuner.domain.time import Instant
 from tuner.domain.usage import Usage
 from tuner.service.checkpoints import choose
-from tuner.store import evidence, jobs
+from tuner.store import attempt_rows, jobs
 from tuner.store.best import best_trials
 from tuner.store.evidence import losses
 from tuner.store.journal import SqlJournal
@@ -343,6 +343,6 @@ def test_usage_of_an_attempt_is_replaced_and_missing_usage_is_none(
             used = Usage(wall_ns=5, cpu_ns=cpu_ns, facts={"precision": "fp32", "batch_size": 8})
             tx.put_usage(TRIAL, 2, used)
     with database.read() as db:
-        attempts = list(evidence.attempts_of(db, JOB, [TRIAL]))
+        attempts = list(attempt_rows.of_trials(db, JOB, [TRIAL]))
     assert [(row.attempt, usage) for row, usage in attempts] == [(1, None), (2, used)]
     assert attempts[1][0] == AttemptRow(TRIAL, 2, AT)

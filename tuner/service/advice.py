@@ -34,8 +34,8 @@ from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue, data_transfer_price, rates_of_region
 from tuner.service.node_prices import share_price
 from tuner.service.plan_evidence import scaling_of
+from tuner.store import attempt_rows, jobs, self_tests
 from tuner.store import evidence as recorded
-from tuner.store import jobs, self_tests
 from tuner.store.evidence import losses
 from tuner.store.jobs import JobRow
 from tuner.tuning.rungs import rungs_of
@@ -121,7 +121,7 @@ def evidence_of(service: Service, row: JobRow) -> JobEvidence:
 
 def _pieces(db: Connection, row: JobRow, names: Sequence[str]) -> Iterator[MeasuredAttempt]:
     bills = recorded.bills(db, row.id, names)
-    for attempt, usage in recorded.attempts_of(db, row.id, names):
+    for attempt, usage in attempt_rows.of_trials(db, row.id, names):
         yield MeasuredAttempt(attempt, bills.get((attempt.trial, attempt.attempt), {}), usage)
 
 

@@ -16,7 +16,7 @@ from tuner.ledger import ledger
 from tuner.ledger.ledger import EntryRow as EntryRow
 from tuner.service.bootstrap import Service
 from tuner.service.views import JobView, revision_of, view_of, views_of
-from tuner.store import answers, curves, evidence, jobs
+from tuner.store import answers, attempt_rows, curves, jobs
 from tuner.store.answers import After as After
 from tuner.store.answers import ChangesSince as ChangesSince
 from tuner.store.answers import CostedReport as CostedReport
@@ -165,7 +165,7 @@ def trial(service: Service, job: str, name: str) -> TrialView:
             _with_reason(trial_of(db, row, name), row),
             answers.curve(db, job, name),
             ledger.posted_by_kind(db, job, name),
-            list(evidence.attempts_of(db, job, [name])),
+            list(attempt_rows.of_trials(db, job, [name])),
             inherited(db, job, name),
             answers.checkpoints_of(db, job, name),
         )

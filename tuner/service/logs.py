@@ -10,7 +10,7 @@ from tuner.domain.records import AttemptRow
 from tuner.domain.time import Instant
 from tuner.service.answers import trial_of
 from tuner.service.bootstrap import Service
-from tuner.store import evidence, jobs
+from tuner.store import attempt_rows, jobs
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
@@ -142,7 +142,7 @@ def _attempts(service: Service, job: str, trial: str) -> tuple[dict[int, Attempt
     with service.database.read() as db:
         row = jobs.get(db, job, service.project)
         trial_of(db, row, trial)
-        begun = {attempt.attempt: attempt for attempt, _ in evidence.attempts_of(db, job, [trial])}
+        begun = {attempt.attempt: attempt for attempt, _ in attempt_rows.of_trials(db, job, [trial])}
     if not begun:
         raise NotFound(f"{trial} has not begun, so it has printed nothing")
     return begun, row.spec.resources.nodes

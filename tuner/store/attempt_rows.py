@@ -1,21 +1,21 @@
-"""Attempts and their measured usage, converted to and from rows of their tables."""
+"""Attempts and their measured usage: queries, and the conversion to and from rows of their tables."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy import Connection, Row, and_, bindparam, insert, select, update
 
 from tuner.database.prepared import PreparedStatement
-from tuner.database.tables import attempt_usage
+from tuner.database.tables import attempt_usage, attempts
 from tuner.domain.cost import CostKind
 from tuner.domain.environment import Environment
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.records import AttemptRow, MachineFound
-from tuner.domain.usage import Usage
+from tuner.domain.usage import COUNTS, Usage
 
-_U = attempt_usage.c
+_A, _U = attempts.c, attempt_usage.c
 _UPDATE = PreparedStatement(
     update(attempt_usage).where(
         _U.job == bindparam("of_job"),
@@ -39,6 +39,35 @@ _SAME = [
     "market",
     "cause",
 ]
+_WITH_USAGE = select(attempts, _U.facts, *(_U[name] for name in COUNTS)).outerjoin(
+    attempt_usage, and_(_U.job == _A.job, _U.trial == _A.trial, _U.attempt == _A.attempt)
+)
+
+
+def of_trials(db: Connection, job: str, names: Collection[str]) -> Iterator[tuple[AttemptRow, Usage | None]]:
+    """Yield every attempt of these trials with its measured usage, ordered by trial and attempt.
+
+    The usage is None if nothing was measured.
+    """
+    query = _WITH_USAGE.where(_A.job == job, _A.trial.in_(names)).order_by(_A.trial, _A.attempt)
+    return _with_usage(db.execute(query))
+
+
+def newest_ended(db: Connection, job: str, limit: int) -> list[tuple[AttemptRow, Usage | None]]:
+    """Return the job's newest `limit` attempts that have ended, oldest first, each with its measured usage.
+
+    The usage is None if nothing was measured.
+    """
+    ended = _WITH_USAGE.where(_A.job == job, _A.ended_at.is_not(None))
+    return [*_with_usage(db.execute(ended.order_by(_A.began_at.desc()).limit(limit)))][::-1]
+
+
+def _with_usage(rows: Iterable[Row[Any]]) -> Iterator[tuple[AttemptRow, Usage | None]]:
+    for row in rows:
+        columns = dict(row._mapping)
+        measured = {name: columns[name] for name in COUNTS}
+        usage = None if columns["facts"] is None else Usage(**measured, facts=json.loads(columns["facts"]))
+        yield attempt_row(columns), usage
 
 
 def put(db: Connection, project: str, where: tuple[str, str, int], used: Usage) -> None:

@@ -9,12 +9,11 @@ from itertools import groupby
 
 from sqlalchemy import Connection, and_, func, or_, select
 
-from tuner.database.tables import attempt_usage, attempts, reports, trials
+from tuner.database.tables import reports, trials
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
-from tuner.store import curves
-from tuner.store.attempt_rows import attempt_row
+from tuner.store import attempt_rows, curves
 from tuner.store.curves import Version
 
 TRIALS_PAGE = 100
@@ -70,19 +69,6 @@ def _points(
         yield trial, tuple((row.step, row.value, row.duration_ns) for row in group)
 
 
-def attempts_of(db: Connection, job: str) -> list[tuple[AttemptRow, int | None]]:
-    """Return the job's newest ATTEMPTS_MAX attempts that have ended, oldest first, each with the number of checkpoints that it saved.
-
-    The number is None if it was not measured.
-    """
-    a, u = attempts.c, attempt_usage.c
-    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
-    ended = select(attempts, u.saves).outerjoin(attempt_usage, same)
-    ended = ended.where(a.job == job, a.ended_at.is_not(None))
-    rows = db.execute(ended.order_by(a.began_at.desc()).limit(ATTEMPTS_MAX))
-    return [(attempt_row(dict(row._mapping)), row.saves) for row in rows][::-1]
-
-
 @dataclass(frozen=True, slots=True, eq=False)  # equal only to itself, so that caches can use it as a key
 class History:
     """The trials of a job with their thinned learning curves, and the job's ended attempts, both oldest first."""
@@ -121,8 +107,9 @@ class Histories:
             NotFound: The project has no such job.
         """
         version = curves.version(db, job, project)
-        ended = attempts_of(db, job)
-        history = History(tuple(paced(db, job)), tuple(row for row, _ in ended), tuple(n for _, n in ended))
+        ended = attempt_rows.newest_ended(db, job, ATTEMPTS_MAX)
+        saves = tuple(None if usage is None else usage.saves for _, usage in ended)
+        history = History(tuple(paced(db, job)), tuple(row for row, _ in ended), saves)
         with self._lock:
             self._kept[job] = version, history
             self._kept.move_to_end(job)

@@ -10,12 +10,10 @@ from tuner.database.tables import attempt_usage, attempts, reports, trials
 from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import CostKind
 from tuner.domain.money import ZERO, Money
-from tuner.domain.records import DRIVER_ENDED, AttemptRow
+from tuner.domain.records import DRIVER_ENDED
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
-from tuner.domain.usage import COUNTS, Usage
 from tuner.ledger.readable import entries
-from tuner.store.attempt_rows import attempt_row
 
 
 def losses(db: Connection, job: str, market: str, now: Instant) -> Losses:
@@ -86,28 +84,6 @@ def on_spot(db: Connection, jobs: Sequence[str]) -> dict[str, SpotSpend]:
         job: SpotSpend(*(Money(sum(of.get(kind, 0) for kind in kinds)) for kinds in (INTERRUPTED, TRAINED)))
         for job, of in paid.items()
     }
-
-
-def attempts_of(
-    db: Connection, job: str, names: Collection[str]
-) -> Iterator[tuple[AttemptRow, Usage | None]]:
-    """Yield every attempt of these trials with its measured usage, ordered by trial and attempt.
-
-    The usage is None if nothing was measured.
-    """
-    a, u = attempts.c, attempt_usage.c
-    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
-    query = (
-        select(attempts, u.facts, *(u[name] for name in COUNTS))
-        .outerjoin(attempt_usage, same)
-        .where(a.job == job, a.trial.in_(names))
-        .order_by(a.trial, a.attempt)
-    )
-    for row in db.execute(query):
-        columns = dict(row._mapping)
-        measured = {name: columns[name] for name in COUNTS}
-        usage = None if columns["facts"] is None else Usage(**measured, facts=json.loads(columns["facts"]))
-        yield attempt_row(columns), usage
 
 
 @dataclass(frozen=True, slots=True)
