@@ -14,9 +14,11 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     Connection,
     Float,
     ForeignKey,
+    FromClause,
     Index,
     Integer,
     MetaData,
@@ -531,3 +533,18 @@ quotas = Table(
     Column("updated_at", BigInteger, nullable=False),
     CheckConstraint("concurrent_jobs > 0 AND concurrent_trials > 0", name="positive_quota"),
 )
+
+
+def same_trial(one: FromClause, other: FromClause) -> ColumnElement[bool]:
+    """Return the condition that rows of two tables or subqueries belong to the same trial of the same job."""
+    return (one.c.job == other.c.job) & (one.c.trial == other.c.trial)
+
+
+def same_attempt(one: FromClause, other: FromClause) -> ColumnElement[bool]:
+    """Return the condition that rows of two tables or subqueries belong to the same attempt of the same trial and job."""
+    return same_trial(one, other) & (one.c.attempt == other.c.attempt)
+
+
+def same_step(one: FromClause, other: FromClause) -> ColumnElement[bool]:
+    """Return the condition that rows of two tables or subqueries belong to the same step of the same trial and job."""
+    return same_trial(one, other) & (one.c.step == other.c.step)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bindparam, func, select
 
-from tuner.database.tables import attempts, checkpoints, reports, trials
+from tuner.database.tables import attempts, checkpoints, reports, same_attempt, same_step, same_trial, trials
 from tuner.domain.cost import CostKind
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Mode
@@ -120,9 +120,7 @@ def setup_of_trials(db: Connection, job: str) -> dict[str, int]:
     query = (
         select(r.trial, r.usd, func.sum(e.usd))
         .join(first, (r.trial == first.c.trial) & (r.step == first.c.step))
-        .join(
-            entries, (e.job == r.job) & (e.trial == r.trial) & (e.attempt == r.attempt) & (e.kind == "setup")
-        )
+        .join(entries, same_attempt(entries, reports) & (e.kind == "setup"))
         .where(r.job == job)
         .group_by(r.trial, r.usd)
     )
@@ -148,7 +146,7 @@ def checkpoints_of(db: Connection, job: str, trial: str) -> list[DurableCheckpoi
     c, r = checkpoints.c, reports.c
     query = (
         select(c.step, c.attempt, c.uri, c.size_bytes, c.at, r.value, r.violation)
-        .outerjoin(reports, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
+        .outerjoin(reports, same_step(checkpoints, reports))
         .where(c.job == job, c.trial == trial)
         .order_by(c.step)
     )
@@ -235,7 +233,7 @@ def spent_by_machine(db: Connection, job: str) -> list[tuple[str, str | None, Pr
     e, a = entries.c, attempts.c
     query = (
         select(a.market, a.instance_type, a.price, func.sum(e.usd))
-        .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
+        .join(attempts, same_attempt(attempts, entries))
         .where(e.job == job, e.kind.is_not(None))
         .group_by(a.market, a.instance_type, a.price)
     )
@@ -325,8 +323,8 @@ def _trial_rows(mode: Mode) -> Select[Any]:
     Costs and counts are correlated subqueries, because the database computes such subqueries only for the rows that it returns.
     """
     t, a, e = trials.c, attempts.c, entries.c
-    posted = (e.job == t.job) & (e.trial == t.trial) & e.kind.is_not(None)
-    ran = (a.job == t.job) & (a.trial == t.trial)
+    posted = same_trial(entries, trials) & e.kind.is_not(None)
+    ran = same_trial(attempts, trials)
     return select(
         trials,
         _best(mode).label("best"),
@@ -339,7 +337,7 @@ def _trial_rows(mode: Mode) -> Select[Any]:
 
 def _spent_usd() -> ColumnElement[int]:
     e = entries.c
-    posted = (e.job == trials.c.job) & (e.trial == trials.c.trial) & e.kind.is_not(None)
+    posted = same_trial(entries, trials) & e.kind.is_not(None)
     return select(func.coalesce(func.sum(e.usd), 0)).where(posted).scalar_subquery()
 
 
@@ -350,8 +348,8 @@ def _best(mode: Mode) -> ColumnElement[float | None]:
     # it finds one of this trial: with 10,000 trials of 27 reports each, a page took 52 s instead of 0.07 s.
     value = r.value + 0.0
     best = func.max(value) if mode == "max" else func.min(value)
-    mine = (r.job == trials.c.job, r.trial == trials.c.trial, r.violation == 0)
-    return select(best).where(*mine).scalar_subquery()
+    mine = same_trial(reports, trials) & (r.violation == 0)
+    return select(best).where(mine).scalar_subquery()
 
 
 def _sort_key(sort: Sort, mode: Mode, descending: bool) -> ColumnElement[Any]:

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from tuner.database.prepared import PreparedStatement
-from tuner.database.tables import attempt_usage, attempts
+from tuner.database.tables import attempt_usage, attempts, same_attempt
 from tuner.domain.cost import CostKind
 from tuner.domain.environment import Environment
 from tuner.domain.money import Cost, Money, Price
@@ -40,7 +40,7 @@ _SAME = [
     "cause",
 ]
 _WITH_USAGE = select(attempts, _U.facts, *(_U[name] for name in COUNTS)).outerjoin(
-    attempt_usage, and_(_U.job == _A.job, _U.trial == _A.trial, _U.attempt == _A.attempt)
+    attempt_usage, same_attempt(attempt_usage, attempts)
 )
 
 

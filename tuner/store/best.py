@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, case, func, select, tuple_
 
 from tuner.database.codec import decode, stored_name
-from tuner.database.tables import checkpoints, events, front, jobs, reports, trials
+from tuner.database.tables import checkpoints, events, front, jobs, reports, same_step, same_trial, trials
 from tuner.domain.events import Reported, Suggested
 from tuner.domain.job import JobSpec
 from tuner.domain.money import ZERO, Money
@@ -89,7 +89,7 @@ _NEWEST_CHECKPOINTS = (
 )
 _COMPLETE = (
     select(trials.c.trial, trials.c.config, trials.c.value, trials.c.violation, trials.c.steps, _R.usd)
-    .join(reports, (_R.job == trials.c.job) & (_R.trial == trials.c.trial) & (_R.step == trials.c.steps))
+    .join(reports, same_trial(reports, trials) & (_R.step == trials.c.steps))
     .where(trials.c.job == bindparam("of"), trials.c.state == "completed", trials.c.value.is_not(None))
     .order_by(trials.c.number)
 )
@@ -259,8 +259,8 @@ def _at_places() -> Select[Any]:
     r, t, c = reports.c, trials.c, checkpoints.c
     return (
         select(reports, t.config, c.uri)
-        .join(trials, (t.job == r.job) & (t.trial == r.trial))
-        .outerjoin(checkpoints, (c.job == r.job) & (c.trial == r.trial) & (c.step == r.step))
+        .join(trials, same_trial(trials, reports))
+        .outerjoin(checkpoints, same_step(checkpoints, reports))
         .where(tuple_(r.job, r.trial, r.step).in_(bindparam("places", expanding=True)))
     )
 
@@ -368,13 +368,13 @@ def whole(db: Connection, job: str, places: Sequence[tuple[str, int]]) -> list[C
 
 
 def _all_in_whole() -> Select[Any]:
-    f, r, t, c = front.c, reports.c, trials.c, checkpoints.c
+    f, t, c = front.c, trials.c, checkpoints.c
     return (
         select(reports, t.config, c.uri)
         .select_from(front)
-        .join(reports, (r.job == f.job) & (r.trial == f.trial) & (r.step == f.step))
-        .join(trials, (t.job == f.job) & (t.trial == f.trial))
-        .outerjoin(checkpoints, (c.job == f.job) & (c.trial == f.trial) & (c.step == f.step))
+        .join(reports, same_step(reports, front))
+        .join(trials, same_trial(trials, front))
+        .outerjoin(checkpoints, same_step(checkpoints, front))
         .where(f.job == bindparam("of"))
     )
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, case, func, select
+from sqlalchemy import Connection, case, func, select
 
-from tuner.database.tables import attempt_usage, attempts, reports, trials
+from tuner.database.tables import attempt_usage, attempts, reports, same_attempt, trials
 from tuner.domain.checkpointing import Losses
 from tuner.domain.cost import CostKind
 from tuner.domain.money import ZERO, Money
@@ -73,7 +73,7 @@ def on_spot(db: Connection, jobs: Sequence[str]) -> dict[str, SpotSpend]:
     e, a = entries.c, attempts.c
     query = (
         select(e.job, e.kind, func.sum(e.usd))
-        .join(attempts, (a.job == e.job) & (a.trial == e.trial) & (a.attempt == e.attempt))
+        .join(attempts, same_attempt(attempts, entries))
         .where(e.job.in_(jobs), e.kind.in_((*INTERRUPTED, *TRAINED)), a.market == "spot")
         .group_by(e.job, e.kind)
     )
@@ -98,10 +98,9 @@ class MeasuredGpuMemory:
 def gpu_memory(db: Connection, job: str) -> MeasuredGpuMemory | None:
     """Return the measurement of the attempt that used most GPU memory of the job's attempts, or None if none was measured."""
     a, u = attempts.c, attempt_usage.c
-    same = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
     query = (
         select(u.gpu_memory_peak_bytes, u.facts, a.instance_type)
-        .join(attempts, same)
+        .join(attempts, same_attempt(attempt_usage, attempts))
         .where(u.job == job, u.gpu_memory_peak_bytes > 0)
         .order_by(u.gpu_memory_peak_bytes.desc())
         .limit(1)

@@ -12,7 +12,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, inser
 from tuner.database.codec import encode, finite, metrics_json, stored_name
 from tuner.database.database import Database
 from tuner.database.prepared import PreparedStatement
-from tuner.database.tables import attempts, checkpoints, events, reports, trials
+from tuner.database.tables import attempts, checkpoints, events, reports, same_step, trials
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
@@ -65,7 +65,7 @@ _SAVED_BY = PreparedStatement(
 )
 _METRICS_OF_CHECKPOINTS = PreparedStatement(
     select(_R.value, _C.step)
-    .join(checkpoints, (_C.job == _R.job) & (_C.trial == _R.trial) & (_C.step == _R.step))
+    .join(checkpoints, same_step(checkpoints, reports))
     .where(_R.job == _OF_JOB, _R.trial == _OF_TRIAL, _R.value.is_not(None), _R.violation == 0)
 )
 

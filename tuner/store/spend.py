@@ -12,7 +12,6 @@ from sqlalchemy import (
     FromClause,
     Select,
     String,
-    and_,
     bindparam,
     case,
     distinct,
@@ -22,7 +21,7 @@ from sqlalchemy import (
     select,
 )
 
-from tuner.database.tables import attempt_usage, attempts, job_tags, jobs, trials
+from tuner.database.tables import attempt_usage, attempts, job_tags, jobs, same_attempt, same_trial, trials
 from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money
@@ -208,9 +207,9 @@ def _queries(keys: tuple[Key, ...], shifts: Shifts, storage_region: str, data_re
 
 def _sums(keys: Sequence[Key], shifts: Shifts) -> Select[Any]:
     """Return a query for the sums of each group. An inner query first sums by trial, so that no trial is counted twice."""
-    e, a = entries.c, attempts.c
-    of_attempt = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
-    source, columns = _grouped(entries.outerjoin(attempts, of_attempt), keys, e.job, e.at, shifts)
+    e = entries.c
+    joined = entries.outerjoin(attempts, same_attempt(attempts, entries))
+    source, columns = _grouped(joined, keys, e.job, e.at, shifts)
     lost = e.kind == "lost"
     each = (
         select(
@@ -227,7 +226,6 @@ def _sums(keys: Sequence[Key], shifts: Shifts) -> Select[Any]:
         .group_by(*_names(keys), e.job, e.trial)
         .subquery()
     )
-    of_trial = (trials.c.job == each.c.job) & (trials.c.trial == each.c.trial)
     amounts = (each.c.usd, each.c.gpu_ms, each.c.lost_usd, each.c.lost_gpu_ms)
     return (
         select(
@@ -237,7 +235,7 @@ def _sums(keys: Sequence[Key], shifts: Shifts) -> Select[Any]:
             func.count(trials.c.trial).label("trials"),
             func.count(case((trials.c.state == "completed", 1))).label("completed"),
         )
-        .select_from(each.outerjoin(trials, of_trial))
+        .select_from(each.outerjoin(trials, same_trial(trials, each)))
         .group_by(*_names(keys))
     )
 
@@ -252,9 +250,7 @@ def _preempted(keys: Sequence[Key], shifts: Shifts) -> Select[Any]:
 
 def _retried(keys: Sequence[Key], shifts: Shifts) -> Select[Any]:
     a, before = attempts.c, attempts.alias("before")
-    follows = and_(
-        before.c.job == a.job, before.c.trial == a.trial, before.c.attempt == a.attempt - literal_column("1")
-    )
+    follows = same_trial(before, attempts) & (before.c.attempt == a.attempt - literal_column("1"))
     source, columns = _grouped(attempts.join(before, follows), keys, a.job, a.began_at, shifts)
     query = select(*columns, func.count().label("number")).select_from(source)
     wanted = (a.project == _PROJECT, before.c.end.in_(FAILED), *_within(a.began_at))
@@ -263,8 +259,8 @@ def _retried(keys: Sequence[Key], shifts: Shifts) -> Select[Any]:
 
 def _transferred(keys: Sequence[Key], shifts: Shifts, storage_region: str, data_region: str) -> Select[Any]:
     a, u = attempts.c, attempt_usage.c
-    of_attempt = and_(u.job == a.job, u.trial == a.trial, u.attempt == a.attempt)
-    source, columns = _grouped(attempts.join(attempt_usage, of_attempt), keys, a.job, a.ended_at, shifts)
+    joined = attempts.join(attempt_usage, same_attempt(attempt_usage, attempts))
+    source, columns = _grouped(joined, keys, a.job, a.ended_at, shifts)
     restored, saved, read, from_buckets = (
         func.coalesce(size, 0)
         for size in (u.restored_bytes, u.saved_bytes, u.data_read_bytes, u.data_bucket_bytes)

@@ -15,6 +15,7 @@ from tuner.database.tables import (
     launches,
     removals,
     reports,
+    same_trial,
     storage_spans,
     teachers,
     trials,
@@ -155,9 +156,9 @@ def retained_trials(db: Connection, job: str, spec: JobSpec, retain: Retain) -> 
         query = query.order_by(*BEST_FIRST).limit(1)
     kept = set(db.execute(query).scalars())
     if not kept:
-        r, c = reports.c, checkpoints.c
+        r = reports.c
         known = (r.job == job, r.value.is_not(None), r.violation.is_not(None))
-        saved = exists().where(c.job == r.job, c.trial == r.trial)
+        saved = exists().where(same_trial(checkpoints, reports))
         nearest = select(r.trial).where(*known, saved).order_by(r.violation, r.seq, r.step).limit(1)
         kept = set(db.execute(nearest).scalars())
     if spec.confirm is not None:

@@ -24,6 +24,7 @@ from tuner.database.tables import (
     jobs,
     launches,
     reports,
+    same_attempt,
     trials,
 )
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
@@ -240,13 +241,14 @@ def _running(row: Mapping[str, Any], used: Mapping[str, Mapping[str, int]]) -> R
 def _used(db: Connection) -> dict[str, dict[str, int]]:
     """Return the measured usage of running jobs, by job, summed over their running attempts (the attempts with an open hold)."""
     h, u = holds.c, attempt_usage.c
-    same = and_(u.job == h.job, u.trial == h.trial, u.attempt == h.attempt)
     measured = u.cpu_ns.is_not(None)
     names = ("cpu_ns", "cpu_wall_ns", "gpu_percent", "gpu_samples")
     sums = (u.cpu_ns, case((measured, u.wall_ns), else_=0), u.gpu_percent, u.gpu_samples)
     query = (
         select(h.job, *(func.coalesce(func.sum(column), 0) for column in sums))
-        .select_from(jobs.join(holds, h.job == jobs.c.id).join(attempt_usage, same))
+        .select_from(
+            jobs.join(holds, h.job == jobs.c.id).join(attempt_usage, same_attempt(attempt_usage, holds))
+        )
         .where(jobs.c.state == "running", h.state == "open")
         .group_by(h.job)
     )
@@ -259,12 +261,11 @@ def posted_between(db: Connection, after: int, last: int) -> Posted:
     The market is that of the attempt's machine. If no attempt is recorded for an entry, it counts as `on_demand`.
     """
     e, a = entries.c, attempts.c
-    same = and_(a.job == e.job, a.trial == e.trial, a.attempt == e.attempt)
     # This is a literal, not a parameter, so that PostgreSQL recognises the grouped column as the selected one.
     market = func.coalesce(a.market, literal_column("'on_demand'"))
     query = (
         select(e.entry, e.kind, market, func.sum(e.usd), func.sum(e.gpu_ms))
-        .select_from(entries.outerjoin(attempts, same))
+        .select_from(entries.outerjoin(attempts, same_attempt(attempts, entries)))
         .where(e.seq > after, e.seq <= last, e.kind.is_not(None))
         .group_by(e.entry, e.kind, market)
     )

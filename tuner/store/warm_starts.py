@@ -14,7 +14,16 @@ from sqlalchemy import Connection, Row, func, insert, select
 
 from tuner.database.codec import decode
 from tuner.database.database import Database
-from tuner.database.tables import checkpoints, events, jobs, reports, trials, warm_starts
+from tuner.database.tables import (
+    checkpoints,
+    events,
+    jobs,
+    reports,
+    same_step,
+    same_trial,
+    trials,
+    warm_starts,
+)
 from tuner.domain.events import Inherited
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Cost, Money
@@ -116,7 +125,7 @@ def _ends(database: Database, mark: Mark, spec: JobSpec) -> Iterator[_End]:
     query = (
         select(r.trial, r.step, r.value, *([r.metrics] if spec.constraints else []), t.config, failed)
         .join(last, (r.trial == last.c.trial) & (r.step == last.c.step))
-        .join(trials, (t.job == r.job) & (t.trial == r.trial))
+        .join(trials, same_trial(trials, reports))
         .where(r.job == mark.source)
         .order_by(t.number)
     )
@@ -177,7 +186,7 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
     """
     r, c, t = reports.c, checkpoints.c, trials.c
     counts = (c.job == mark.source) & (r.seq <= mark.until_seq) & r.value.is_not(None)
-    at_step = (r.job == c.job) & (r.trial == c.trial) & (r.step == c.step)
+    at_step = same_step(reports, checkpoints)
     last = (
         select(c.trial, func.max(c.step).label("step")).join(reports, at_step).where(counts).group_by(c.trial)
     ).subquery()
@@ -185,7 +194,7 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
         select(checkpoints, r.value, r.metrics, t.config)
         .join(last, (c.trial == last.c.trial) & (c.step == last.c.step))
         .join(reports, at_step)
-        .join(trials, (t.job == c.job) & (t.trial == c.trial))
+        .join(trials, same_trial(trials, checkpoints))
         .where(c.job == mark.source, t.state != "failed")
         .order_by(t.number)
     )
