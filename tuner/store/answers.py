@@ -21,6 +21,7 @@ from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
 from tuner.ledger.readable import entries
 from tuner.store import jobs
+from tuner.store.pareto_front import best_of
 
 Sort = Literal["number", "metric", "cost_usd", "steps"]
 _JOBS: Any = bindparam("jobs", expanding=True)
@@ -346,8 +347,7 @@ def _best(mode: Mode) -> ColumnElement[float | None]:
     r = reports.c
     # Adding 0.0 keeps SQLite from using the index on (job, value). With the index, it searches the reports of the whole job until
     # it finds one of this trial: with 10,000 trials of 27 reports each, a page took 52 s instead of 0.07 s.
-    value = r.value + 0.0
-    best = func.max(value) if mode == "max" else func.min(value)
+    best = best_of(mode, r.value + 0.0)
     mine = same_trial(reports, trials) & (r.violation == 0)
     return select(best).where(mine).scalar_subquery()
 

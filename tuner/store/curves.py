@@ -20,6 +20,7 @@ from tuner.domain.objective import Mode, number
 from tuner.domain.trial import TrialState
 from tuner.ledger.readable import accounts, entries
 from tuner.store import audit_log
+from tuner.store.pareto_front import best_of, is_better
 
 TRIALS_PAGE = 200
 NAMES_SAMPLE = 20
@@ -64,11 +65,11 @@ def improvements(db: Connection, job: str, spec: JobSpec) -> list[Improvement]:
         farthest = db.execute(select(func.max(r.step)).where(*feasible)).scalar() or 0
         ends_before = (0, *spec.fidelity.stage_ends)
         feasible.append(r.step > ends_before[spec.fidelity.stage(farthest)])
-    best = func.max(r.value) if mode == "max" else func.min(r.value)
+    best = best_of(mode, r.value)
     before = best.over(order_by=(r.seq, r.step), rows=(None, -1))
     ranked = select(r.trial, r.step, r.value, r.seq, before.label("before")).where(*feasible).subquery()
     n = ranked.c
-    better = n.value > n.before if mode == "max" else n.value < n.before
+    better = is_better(mode, n.value, n.before)
     query = (
         select(n.trial, n.step, n.value, e.body)
         .join(events, (e.job == job) & (e.seq == n.seq))
@@ -124,7 +125,7 @@ def _curve_reports(
     of_trial: dict[str, Any] = {"partition_by": r.trial, "order_by": r.step}
     stage = [case((r.step > end, 1), else_=0) for end in stage_ends]
     of_stage: dict[str, Any] = {"partition_by": [r.trial, *stage], "order_by": r.step}
-    best = func.max(r.value) if mode == "max" else func.min(r.value)
+    best = best_of(mode, r.value)
     window = (
         select(
             r.trial,
@@ -140,7 +141,7 @@ def _curve_reports(
         .subquery()
     )
     w = window.c
-    better = w.value > w.before if mode == "max" else w.value < w.before
+    better = is_better(mode, w.value, w.before)
     crosses = (and_(w.from_step < rung, w.step >= rung) for rung in rungs)
     return (
         select(w.trial, w.step, w.attempt, w.value, w.usd)

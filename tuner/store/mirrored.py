@@ -12,6 +12,7 @@ from tuner.domain.job import UNFINISHED
 from tuner.domain.objective import Mode
 from tuner.store import answers, exports, jobs
 from tuner.store.answers import CostedReport, TrialRow
+from tuner.store.pareto_front import best_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,6 @@ def _bests(
 ) -> dict[str, float | None]:
     """Return the best metric in the feasible reports of each of these trials up to event number `upto`."""
     r = reports.c
-    best = func.max(r.value) if mode == "max" else func.min(r.value)
+    best = best_of(mode, r.value)
     mine = (r.job == job, r.trial.in_(names), r.seq <= upto, r.violation == 0)
     return {trial: value for trial, value in db.execute(select(r.trial, best).where(*mine).group_by(r.trial))}

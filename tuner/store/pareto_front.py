@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Self
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, Function, Row, bindparam, delete, func, insert, select
 
 from tuner.database.prepared import PreparedStatement
 from tuner.database.tables import front
@@ -139,3 +139,13 @@ def skyline(points: Iterable[Row[Any]]) -> list[Row[Any]]:
 def loss_of(mode: Mode, value: float) -> float:
     """Return the metric as a loss, for which lower is better."""
     return -value if mode == "max" else value
+
+
+def best_of(mode: Mode, values: ColumnElement[Any]) -> Function[Any]:
+    """Return the SQL aggregate of the best of these metrics."""
+    return func.max(values) if mode == "max" else func.min(values)
+
+
+def is_better(mode: Mode, value: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return the SQL condition that a metric is better than another."""
+    return value > other if mode == "max" else value < other
