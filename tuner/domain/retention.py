@@ -44,9 +44,6 @@ class RetentionPolicy:
         return Instant(min(later)) if later else None
 
 
-KEEP_ALL = RetentionPolicy()
-
-
 def parse_retention(text: str) -> RetentionPolicy:
     """Parse a retention policy such as `best` or `best:30d`. Raise ValueError for any other text.
 
