@@ -78,7 +78,6 @@ _TYPES: Mapping[str, "type[DataclassInstance]"] = {
 _NAMES: Mapping[type, str] = {stored: name for name, stored in _TYPES.items()}
 # Types whose values JSON can hold unchanged.
 _PLAIN = frozenset({str, int, bool, type(None)})
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: object) -> str:
@@ -203,7 +202,7 @@ def _from_json(value: Any) -> Any:
     if "$map" in value:
         return {key: _from_json(inner) for key, inner in value["$map"]}
     if "$float" in value:
-        return _SPECIAL[value["$float"]]
+        return objective.NOT_FINITE[value["$float"]]
     return {key: _from_json(inner) for key, inner in value.items()}
 
 

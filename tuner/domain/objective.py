@@ -113,7 +113,8 @@ def gain_of_next(points_per_usd: float) -> str:
     return f"the next {amount} is expected to gain {points_per_usd * amount.usd:.3g} points"
 
 
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# The texts of the numbers that JSON cannot express.
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Constraint:
 def number(reported: object) -> float | None:
     """Convert a reported value to a float. Return None if it is not a number. NaN and infinities may be given as text."""
     if isinstance(reported, str):
-        return _SPECIAL.get(reported)
+        return NOT_FINITE.get(reported)
     if isinstance(reported, bool) or not isinstance(reported, int | float):
         return None
     try:
