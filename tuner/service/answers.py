@@ -16,7 +16,7 @@ from tuner.ledger import ledger
 from tuner.ledger.ledger import EntryRow as EntryRow
 from tuner.service.bootstrap import Service
 from tuner.service.views import JobView, revision_of, view_of, views_of
-from tuner.store import answers, attempt_rows, curves, jobs
+from tuner.store import answers, attempt_rows, curves, job_summaries, jobs
 from tuner.store.answers import After as After
 from tuner.store.answers import ChangesSince as ChangesSince
 from tuner.store.answers import CostedReport as CostedReport
@@ -25,7 +25,7 @@ from tuner.store.answers import Sort as Sort
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.answers import sort_key_of as sort_key_of
 from tuner.store.curves import ReportSeries as ReportSeries
-from tuner.store.curves import Version as Version
+from tuner.store.job_summaries import Version as Version
 from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import inherited
 from tuner.tuning.rungs import rungs_of
@@ -218,7 +218,7 @@ def version(service: Service, job: str) -> Version:
     A cached answer about the job is still correct if the version has not changed since the answer was made.
     """
     with service.database.read() as db:
-        return curves.version(db, job, service.project)
+        return job_summaries.version(db, job, service.project)
 
 
 def revision(service: Service, job: str) -> str:

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, case, func, or_, select
 
 from tuner.database.codec import decode, spent_of
 from tuner.database.database import Database
-from tuner.database.tables import attempts, events, jobs, reports, trials
-from tuner.domain.errors import NotFound
+from tuner.database.tables import attempts, events, reports, trials
 from tuner.domain.events import Reported
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode, number
 from tuner.domain.trial import TrialState
-from tuner.ledger.readable import accounts, entries
-from tuner.store import audit_log
+from tuner.ledger.readable import entries
 from tuner.store.pareto_front import best_of, is_better
 
 TRIALS_PAGE = 200
@@ -159,48 +157,6 @@ class ReportSeries:
     usd: list[int]  #: Cost of training the configuration up to each step, in micro-dollars.
     #: The job's spend at each report, in micro-dollars. None for reports inherited from an earlier job.
     spent: list[int | None]
-
-
-def _version() -> Select[Any]:
-    j, a, e = jobs.c, accounts.c, events.c
-    seq = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
-    removal = audit_log.newest_removal(j.project, j.id)
-    money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
-    return select(j.id, j.state, func.coalesce(seq, 0), removal, *money).join(accounts, a.job == j.id)
-
-
-_VERSION = _version().where(jobs.c.id == bindparam("of"), jobs.c.project == bindparam("project"))
-_VERSIONS = _version().where(jobs.c.id.in_(bindparam("of", expanding=True)))
-
-
-@dataclass(frozen=True)
-class Version:
-    """The version of a job's data. While it stays the same, the answers to queries about the job stay the same."""
-
-    state: str
-    #: The numbers of the job's newest event and of its newest removal of files, and the amounts of its account.
-    numbers: tuple[int, ...]
-
-
-def version(db: Connection, job: str, project: str) -> Version:
-    """Return the current version of the job's data. This is a single short query, because many callers poll it.
-
-    Raises:
-        NotFound: The project has no such job.
-    """
-    row = db.execute(_VERSION, {"of": job, "project": project}).first()
-    if row is None:
-        raise NotFound(f"the job {job!r} does not exist")
-    return _row_version(row)
-
-
-def versions(db: Connection, ids: Sequence[str]) -> dict[str, Version]:
-    """Return, by job, the current version of its data. Jobs that do not exist are left out. Their projects are not checked."""
-    return {row.id: _row_version(row) for row in db.execute(_VERSIONS, {"of": ids}).all()}
-
-
-def _row_version(row: Row[Any]) -> Version:
-    return Version(row.state, tuple(map(int, row[2:])))
 
 
 def _select_trial_curves() -> Select[Any]:

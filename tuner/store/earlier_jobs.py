@@ -13,8 +13,8 @@ from tuner.database.tables import reports, trials
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
-from tuner.store import attempt_rows, curves
-from tuner.store.curves import Version
+from tuner.store import attempt_rows, job_summaries
+from tuner.store.job_summaries import Version
 
 TRIALS_PAGE = 100
 TRIALS_MAX = 300
@@ -90,7 +90,7 @@ class Histories:
 
     def kept(self, db: Connection, ids: Sequence[str]) -> dict[str, History]:
         """Return, by job, the histories that are kept and still current. This takes one short query."""
-        versions = curves.versions(db, ids)
+        versions = job_summaries.versions(db, ids)
         unchanged = dict[str, History]()
         with self._lock:
             for job in ids:
@@ -106,7 +106,7 @@ class Histories:
         Raises:
             NotFound: The project has no such job.
         """
-        version = curves.version(db, job, project)
+        version = job_summaries.version(db, job, project)
         ended = attempt_rows.newest_ended(db, job, ATTEMPTS_MAX)
         saves = tuple(None if usage is None else usage.saves for _, usage in ended)
         history = History(tuple(paced(db, job)), tuple(row for row, _ in ended), saves)

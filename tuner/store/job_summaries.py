@@ -1,13 +1,14 @@
-"""The account, launch, newest event and newest removal of files of several jobs, in one query."""
+"""The account, launch, newest event and newest removal of files of several jobs, in one query, and the version of a job's data."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, select
 
-from tuner.database.tables import events, launches
+from tuner.database.tables import events, jobs, launches
+from tuner.domain.errors import NotFound
 from tuner.domain.ledger import Account
 from tuner.ledger.ledger import AMOUNTS, account_of
 from tuner.ledger.readable import accounts
@@ -55,3 +56,45 @@ def _summary(values: tuple[Any, ...]) -> JobSummary:
     launch = None if row["epoch"] is None else Launch(row["job"], **{name: row[name] for name in _NAMES})
     account = account_of(*(row[name] for name in AMOUNTS))
     return JobSummary(account, launch, row["newest"] or 0, row["removal"])
+
+
+def _version() -> Select[Any]:
+    j, a, e = jobs.c, accounts.c, events.c
+    seq = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
+    removal = audit_log.newest_removal(j.project, j.id)
+    money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
+    return select(j.id, j.state, func.coalesce(seq, 0), removal, *money).join(accounts, a.job == j.id)
+
+
+_VERSION = _version().where(jobs.c.id == bindparam("of"), jobs.c.project == bindparam("project"))
+_VERSIONS = _version().where(jobs.c.id.in_(bindparam("of", expanding=True)))
+
+
+@dataclass(frozen=True)
+class Version:
+    """The version of a job's data. While it stays the same, the answers to queries about the job stay the same."""
+
+    state: str
+    #: The numbers of the job's newest event and of its newest removal of files, and the amounts of its account.
+    numbers: tuple[int, ...]
+
+
+def version(db: Connection, job: str, project: str) -> Version:
+    """Return the current version of the job's data. This is a single short query, because many callers poll it.
+
+    Raises:
+        NotFound: The project has no such job.
+    """
+    row = db.execute(_VERSION, {"of": job, "project": project}).first()
+    if row is None:
+        raise NotFound(f"the job {job!r} does not exist")
+    return _row_version(row)
+
+
+def versions(db: Connection, ids: Sequence[str]) -> dict[str, Version]:
+    """Return, by job, the current version of its data. Jobs that do not exist are left out. Their projects are not checked."""
+    return {row.id: _row_version(row) for row in db.execute(_VERSIONS, {"of": ids}).all()}
+
+
+def _row_version(row: Row[Any]) -> Version:
+    return Version(row.state, tuple(map(int, row[2:])))
