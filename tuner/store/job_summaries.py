@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from tuner.database.tables import events, jobs, launches
 from tuner.domain.errors import NotFound
@@ -58,16 +58,11 @@ def _summary(values: tuple[Any, ...]) -> JobSummary:
     return JobSummary(account, launch, row["newest"] or 0, row["removal"])
 
 
-def _version() -> Select[Any]:
-    j, a, e = jobs.c, accounts.c, events.c
-    seq = select(func.max(e.seq)).where(e.job == j.id).scalar_subquery()
-    removal = audit_log.newest_removal(j.project, j.id)
-    money = (a.limit_usd, a.posted_usd, a.held_usd, a.limit_gpu_ms, a.posted_gpu_ms, a.held_gpu_ms)
-    return select(j.id, j.state, func.coalesce(seq, 0), removal, *money).join(accounts, a.job == j.id)
-
-
-_VERSION = _version().where(jobs.c.id == bindparam("of"), jobs.c.project == bindparam("project"))
-_VERSIONS = _version().where(jobs.c.id.in_(bindparam("of", expanding=True)))
+_ALL_VERSIONS = select(
+    jobs.c.id, jobs.c.state, func.coalesce(_SEQ, 0), _REMOVAL, *(accounts.c[name] for name in AMOUNTS)
+).join(accounts, accounts.c.job == jobs.c.id)
+_VERSION = _ALL_VERSIONS.where(jobs.c.id == bindparam("of"), jobs.c.project == bindparam("project"))
+_VERSIONS = _ALL_VERSIONS.where(jobs.c.id.in_(bindparam("of", expanding=True)))
 
 
 @dataclass(frozen=True)
