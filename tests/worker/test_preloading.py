@@ -41,21 +41,43 @@ def test_torch_is_imported_once_for_all_attempts_if_the_code_may_need_it(
     assert driver.reports[0]["metrics"] == {"acc": 1, "imported": torch, "dynamo": False}
 
 
+COMPUTES_EARLY = {
+    "PyTorch": """
+import torch
+X = torch.ones(1 << 20)
+X = (X - X.mean()).add_(1)
+
+def total():
+    return float((X * 2).sum())
+""",
+    # without PyTorch
+    "XGBoost": """
+import numpy as np
+import xgboost
+X = xgboost.DMatrix(np.ones((20000, 20)), label=np.ones(20000))
+
+def total():
+    xgboost.train({}, X, num_boost_round=2)
+    return float(X.num_row())
+""",
+}
+
+
+@pytest.mark.parametrize("library", COMPUTES_EARLY)
 def test_module_that_computes_with_threads_at_its_import_does_not_hang_its_attempts(
-    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: str, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     module = f"computes_early_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(
-        "import os\nimport torch\ntorch.set_num_threads(2)\n"
-        "X = torch.ones(1 << 20)\nX = (X - X.mean()).add_(1)\nIMPORTED_BY = os.getpid()\n"
-        "def train(config):\n"
-        "    total = float((X * 2).sum())\n"
-        "    return {'acc': total, 'in_the_child': IMPORTED_BY == os.getpid()}\n"
+        f"{COMPUTES_EARLY[library]}\nimport os\nIMPORTED_BY = os.getpid()\n"
+        "def train(config):\n    return {'acc': total(), 'in_the_child': IMPORTED_BY == os.getpid()}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     driver = drive("train", module, fresh=True)
     driver.run_to(1)
-    assert driver.reports[0]["metrics"] == {"acc": 2.0 * (1 << 20), "in_the_child": True}
+    expected = {"PyTorch": 2.0 * (1 << 20), "XGBoost": 20000.0}
+    assert driver.reports[0]["metrics"] == {"acc": expected[library], "in_the_child": True}
 
 
 def test_generator_of_numpy_is_imported_once_for_all_attempts(

@@ -17,6 +17,7 @@ others. `{"slot": …}` forks the server of a slot, which shares the memory of a
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import inspect
@@ -62,8 +63,8 @@ COSTLY = ("numpy", "torch", "torch._dynamo", "pandas", "ray.tune")
 MAX_REQUEST = 1 << 16
 PREPARING = "tuner.training.preparing"
 THREADS_END_S = 1.0
-# A computation with so many numbers uses several threads, and takes a few milliseconds if it does not hang.
-MANY_NUMBERS, HANGS_S = 1 << 20, 5.0
+# An empty parallel region takes less than a millisecond if it does not hang. If it is only slow, user code is imported once more.
+HANGS_S = 2.0
 
 
 def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
@@ -132,7 +133,7 @@ def _preload(control: socket.socket, entry: str, constants: dict[str, object]) -
     if _may_import_torch(brought):
         _import("numpy", "torch")
     is_lost = has_native_threads or threading.active_count() > 1 or _cuda_is_lost_to_forks()
-    if is_lost or _torch_threads_are_lost_to_forks():
+    if is_lost or _openmp_is_lost_to_forks():
         needed = [name for name in COSTLY if name in sys.modules]
         os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
 
@@ -208,20 +209,26 @@ def _cuda_is_lost_to_forks() -> bool:
     return os.waitpid(pid, 0)[1] != 0 or bool(torch.cuda.is_initialized())
 
 
-def _torch_threads_are_lost_to_forks() -> bool:
-    """Return whether a fork of this process hangs when PyTorch computes with several threads.
+def _openmp_is_lost_to_forks() -> bool:
+    """Return whether a fork of this process hangs when it computes with the threads of GNU OpenMP.
 
-    It does if user code has computed with several threads while it was imported: OpenMP then takes the threads of this process for its own
-    in the fork, where they do not exist.
+    It does if user code has computed with several threads while it was imported, such as XGBoost's `DMatrix` or PyTorch: the library then
+    takes the threads of this process for its own in the fork, where they do not exist. Each Python package brings a copy of the library
+    with threads of its own. Other OpenMP libraries handle forks.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or _thread_count() == threading.active_count() or torch.get_num_threads() == 1:
+    if _thread_count() == threading.active_count():
+        return False
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    libraries = {line.split(maxsplit=5)[-1] for line in lines if re.search(r"/libgomp[-.][^/]*$", line)}
+    if not libraries:
         return False
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, HANGS_S)
-        torch.ones(MANY_NUMBERS).sum()
+        harmless = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p)
+        for library in libraries:
+            ctypes.CDLL(library).GOMP_parallel(harmless, None, 2, 0)
         os._exit(0)
     return os.waitpid(pid, 0)[1] != 0
 
