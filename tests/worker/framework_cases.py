@@ -2,6 +2,7 @@
 them, because the trainings with XGBoost and LightGBM must not import PyTorch.
 """
 
+import os
 import time
 import warnings
 from pathlib import Path
@@ -45,7 +46,7 @@ def transformers(config: dict[str, Any]) -> None:
 
 
 def transformers_with_output_dir(config: dict[str, Any]) -> None:
-    """Train ten optimizer steps, and write the name of the directory for output at the end."""
+    """Train ten optimizer steps in the directory `project`, and write the name of the directory for output at the end."""
     from transformers import TrainerCallback
 
     from tests.frameworks import with_transformers
@@ -54,6 +55,7 @@ def transformers_with_output_dir(config: dict[str, Any]) -> None:
         def on_train_end(self, args: Any, *_: Any, **__: Any) -> None:
             Path(config["ended"]).write_text(args.output_dir)
 
+    os.chdir(config["project"])
     with_transformers.train(
         config, 4, TrainerCallback(), Ends(), output_dir=config["output_dir"], max_steps=10
     )

@@ -199,11 +199,15 @@ def test_training_that_ends_by_itself_saves_its_last_step(drive: Any, module: st
 
 
 @pytest.mark.extended
-def test_trials_do_not_mix_checkpoints_in_an_absolute_output_dir(drive: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_absolute", [True, False], ids=["absolute", "in a shared directory"])
+def test_trials_do_not_mix_checkpoints_in_their_output_dir(
+    drive: Any, tmp_path: Path, is_absolute: bool
+) -> None:
     others = tmp_path / "out" / "checkpoint-4" / "of_another_trial"
     others.parent.mkdir(parents=True)
     others.touch()
-    config = {"output_dir": str(tmp_path / "out"), "ended": str(tmp_path / "ended")}
+    output_dir = str(tmp_path / "out") if is_absolute else "out"
+    config = {"output_dir": output_dir, "ended": str(tmp_path / "ended"), "project": str(tmp_path)}
     driver = drive("transformers_with_output_dir", "tests.worker.framework_cases")
     driver.save_at(1, config=config)
     assert others.exists()

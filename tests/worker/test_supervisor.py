@@ -345,6 +345,14 @@ def test_plain_ray_tune_trainables_run_unchanged_and_are_promoted_twice(drive: A
     assert driver.reports[0]["resumable"]
 
 
+def test_class_trainable_that_changes_the_directory_saves_into_its_own(drive: Any, tmp_path: Path) -> None:
+    config = {"project": str(tmp_path / "project")}
+    Path(config["project"]).mkdir()
+    driver = drive("ChangesDirectory", "tests.worker.tune_cases")
+    driver.promoted_twice(4, config=config)
+    assert [r["metrics"]["acc"] for r in driver.reports] == [1, 2, 3, 4]
+
+
 def test_unrestorable_value_of_a_class_trainable_fails_at_save_and_is_named(drive: Any) -> None:
     driver = drive("Unsaveable", "tests.worker.tune_cases")
     driver.run_to(1)

@@ -108,6 +108,18 @@ def tune_splits_after_own_seed(config: dict[str, Any]) -> None:
     tune_splits(config)
 
 
+class ChangesDirectory(Steps):
+    """A trainable that changes to a directory that all trials share, as for relative paths of data."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        os.chdir(config["project"])
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        super().save_checkpoint(checkpoint_dir)
+        assert os.listdir() == []
+
+
 class ArraySteps(Steps):
     """A trainable whose state consists of NumPy values."""
 

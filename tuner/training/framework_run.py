@@ -50,12 +50,14 @@ class FrameworkRun:
         step: The last finished step, counted from 1. It is 0 before the first one.
         restored: The directory with the files that training continues from, or None.
         is_supervised: Whether training runs under the service.
+        directory: The directory of the attempt, which all ranks on a node share. None without the service.
     """
 
     def __init__(self, artifacts_dir: str | Path | None = None) -> None:
         self._artifacts = None if artifacts_dir is None else ArtifactFolder(artifacts_dir)
         self._home: Home = find_home(None, None)
         self.is_supervised = isinstance(self._home, Supervised)
+        self.directory = self._home.directory if isinstance(self._home, Supervised) else None
         self._ranks: Ranks | None = None  # None if one process trains
         self.restored = restored_directory()
         self.step = self._home.first_step

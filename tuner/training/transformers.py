@@ -85,14 +85,15 @@ class TunerCallback(TrainerCallback):
         self._run.begin()
 
     def _write_to_own_directory(self, args: TrainingArguments) -> None:
-        """Let the trainer write its checkpoints into the working directory of the attempt, from where they are moved.
+        """Let the trainer write its checkpoints into the directory of the attempt, from where they are moved.
 
-        Otherwise trials with the same absolute `output_dir` would mix their checkpoints, which have the same names. Ranks on several
-        nodes have no common working directory, so they keep `output_dir`.
+        Otherwise trials with the same `output_dir` would mix their checkpoints, which have the same names. Ranks on several nodes have no
+        common directory of the attempt, so they keep `output_dir`.
         """
-        own = Path.cwd()
-        is_own = Path(str(args.output_dir)).resolve().is_relative_to(own)
-        if self._run.is_supervised and not is_own and os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        own = self._run.directory
+        if own is None or os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+            return
+        if not Path(str(args.output_dir)).resolve().is_relative_to(own.resolve()):
             self._output_dir, args.output_dir = args.output_dir, str(own / "trainer")
 
     def on_train_end(

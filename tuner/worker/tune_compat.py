@@ -194,7 +194,7 @@ def run_class(target: type, channel: Channel) -> None:
         StopTraining: A reply ordered the class to stop.
     """
     begin, kept = channel.begin, KeptCheckpoint(channel)
-    _module().DEFAULT_STORAGE_PATH = os.getcwd()  # results are deleted with the attempt's directory
+    _module().DEFAULT_STORAGE_PATH = begin.staging  # results are deleted with the attempt's directory
     trainable = target(config=dict(begin.config))
     if begin.restore:
         channel.phase("restore")
@@ -206,7 +206,7 @@ def run_class(target: type, channel: Channel) -> None:
         trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
         trainable._iteration = begin.first_step
         if begin.echo:
-            _save_class(trainable, kept, begin.first_step, Reply(stop=False, save=True))
+            _save_class(trainable, begin, kept, begin.first_step, Reply(stop=False, save=True))
     resumable = target.save_checkpoint is not _module().Trainable.save_checkpoint  # type: ignore[attr-defined]
     channel.phase("train")
     try:
@@ -217,7 +217,7 @@ def run_class(target: type, channel: Channel) -> None:
             if reply.flush:
                 kept.flush()
             if (reply.save or reply.keep) and resumable:
-                _save_class(trainable, kept, step, reply)
+                _save_class(trainable, begin, kept, step, reply)
             if reply.stop:
                 raise StopTraining(0)
             if result.get("done"):
@@ -240,12 +240,13 @@ def _module() -> Any:
     return sys.modules["ray.tune.trainable.trainable"]
 
 
-def _save_class(trainable: Any, kept: KeptCheckpoint, step: int, reply: Reply) -> None:
+def _save_class(trainable: Any, begin: BeginMessage, kept: KeptCheckpoint, step: int, reply: Reply) -> None:
     """Have a class trainable write a checkpoint, then announce or keep it as the reply orders.
 
     Raise TypeError if `save_checkpoint` returns a dictionary with values that could not be restored.
     """
-    folder = Path(os.getcwd()) / f"class_step_{step}"
+    # not in the current directory, because user code may change to one that all trials share
+    folder = Path(begin.staging) / f"class_step_{step}"
     folder.mkdir(parents=True, exist_ok=True)
     state = trainable.save_checkpoint(str(folder))
     try:
