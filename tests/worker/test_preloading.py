@@ -80,6 +80,31 @@ def test_module_that_computes_with_threads_at_its_import_does_not_hang_its_attem
     assert driver.reports[0]["metrics"] == {"acc": expected[library], "in_the_child": True}
 
 
+@pytest.mark.parametrize(
+    "also",
+    ["", "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"],
+    ids=["by the server", "by each attempt"],
+)
+def test_code_at_the_top_level_draws_the_same_numbers_on_all_workers(
+    also: str, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"splits_early_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import os\nimport random\nimport numpy as np\n"
+        f"SPLIT = [*np.random.permutation(1000)[:3], random.random()]\nIMPORTED_BY = os.getpid()\n{also}\n"
+        "def train(config):\n"
+        "    return {'acc': 1, 'split': str(SPLIT), 'by_attempt': IMPORTED_BY == os.getpid()}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    metrics = []
+    for _ in range(2):
+        driver = drive("train", module, fresh=True)
+        driver.run_to(1, seed=5)
+        metrics += [report["metrics"] for report in driver.reports]
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["by_attempt"] == bool(also)
+
+
 def test_generator_of_numpy_is_imported_once_for_all_attempts(
     drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any, NoReturn
 
 from tuner.domain.command import PROGRAM_ENTRY
@@ -25,6 +26,7 @@ from tuner.worker.process_tree import become_child
 from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
 EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
+IMPORT_SEED = 0  # the fork server imports user code before it knows the seed of an attempt
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
 # PyTorch's exception class for a failed rendezvous, and the error name in its message if the port is taken
@@ -161,6 +163,17 @@ def _join_ranks(variables: Mapping[str, str]) -> None:
         sys.modules["torch"].set_num_threads(int(variables["OMP_NUM_THREADS"]))
 
 
+def import_module(name: str) -> ModuleType:
+    """Import a module of user code.
+
+    If it was not imported before, the random generators are seeded first. So code at its top level, such as a random split of the data, does
+    the same in each attempt, no matter on which worker and whether the fork server or the attempt imports the module.
+    """
+    if name not in sys.modules:
+        seed_everything(IMPORT_SEED)
+    return importlib.import_module(name)
+
+
 def load(entry: str, package: str = "") -> Callable[..., Any]:
     """Import and return the function or class that `module:attribute` names.
 
@@ -174,7 +187,7 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
             class that the module has imported from Python's standard library.
     """
     module, _, attribute = entry.partition(":")
-    imported = importlib.import_module(module)
+    imported = import_module(module)
     file = str(getattr(imported, "__file__", None))
     if package and entry != PROGRAM_ENTRY and not file.startswith(package + os.sep):
         raise NotTrainable(

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tuner.worker.child import import_first_from, run_batch, run_child
+from tuner.worker.child import import_first_from, import_module, run_batch, run_child
 from tuner.worker.dynamo import end_stand_in, stand_in
 from tuner.worker.limits import HUGE_PAGES, TUNABLES, give_up_privileges
 from tuner.worker.process_tree import (
@@ -116,7 +116,7 @@ def _preload(control: socket.socket, entry: str, constants: dict[str, object]) -
     # whether preparing the data has started threads outside Python, such as those of OpenMP
     has_native_threads = False
     with contextlib.suppress(BaseException), _output_discarded(), _ends_with_its_worker(control):
-        imported = importlib.import_module(module)
+        imported = import_module(module)
         found = set(IMPORTS_SLOW.findall(inspect.getsource(imported)))
         _import(*(name for name in ("pandas", "ray.tune") if name.partition(".")[0] in found))
         # An error of a function that prepares data is suppressed here. Each child that calls the function raises it again.
