@@ -255,6 +255,24 @@ def returns_nothing_more(config: dict[str, Any]) -> float:
     return 5.0
 
 
+def reports_and_returns_status(config: dict[str, Any]) -> int:
+    from ray import tune
+
+    for step in range(2):
+        tune.report({"acc": step + 3})
+    return 0
+
+
+def resumes_and_returns_status(config: dict[str, Any]) -> int:
+    """Train one step in total."""
+    with SpotSafe() as run:
+        for step in run.steps():
+            if step:
+                break
+            run.report(acc=3)
+    return 0
+
+
 class DiesSaving(Counter):
     def state_dict(self) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -328,6 +328,7 @@ def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
         ("returns_number", [4]),
         ("yields_numbers", [0, 1, 2]),
         ("returns_nothing_more", [0, 1]),
+        ("reports_and_returns_status", [3, 4]),
     ],
 )
 def test_returned_or_yielded_values_are_reports(drive: Any, case: str, values: list[float]) -> None:
@@ -335,6 +336,14 @@ def test_returned_or_yielded_values_are_reports(drive: Any, case: str, values: l
     driver.begin(target_step=9, metric="acc", mode="max")
     driver.until_state("ended")
     assert [r["metrics"]["acc"] for r in driver.reports] == values
+
+
+def test_exit_status_that_a_resumed_function_returns_is_not_a_report(drive: Any) -> None:
+    driver = drive("resumes_and_returns_status")
+    driver.save_at(1)
+    driver.begin(target_step=9, restore=1, metric="acc", mode="max")
+    driver.until_state("ended")
+    assert [r["metrics"]["acc"] for r in driver.reports] == [3]
 
 
 @pytest.mark.parametrize("case", ["tune_checkpoints", "Steps", "DictSteps", "ArraySteps"])

@@ -42,6 +42,7 @@ class TuneSession:
         self._channel, begin = channel, channel.begin
         self._step = begin.first_step
         self._echoes, self._is_loaded = begin.echo, False
+        self._has_reported = False  # whether user code has called `tune.report`
         self.trial_id = self.trial_name = begin.trial
         self.experiment_name = self.run_id = begin.trial
         self.trial_dir = os.getcwd()
@@ -68,6 +69,11 @@ class TuneSession:
         return Checkpoint.from_directory(restore) if restore else None
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+        """Report a step. User code calls this as `tune.report`."""
+        self._has_reported = True
+        self._report(metrics, checkpoint)
+
+    def _report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         self._step += 1
         reply = self._channel.report(self._step, scalars(metrics), resumable=checkpoint is not None)
         if reply.flush:
@@ -81,13 +87,17 @@ class TuneSession:
     def take_output(self, output: Any) -> None:
         """Report each dictionary or number that a function returned or yields as one step. Then announce the kept checkpoint.
 
-        A number is recorded as the objective's metric. If the function has reported steps with `tuner.training`, its output is ignored.
+        A number is recorded as the objective's metric. It is ignored if the function reports in another way, because it may then be an
+        exit status. If the function has reported steps with `tuner.training`, its whole output is ignored.
         """
         name = self._channel.begin.metric or DEFAULT_METRIC
         for result in output if inspect.isgenerator(output) else [output]:
-            metrics = result if isinstance(result, dict) else _number_as(name, result)
+            reports_itself = self._has_reported or self._channel.is_used_by_run
+            metrics = (
+                result if isinstance(result, dict) else {} if reports_itself else _number_as(name, result)
+            )
             if metrics and self._channel.step == self._step:
-                self.report(metrics)
+                self._report(metrics)
         self._kept.flush()
 
 
