@@ -1,6 +1,7 @@
 """Estimators of scikit-learn as parts of `SpotSafe`."""
 
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,22 @@ def test_state_of_another_class_or_version_is_refused(tmp_path: Path) -> None:
         SpotSafe(model=MultinomialNB(), checkpoint_dir=tmp_path),
     ):
         pass
+
+
+def test_lists_and_dictionaries_inside_a_part_are_restored_in_place(tmp_path: Path) -> None:
+    for until in (2, 4):
+        losses, best = list[float](), defaultdict[str, float](float)
+        history: dict[str, Any] = {"losses": losses, "best": [best], "first": losses}
+        with SpotSafe(history=history, checkpoint_dir=tmp_path) as run:
+            for step in run.steps(until):
+                losses.append(step / 2)
+                best[f"step {step}"] += step
+                if step == 0:
+                    history["first"] = losses.copy()
+                run.report(loss=losses[-1])
+    assert losses == [0, 0.5, 1, 1.5]
+    assert best == {f"step {step}": step for step in range(4)}
+    assert history == {"losses": losses, "best": [best], "first": [0]}
 
 
 def test_lists_and_dictionaries_are_restored_in_place(tmp_path: Path) -> None:

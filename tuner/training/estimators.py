@@ -51,7 +51,10 @@ def _is_empty_metric(part: Any) -> bool:
 
 
 class ContainerState:
-    """The content of a list or dictionary, which is restored in place."""
+    """The content of a list or dictionary.
+
+    It is restored in place, as are the lists and dictionaries inside it, so that user code may keep references to them.
+    """
 
     def __init__(self, container: Any) -> None:
         self._container = container
@@ -60,10 +63,33 @@ class ContainerState:
         return {"content": self._container}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        content = type(self._container)(state["content"])
-        self._container.clear()
-        add = self._container.update if isinstance(self._container, dict) else self._container.extend
-        add(content)
+        content = state["content"]
+        if type(content) is not type(self._container):
+            raise ValueError(f"the saved state is a {type(content).__name__}")
+        _filled(self._container, content, set())
+
+
+def _filled(current: Any, saved: Any, seen: set[int]) -> Any:
+    """Return the saved value. If it and the current value are lists or dictionaries, change and return the current one.
+
+    Args:
+        seen: The ids of the objects that were changed already. An object that user code has put into several places is changed only once,
+            because the saved values of these places may differ.
+    """
+    if id(current) in seen:
+        return saved
+    if isinstance(current, list) and isinstance(saved, list):
+        seen.add(id(current))
+        places = [*current, *[None] * len(saved)]
+        current[:] = [_filled(old, new, seen) for old, new in zip(places, saved, strict=False)]
+        return current
+    if isinstance(current, dict) and isinstance(saved, dict):
+        seen.add(id(current))
+        content = {key: _filled(current.get(key), new, seen) for key, new in saved.items()}
+        current.clear()
+        current.update(content)
+        return current
+    return saved
 
 
 class EstimatorState:
