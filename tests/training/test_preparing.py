@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tuner.training import prepare, preparing, seed_everything
-from tuner.training.seeding import seed_untouched
+from tuner.training.seeding import seed_attempt, seed_untouched
 
 
 @pytest.fixture(autouse=True)
@@ -102,17 +102,34 @@ assert after == (random.random(), float(numpy.random.random()), float(torch.rand
 
 
 def test_generators_that_user_code_has_seeded_are_left_unchanged() -> None:
-    seed_everything(3)
+    seed_attempt(3)
     numpy.random.seed(0)
     seed_untouched(9, before=3)
     assert random.random() == random.Random(9).random()
     assert numpy.random.random() == numpy.random.RandomState(0).random_sample()
     assert torch.initial_seed() == 9
-    seed_everything(3)
+    seed_attempt(3)
     torch.manual_seed(4)
     seed_untouched(9, before=3)
     assert torch.initial_seed() == 4
     assert numpy.random.random() == numpy.random.RandomState(9).random_sample()
+
+
+def test_generators_that_user_code_has_seeded_with_the_same_number_are_left_unchanged() -> None:
+    def draw() -> list[float]:
+        return [random.gauss(0, 1), float(numpy.random.randn()), float(torch.randn(1))]
+
+    seed_everything(0)
+    expected = [draw() for _ in range(700)]  # more than a block of 624 numbers
+    seed_attempt(0)
+    assert [draw() for _ in range(700)] == expected
+    for set_own_seed in (seed_everything, torch.manual_seed, numpy.random.seed, random.seed):
+        seed_attempt(0)
+        set_own_seed(0)
+        seed_untouched(9, before=0)
+        kept = [drawn == first for drawn, first in zip(draw(), expected[0], strict=True)]
+        libraries = (random.seed, numpy.random.seed, torch.manual_seed)
+        assert kept == [set_own_seed in (seed_everything, own) for own in libraries]
 
 
 def test_library_that_the_function_imports_is_seeded_and_left_as_if_imported_later() -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 LIBRARIES = ("numpy", "torch")
+MARK = 0x74756E65  # the upper 32 bits of the seed of PyTorch's generator that mark it as seeded by `seed_attempt`
 
 
 def seed_everything(seed: int, *, threads: int | None = None) -> None:
@@ -20,26 +21,67 @@ def seed_everything(seed: int, *, threads: int | None = None) -> None:
         seed: Any whole number. Generators that take fewer bits get the lowest ones.
         threads: How many threads PyTorch computes with, which changes the last digits of a result. None changes nothing.
     """
-    random.seed(seed)
-    for name in LIBRARIES:
-        if name in sys.modules:
-            _seed(name, seed, threads)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
-    sys.meta_path.insert(0, AfterImport(lambda name: _seed(name, seed, threads)))
+    _seed_all(seed, threads, is_marked=False)
+
+
+def seed_attempt(seed: int) -> None:
+    """Seed the generators as `seed_everything(seed)` does, and mark them for `seed_untouched`. They draw the same numbers.
+
+    The mark distinguishes them from generators that user code has seeded with the same number.
+    """
+    _seed_all(seed, None, is_marked=True)
 
 
 def seed_untouched(seed: int, *, before: int) -> None:
-    """Seed the generators that user code has not seeded itself since `seed_everything(before)`.
+    """Seed the generators that user code has not seeded itself since `seed_attempt(before)`.
 
-    PyTorch records its seed. The generators of Python and NumPy do not, so they are also left unchanged if user code has drawn from them.
+    The mark of PyTorch's generator remains when numbers are drawn. Those of the other two do not, so the generators of Python and NumPy are
+    also left unchanged if user code has drawn from them.
     """
-    if random.getstate() == random.Random(before).getstate():
+    ours = random.Random(before)
+    _mark_python(ours)
+    if random.getstate() == ours.getstate():
         random.seed(seed)
     numpy, torch = (sys.modules.get(name) for name in LIBRARIES)
-    if numpy is not None and _state(numpy.random) == _state(numpy.random.RandomState(before % 2**32)):
-        _seed("numpy", seed, None)
-    if torch is not None and torch.initial_seed() == before % 2**63:
+    if numpy is not None:
+        legacy = numpy.random.RandomState(before % 2**32)
+        _mark_numpy(legacy)
+        if _state(numpy.random) == _state(legacy):
+            _seed("numpy", seed, None)
+    if torch is not None and torch.initial_seed() == _marked_for_torch(before):
         _seed("torch", seed, None)
+
+
+def _seed_all(seed: int, threads: int | None, *, is_marked: bool) -> None:
+    random.seed(seed)
+    if is_marked:
+        _mark_python(random)
+    for name in LIBRARIES:
+        if name in sys.modules:
+            _seed(name, seed, threads, is_marked=is_marked)
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
+    sys.meta_path.insert(0, AfterImport(lambda name: _seed(name, seed, threads, is_marked=is_marked)))
+
+
+# A Mersenne Twister computes its numbers in blocks of 624. A generator that was just seeded computes its first block when it draws a number.
+# One whose first block is already computed, and not yet used, draws the same numbers from another state. This state is the mark.
+
+
+def _mark_python(generator: Any) -> None:
+    generator.getrandbits(32)
+    version, words, gauss = generator.getstate()
+    generator.setstate((version, (*words[:-1], 0), gauss))
+
+
+def _mark_numpy(generator: Any) -> None:
+    generator.bytes(4)
+    name, words, _, *gauss = generator.get_state()
+    generator.set_state((name, words, 0, *gauss))
+
+
+def _marked_for_torch(seed: int) -> int:
+    """Return a marked seed: PyTorch's generator on the CPU uses only the lowest 32 bits of its seed, but records all bits."""
+    return MARK << 32 | seed % 2**32
 
 
 def _state(generator: Any) -> tuple[bytes, int]:
@@ -77,14 +119,18 @@ class AfterImport(MetaPathFinder):
         return spec
 
 
-def _seed(name: str, seed: int, threads: int | None) -> None:
+def _seed(name: str, seed: int, threads: int | None, *, is_marked: bool = False) -> None:
     library = sys.modules[name]
     if name == "numpy":
         library.random.seed(seed % 2**32)
+        if is_marked:
+            _mark_numpy(library.random)
         return
     # `torch.manual_seed` also formats the call stack for each type of device, which takes longer than the rest of the seeding. Without such
     # devices, as in PyTorch for CPUs, only the default generator is seeded.
     has_devices = library.accelerator.current_accelerator() is not None
     (library if has_devices else library.default_generator).manual_seed(seed % 2**63)
+    if is_marked:
+        library.default_generator.manual_seed(_marked_for_torch(seed))
     if threads is not None:
         library.set_num_threads(threads)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from tuner.domain.command import PROGRAM_ENTRY
 from tuner.training import channel as words
 from tuner.training.channel import Channel, StopTraining
-from tuner.training.seeding import seed_everything
+from tuner.training.seeding import seed_attempt, seed_everything
 from tuner.worker import tune_compat
 from tuner.worker.process_tree import become_child
 from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
@@ -238,7 +238,7 @@ def train(target: Callable[..., Any], channel: Channel) -> None:
     session = tune_compat.install(channel)
     if begin.seed is not None:
         # Each attempt gets the same seed, so that code before the restore, such as a random split of the data, gives the same result.
-        seed_everything(begin.seed)
+        seed_attempt(begin.seed)
     if isinstance(target, type) and tune_compat.is_trainable_class(target):
         tune_compat.run_class(target, channel)
         return
