@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import numpy
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 from torch.nn import functional
@@ -47,6 +48,16 @@ class HasArguments(Classifier):
         self.save_hyperparameters()
 
 
+class KeepsBest(Classifier):
+    """A classifier that adds a NumPy number to its checkpoints, as `on_save_checkpoint` of Lightning's documentation does."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["best"] = numpy.float64(9)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        assert checkpoint["best"] == 9
+
+
 class Data(lightning.LightningDataModule):
     """The examples, with a path among the recorded arguments."""
 
@@ -81,6 +92,7 @@ def train(
     max_steps: int = -1,
     datamodule: Data | None = None,
     epochs_per_step: int = 1,
+    weights_only: bool | None = None,
 ) -> None:
     trainer = lightning.Trainer(
         max_epochs=9 * epochs_per_step,
@@ -95,7 +107,11 @@ def train(
     loader = DataLoader(data(64, 1), batch_size=8, shuffle=True)
     loaders = [loader, DataLoader(data(32, 2), batch_size=16)] if datamodule is None else []
     trainer.fit(
-        model or Classifier(plateau=False), *loaders, datamodule=datamodule, ckpt_path=tuner_checkpoint()
+        model or Classifier(plateau=False),
+        *loaders,
+        datamodule=datamodule,
+        ckpt_path=tuner_checkpoint(),
+        weights_only=weights_only,
     )
 
 
@@ -106,6 +122,10 @@ def train_with_rare_validation(config: dict[str, Any], *further: Callback) -> No
 
 def train_with_arguments(config: dict[str, Any]) -> None:
     train(config, model=HasArguments(Namespace(width=16)), datamodule=Data(Path()))
+
+
+def train_with_objects(config: dict[str, Any]) -> None:
+    train(config, model=KeepsBest(plateau=False), weights_only=config["weights_only"])
 
 
 def train_until_plateau(config: dict[str, Any]) -> None:

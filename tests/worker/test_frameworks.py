@@ -158,6 +158,16 @@ def test_wrong_metric_name_fails_and_names_the_right_ones(
 
 
 @pytest.mark.extended
+def test_lightning_checkpoint_that_could_not_be_read_fails_at_its_first_save(drive: Any) -> None:
+    driver = drive("train_with_objects", "tests.frameworks.with_lightning")
+    driver.run_to(1, config={"weights_only": None})
+    error = driver.end("pause", "failed")["error"]
+    assert error["type"] == "TypeError"
+    assert "objects in 'best' (float64) with" in error["message"]
+    driver.promoted_twice(4, config={"weights_only": False})
+
+
+@pytest.mark.extended
 def test_metrics_that_a_trainer_adds_to_an_evaluation_are_reported(drive: Any) -> None:
     driver = drive("train_with_more_metrics", "tests.frameworks.with_transformers")
     driver.run_to(1, config={})

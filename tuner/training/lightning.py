@@ -9,7 +9,10 @@ interrupted training then has the same result as an uninterrupted one, even if i
 
 import copy
 import io
+import pickle
+import traceback
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +67,7 @@ class TunerCallback(Callback):
         self._stops = False
         # Whether the checkpoint that is being written is one of the service.
         self._is_saving = False
+        self._is_checked = False  # whether a checkpoint of this process was read as a test
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"random": random_states()}
@@ -163,11 +167,19 @@ class TunerCallback(Callback):
                     checkpoint.pop(key, None)
 
     def _save(self, trainer: Trainer, place: Path) -> None:
+        """Write a checkpoint. If it is the first one of this process, check that Lightning can read it when the trial continues.
+
+        Raises:
+            TypeError: The checkpoint cannot be read.
+        """
         self._is_saving = True
         try:
             trainer.save_checkpoint(place / FILE)
         finally:
             self._is_saving = False
+        if not self._is_checked and trainer.is_global_zero and not _is_everything_readable():
+            _check(place / FILE)
+        self._is_checked = True
 
     def _write(self, trainer: Trainer, place: Path, interval: Literal["step", "epoch"]) -> None:
         """Write a checkpoint with the learning-rate schedulers in the state that they will have after this step or epoch.
@@ -286,3 +298,35 @@ def _is_readable(value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def _is_everything_readable() -> bool:
+    """Return whether the running `trainer.fit` was called with `weights_only=False`, so that a checkpoint may contain any objects.
+
+    Lightning does not keep the argument, so it is looked up in the calling frame.
+    """
+    fits = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code is Trainer._fit_impl.__code__)
+    return any(frame.f_locals.get("weights_only") is False for frame in fits)
+
+
+def _check(file: Path) -> None:
+    """Raise TypeError with the keys that are not readable if a checkpoint cannot be read with `weights_only=True`.
+
+    The tensors are not read. Nothing is checked if a strategy or a plugin writes checkpoints in another form than PyTorch's files.
+    """
+    if not zipfile.is_zipfile(file):
+        return
+    try:
+        torch.load(file, weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        checkpoint = torch.load(file, weights_only=False, mmap=True)
+        unreadable = [
+            f"{key!r} ({type(value).__name__})"
+            for key, value in checkpoint.items()
+            if not _is_readable(value)
+        ]
+        raise TypeError(
+            f"a resumed trial could not read its checkpoint, because PyTorch does not read the objects in {', '.join(unreadable)} with "
+            "weights_only=True; in `on_save_checkpoint` and `state_dict`, save tensors, text, Python numbers such as float(x), and "
+            "dictionaries and lists of these, or call trainer.fit(..., weights_only=False)"
+        ) from error
