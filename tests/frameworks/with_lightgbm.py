@@ -64,6 +64,16 @@ def train_folds(config: dict[str, Any]) -> None:
         train(config, rounds=8, callback=callback)
 
 
+def train_with_cv(config: dict[str, Any]) -> None:
+    lightgbm.cv(
+        {"objective": "binary", "num_threads": 1, "verbosity": -1},
+        lightgbm.Dataset(*data(200, 1)),
+        num_boost_round=8,
+        callbacks=[TunerCallback()],
+        init_model=tuner_model(),
+    )
+
+
 def train_with_schedule(config: dict[str, Any]) -> None:
     train(
         config,

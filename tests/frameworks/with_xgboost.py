@@ -56,6 +56,15 @@ def train_folds(config: dict[str, Any]) -> None:
         train(config, rounds=8, callback=callback)
 
 
+def train_with_cv(config: dict[str, Any]) -> None:
+    xgboost.cv(
+        {"objective": "binary:logistic", "nthread": 1},
+        xgboost.DMatrix(*data(200, 1)),
+        num_boost_round=8,
+        callbacks=[TunerCallback()],
+    )
+
+
 def train_with_schedule(config: dict[str, Any]) -> None:
     train(config, "valid-logloss", 18, xgboost.callback.LearningRateScheduler(lambda epoch: 0.3 * 0.9**epoch))
 

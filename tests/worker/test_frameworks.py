@@ -197,6 +197,15 @@ def test_second_training_of_a_trial_fails_with_advice(drive: Any, module: str, i
     assert [report["step"] for report in driver.reports] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_cross_validation_of_a_boosting_library_is_refused_with_advice(drive: Any, library: str) -> None:
+    driver = drive("train_with_cv", f"tests.frameworks.with_{library}")
+    driver.begin(target_step=9, config={})
+    error = driver.until_state("failed")["error"]
+    assert f"{library}.cv trains one for each fold; call {library}.train" in error["message"]
+    assert driver.reports == []
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "module",

@@ -119,6 +119,7 @@ class _LightGBMCallback:
             raise stop
 
     def _begin(self, env: Any) -> None:
+        _refuse_folds(env.model, "lightgbm")
         self._run.begin()
         if env.begin_iteration != self._restored_rounds:
             raise RuntimeError(
@@ -167,6 +168,15 @@ class _LightGBMCallback:
             (place / EVALUATIONS_FILE).write_text(json.dumps(recorded, default=float))
 
         return write
+
+
+def _refuse_folds(model: Any, library: str) -> None:
+    """Raise TypeError if the models of several folds are trained instead of one model, because they could not be restored."""
+    if not isinstance(model, sys.modules[library].Booster):
+        raise TypeError(
+            f"TunerCallback trains one model, but {library}.cv trains one for each fold; call {library}.train for each fold, and make each fold "
+            "a step of the job: use one SpotSafe, and report once for each fold"
+        )
 
 
 class _BeforeRound:
@@ -256,6 +266,7 @@ class _XGBoostCallback(_LightGBMCallback):
     before_iteration = _NeverStops()
 
     def before_training(self, model: Any) -> Any:
+        _refuse_folds(model, "xgboost")
         if self._restored_rounds:
             self._earlier_rounds = _EarlierRounds(
                 model, self._restored_rounds, self._earlier, lambda: self._restore(model)
