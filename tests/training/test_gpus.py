@@ -12,7 +12,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.counting import Count
-from tuner.training import SpotSafe, accumulate, autocast, checkpoint, grad_scaler, measured
+from tests.training.simulated_gpu import simulated_gpu
+from tuner.training import SpotSafe, accumulate, autocast, checkpoint, grad_scaler, measured, plain
+from tuner.training.estimators import stateful
 
 
 @pytest.fixture
@@ -131,7 +133,37 @@ def test_restore_initializes_cuda_and_then_sets_as_many_generators_as_there_are_
     assert calls == ["initialized", states[:2]]
 
 
-# Saving
+# Saving and restoring
+
+
+def test_tensors_in_lists_and_dictionaries_are_restored_on_their_device(tmp_path: Path) -> None:
+    def train(steps: int) -> tuple[dict[str, Any], list[Any]]:
+        network = nn.Linear(2, 1).to("cuda")
+        averages: dict[str, Any] = {
+            name: value.detach().clone() for name, value in network.state_dict().items()
+        }
+        outputs = list[Any]()  # the tensors of earlier steps
+        with SpotSafe(model=network, averages=averages, outputs=outputs, checkpoint_dir=tmp_path) as run:
+            for step in run.steps(steps):
+                for name, value in network.state_dict().items():
+                    averages[name].mul_(0.9).add_(value, alpha=0.1)
+                outputs.append((step, network(torch.ones(1, 2, device="cuda")).detach()))
+                outputs.append(torch.ones(2))
+                run.report(loss=1.0)
+        return averages, outputs
+
+    with simulated_gpu():
+        train(1)
+        averages, outputs = train(2)
+        assert {str(value.device) for value in averages.values()} == {"cuda:0"}
+        assert [str(output[1].device) for output in outputs[::2]] == ["cuda:0", "cuda:0"]
+        assert [str(output.device) for output in outputs[1::2]] == ["cpu", "cpu"]
+    averages, outputs = dict.fromkeys(averages), []
+    parts = {"averages": stateful("averages", averages), "outputs": stateful("outputs", outputs)}
+    saved = plain.read(max(tmp_path.iterdir()) / "state.pt")["parts"]
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    assert {str(output[1].device) for output in outputs[::2]} == {"cpu"}, "this machine has no GPU"
 
 
 def test_cuda_is_synchronized_before_the_checkpoint_phase_begins(

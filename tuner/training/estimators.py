@@ -7,8 +7,11 @@ of scikit-learn's own classes and NumPy's random generators. Unlike unpickling, 
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any
+
+import torch
 
 from tuner.training.checkpoint import Stateful
 
@@ -53,43 +56,83 @@ def _is_empty_metric(part: Any) -> bool:
 class ContainerState:
     """The content of a list or dictionary.
 
-    It is restored in place, as are the lists and dictionaries inside it, so that user code may keep references to them.
+    It is restored in place, as are the lists and dictionaries inside it, so that user code may keep references to them. Tensors are restored
+    on the devices on which they were.
     """
 
     def __init__(self, container: Any) -> None:
         self._container = container
 
     def state_dict(self) -> dict[str, Any]:
-        return {"content": self._container}
+        devices = list(_devices(self._container))
+        return {"content": self._container, **({"devices": devices} if any(devices) else {})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         content = state["content"]
         if type(content) is not type(self._container):
             raise ValueError(f"the saved state is a {type(content).__name__}")
-        _filled(self._container, content, set())
+        _InPlace(state.get("devices", ())).restored(content, self._container)
 
 
-def _filled(current: Any, saved: Any, seen: set[int]) -> Any:
-    """Return the saved value. If it and the current value are lists or dictionaries, change and return the current one.
+def _devices(value: Any) -> Iterator[str | None]:
+    """Yield the device of each tensor in lists, tuples and dictionaries, or None if it is on the CPU."""
+    if isinstance(value, torch.Tensor):
+        yield None if value.device.type == "cpu" else str(value.device)
+    elif isinstance(value, list | tuple | Mapping):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _devices(inner)
+
+
+class _InPlace:
+    """Restore the content of lists and dictionaries in place.
 
     Args:
-        seen: The ids of the objects that were changed already. An object that user code has put into several places is changed only once,
-            because the saved values of these places may differ.
+        devices: The devices of all tensors in the saved content, in its order, as `_devices` yields them.
     """
-    if id(current) in seen:
-        return saved
-    if isinstance(current, list) and isinstance(saved, list):
-        seen.add(id(current))
-        places = [*current, *[None] * len(saved)]
-        current[:] = [_filled(old, new, seen) for old, new in zip(places, saved, strict=False)]
-        return current
-    if isinstance(current, dict) and isinstance(saved, dict):
-        seen.add(id(current))
-        content = {key: _filled(current.get(key), new, seen) for key, new in saved.items()}
-        current.clear()
-        current.update(content)
-        return current
-    return saved
+
+    def __init__(self, devices: Iterable[str | None]) -> None:
+        self._devices = iter(devices)
+        # The ids of the objects that were changed. An object that user code has put into several places is changed only once, because the
+        # saved values of these places may differ.
+        self._changed = set[int]()
+
+    def restored(self, saved: Any, current: Any) -> Any:
+        """Return the saved value. If it and the current value are lists or dictionaries, change and return the current one."""
+        if isinstance(saved, torch.Tensor):
+            return self._placed(saved, current)
+        kind = next((kind for kind in (dict, list, tuple) if isinstance(saved, kind)), None)
+        if kind is None:
+            return saved
+        is_kept = isinstance(current, kind) and id(current) not in self._changed
+        target = current if is_kept else saved
+        self._changed.add(id(target))
+        if kind is dict:
+            known = current if is_kept else {}
+            content = {key: self.restored(inner, known.get(key)) for key, inner in saved.items()}
+            target.clear()
+            target.update(content)
+            return target
+        places = chain(current if is_kept else (), repeat(None))
+        items = [self.restored(inner, place) for inner, place in zip(saved, places, strict=False)]
+        if kind is tuple:
+            return tuple(items)
+        target[:] = items
+        return target
+
+    def _placed(self, saved: torch.Tensor, current: Any) -> torch.Tensor:
+        """Return a saved tensor on the device of the current one if that is not on the CPU, else on the device on which it was.
+
+        If this machine has no such device, the tensor stays on the CPU.
+        """
+        device = next(self._devices, None)
+        if isinstance(current, torch.Tensor):
+            device = next(_devices(current)) or device
+        try:
+            return saved if device is None else saved.to(device)
+        except torch.OutOfMemoryError:
+            raise
+        except (AssertionError, RuntimeError):  # PyTorch for CPUs raises AssertionError
+            return saved
 
 
 class EstimatorState:
