@@ -13,6 +13,7 @@ from tests.cluster.waiting import is_dead, until
 from tests.data_server import data_server
 from tests.worker.driving import Driver, parsed
 from tuner.domain.usage import Usage
+from tuner.worker import probe
 from tuner.worker.supervisor import Supervisor
 
 
@@ -103,6 +104,35 @@ def test_code_at_the_top_level_draws_the_same_numbers_on_all_workers(
         metrics += [report["metrics"] for report in driver.reports]
     assert metrics[0] == metrics[1]
     assert metrics[0]["by_attempt"] == bool(also)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("train({'lr': 0.1})", "a training"),
+        ("RUN = SpotSafe()", "a training"),
+        ("from tuner.training.framework_run import FrameworkRun; RUN = FrameworkRun()", "a callback"),
+        ("TEACHER = teacher()", "teacher()"),
+    ],
+)
+def test_training_at_the_top_level_is_no_trial_and_fails_with_advice(
+    code: str, name: str, drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"trains_early_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "from tuner.training import SpotSafe, teacher\n"
+        "def train(config):\n    with SpotSafe() as run:\n        for _ in run.steps(3):\n            run.report(acc=config['lr'])\n"
+        f"{code}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.begin(target_step=3, config={"lr": 0.5})
+    error = driver.until_state("failed")["error"]
+    assert (error["kind"], error["type"]) == ("import", "UsedAtImport")
+    assert name in error["message"]
+    assert "move it into the function" in error["message"]
+    assert driver.reports == []
+    assert error["message"] in probe.describe(f"{module}:train")["error"]
 
 
 def test_generator_of_numpy_is_imported_once_for_all_attempts(

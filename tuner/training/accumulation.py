@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tuner.training.channel import current
+from tuner.training.channel import current, refuse_at_import
 from tuner.training.checkpoint import saved_state
 from tuner.training.measured import note
 
@@ -271,6 +271,7 @@ def teacher() -> Teacher | None:
 
     Call it only once, because each call reads the checkpoint. It may be called before or after entering `SpotSafe`.
     """
+    refuse_at_import("teacher()")
     channel = current()
     given = None if channel is None else channel.begin.teacher
     return None if given is None else Teacher(dict(given["config"]), saved_state(Path(given["path"])))

@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from numbers import Real
@@ -35,6 +35,10 @@ ASK_S = 0.1
 
 class StopTraining(SystemExit):
     """Raised in user code when its attempt is over. It is not an error; do not catch it."""
+
+
+class UsedAtImport(RuntimeError):
+    """Code at the top level of a module trains, or uses something that belongs to one trial."""
 
 
 class MetricsRefused(ValueError):
@@ -210,6 +214,29 @@ def close_channel() -> None:
     """Forget the channel. If this process trains again, it does so without a supervisor."""
     global _current
     _current = None
+
+
+_is_importing = False
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Mark the time in which a worker imports user code. `refuse_at_import` then raises an error."""
+    global _is_importing
+    before, _is_importing = _is_importing, True
+    try:
+        yield
+    finally:
+        _is_importing = before
+
+
+def refuse_at_import(name: str) -> None:
+    """Raise UsedAtImport if a worker is importing user code. A module is imported once for all trials, so nothing in it belongs to one of them."""
+    if _is_importing:
+        raise UsedAtImport(
+            f"{name} is used while the module is imported, so that it belongs to no trial; move it into the function, or below "
+            "`if __name__ == '__main__'`"
+        )
 
 
 def begin_message(begin: BeginMessage) -> bytes:

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from tuner.training.artifacts import ArtifactLimits, stage
-from tuner.training.channel import BeginMessage, Channel, Kind, Reply, current, plain_metrics
+from tuner.training.channel import (
+    BeginMessage,
+    Channel,
+    Kind,
+    Reply,
+    current,
+    plain_metrics,
+    refuse_at_import,
+)
 
 ONE_TRAINING = (
     "an earlier training of this trial has already reported steps, and a trial has one training; to train several models, such as those of a "
@@ -267,6 +275,12 @@ class PlainTune(Home):
 
 
 def find_home(steps: int | None, checkpoint_dir: str | Path | None) -> Home:
+    """Return the destination of reports and checkpoints in this process.
+
+    Raises:
+        UsedAtImport: A worker is importing user code.
+    """
+    refuse_at_import("a training, a callback or a checkpoint of a trial")
     channel = current()
     if channel is not None:
         return Supervised(channel)

@@ -164,14 +164,15 @@ def _join_ranks(variables: Mapping[str, str]) -> None:
 
 
 def import_module(name: str) -> ModuleType:
-    """Import a module of user code.
+    """Import a module of user code. Code at its top level must not train.
 
     If it was not imported before, the random generators are seeded first. So code at its top level, such as a random split of the data, does
     the same in each attempt, no matter on which worker and whether the fork server or the attempt imports the module.
     """
     if name not in sys.modules:
         seed_everything(IMPORT_SEED)
-    return importlib.import_module(name)
+    with words.importing():
+        return importlib.import_module(name)
 
 
 def load(entry: str, package: str = "") -> Callable[..., Any]:
