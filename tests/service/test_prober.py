@@ -88,6 +88,13 @@ def test_module_output_does_not_break_the_probe(modules: Path) -> None:
     assert SubprocessProber().describe("probed_loud:train").error is None
 
 
+def test_module_gets_no_arguments(modules: Path) -> None:
+    (modules / "probed_arguments.py").write_text(
+        "import sys\nassert sys.argv[1:] == []\ndef train(config): ...\n"
+    )
+    assert SubprocessProber().describe("probed_arguments:train").error is None
+
+
 def test_module_sees_the_environment_of_a_worker(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_USER_DATA", "here")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -135,6 +135,47 @@ def test_training_at_the_top_level_is_no_trial_and_fails_with_advice(
     assert error["message"] in probe.describe(f"{module}:train")["error"]
 
 
+PARSES_ARGUMENTS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+EARLY, REST = parser.parse_known_args()
+
+def train(config):
+    return {"acc": parser.parse_args().lr, "early": EARLY.lr, "rest": str(REST)}
+"""
+
+
+def test_code_that_parses_its_command_line_gets_no_arguments(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"parses_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(PARSES_ARGUMENTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.begin(target_step=1)
+    driver.until_state("ended", "waiting")
+    assert driver.reports[0]["metrics"] == {"acc": 0.1, "early": 0.1, "rest": "[]"}
+
+
+def test_code_that_ends_its_process_at_its_import_fails_with_advice(
+    drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"exits_early_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('data')\nparser.parse_args([])\n"
+        "def train(config): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = drive("train", module, fresh=True)
+    driver.begin(target_step=1)
+    error = driver.until_state("failed")["error"]
+    assert (error["kind"], error["type"]) == ("import", "SystemExit")
+    assert "ended its process with 2 while it was imported" in error["message"]
+    assert "argparse" in error["message"]
+    assert error["message"] in probe.describe(f"{module}:train")["error"]
+
+
 def test_generator_of_numpy_is_imported_once_for_all_attempts(
     drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

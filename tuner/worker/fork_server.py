@@ -84,7 +84,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     os.close(null)
     gc.disable()  # saves a tenth of the processor time of the imports
     if entry:
-        _preload(control, entry, constants)
+        _preload(control, entry, package, constants)
     else:
         _import(*modules)
     if "numpy" in sys.modules:
@@ -105,7 +105,7 @@ def main(fd: int, entry: str, package: str, modules: list[str]) -> None:
     Server(control, package, dynamo_needed).run()
 
 
-def _preload(control: socket.socket, entry: str, constants: dict[str, object]) -> None:
+def _preload(control: socket.socket, entry: str, package: str, constants: dict[str, object]) -> None:
     """Import the module of a trainable and the modules that its attempts will need, and prepare the data that they share.
 
     If user code cannot be imported, the child will report the error. If user code started threads, used CUDA or computed with several
@@ -135,7 +135,8 @@ def _preload(control: socket.socket, entry: str, constants: dict[str, object]) -
     is_lost = has_native_threads or threading.active_count() > 1 or _cuda_is_lost_to_forks()
     if is_lost or _openmp_is_lost_to_forks():
         needed = [name for name in COSTLY if name in sys.modules]
-        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, sys.argv[1], "", sys.argv[3], *needed])
+        command = [sys.executable, "-m", __spec__.name, str(control.fileno()), "", package, *needed]
+        os.execv(sys.executable, command)
 
 
 def _thread_count() -> int:
@@ -388,7 +389,9 @@ def _send(control: socket.socket, message: dict[str, object]) -> None:
 if __name__ == "__main__":
     status = 1
     try:
-        main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
+        own_name, fd_text, entry, package, *modules = sys.argv
+        sys.argv = [own_name]  # user code that parses its command line gets no arguments
+        main(int(fd_text), entry, package, modules)
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tuner.domain.space import SpaceRefused
-from tuner.worker.child import import_first_from, import_fix, load
+from tuner.worker.child import import_first_from, import_fix, load, message_at_import
 from tuner.worker.limits import GIB, ProbeRequest, excess, give_up_privileges
 from tuner.worker.process_tree import (
     KILL_S,
@@ -52,7 +52,7 @@ def describe(entry: str, package: str = "", kind: str = "", limit_s: float = 30.
         fix = import_fix(error, entry)
         return {"error": f"{type(error).__name__}: {error}. {fix}"[:MAX_TEXT]}
     except BaseException as error:
-        return {"error": f"{type(error).__name__}: {error}"[:MAX_TEXT]}
+        return {"error": f"{type(error).__name__}: {message_at_import(error)}"[:MAX_TEXT]}
     module = importlib.import_module(entry.partition(":")[0])
     import_ns = time.process_time_ns() - began
     if kind == "optuna":
@@ -217,7 +217,10 @@ def main() -> None:
     signal_at_parents_death(signal.SIGKILL)
     become_subreaper()
     give_up_privileges()
-    sys.stdout.write(json.dumps(answered(ProbeRequest(*json.loads(sys.argv[1])))) + "\n")
+    request = ProbeRequest(
+        *json.loads(sys.argv.pop())
+    )  # user code that parses its command line gets no arguments
+    sys.stdout.write(json.dumps(answered(request)) + "\n")
 
 
 if __name__ == "__main__":
