@@ -314,6 +314,14 @@ def test_leftover_processes_of_user_code_are_killed_with_the_attempt(drive: Any)
     assert left == []
 
 
+def test_arrays_that_joblib_shares_are_in_the_directory_of_the_attempt(drive: Any) -> None:
+    """In /dev/shm, they would stay if the trial is killed."""
+    driver = drive("shares_arrays_with_joblib")
+    driver.begin(target_step=1)
+    driver.until_state("waiting", "ended")
+    assert driver.reports[0]["metrics"]["is_own"]
+
+
 def test_many_fast_reports_all_arrive_in_order(drive: Any) -> None:
     driver = drive("fast")
     driver.run_to(1000, max_step=1000)

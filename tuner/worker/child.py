@@ -76,6 +76,8 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
     _restore_defaults()
     os.chdir(cwd)
     os.environ["TMPDIR"] = cwd
+    # joblib would share arrays in /dev/shm, where those of a killed trial would stay
+    os.environ.setdefault("JOBLIB_TEMP_FOLDER", cwd)
     tempfile.tempdir = None  # the fork server may have cached another directory
     code = 0
     try:
