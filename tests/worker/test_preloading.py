@@ -1,8 +1,12 @@
 """Test what a fork server imports before the first attempt: what the code needs, and no more."""
 
+import atexit
+import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,8 @@ from tests.cluster.waiting import is_dead, until
 from tests.data_server import data_server
 from tests.worker.driving import Driver, parsed
 from tuner.domain.usage import Usage
-from tuner.worker import probe
+from tuner.training.channel import BeginMessage, begin_message, reply_message
+from tuner.worker import child, probe
 from tuner.worker.supervisor import Supervisor
 
 
@@ -360,6 +365,55 @@ def test_exit_handlers_of_user_code_do_not_run_in_the_fork_server(
     driver.supervisor.close()
     assert driver.supervisor.server.exit_code == 0
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "end", ["return {'acc': 1}", "raise StopTraining(0)", "raise SystemExit(0)", "raise ValueError"]
+)
+def test_exit_handlers_that_an_attempt_registers_run_at_its_end(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, marker = f"registers_{tmp_path.name}", tmp_path / "marker"
+    (tmp_path / f"{module}.py").write_text(
+        "import atexit, pathlib\nfrom tuner.training import StopTraining\n"
+        f"def train(config):\n    atexit.register(pathlib.Path({str(marker)!r}).write_text, 'by the attempt')\n    {end}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(child, "EXIT_S", 600.0)
+    atexit.register(marker.write_text, "by the fork server")
+    try:
+        assert _run_child(f"{module}:train", tmp_path) == 0
+    finally:
+        atexit.unregister(marker.write_text)
+    assert marker.read_text() == "by the attempt"
+
+
+def test_exit_handler_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = f"hangs_at_exit_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(
+        "import atexit, time\ndef train(config):\n    atexit.register(time.sleep, 600)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(child, "EXIT_S", 0.01)
+    assert _run_child(f"{module}:train", tmp_path) == 0
+
+
+def _run_child(entry: str, directory: Path) -> int:
+    """Run an attempt in a fork of this process, and return its exit status."""
+    ours, theirs = Pipe()
+    output = os.open(directory / "output", os.O_WRONLY | os.O_CREAT)
+    pid = os.fork()
+    if pid == 0:
+        child.run_child(str(directory), theirs.fileno(), output, "")
+    os.close(output)
+    theirs.close()
+    ours.send_bytes(begin_message(BeginMessage("trial_00000", 1, entry, {}, str(directory / "staging"))))
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            if json.loads(ours.recv_bytes())["type"] == "report":
+                ours.send_bytes(reply_message(stop=False, save=False))
+    ours.close()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 HANGS_WITH_A_CHILD = """

@@ -1,5 +1,6 @@
 """The child process, which runs user code in its own session and directory and sends messages to the supervisor."""
 
+import atexit
 import contextlib
 import errno
 import importlib
@@ -11,6 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -26,6 +28,7 @@ from tuner.worker.process_tree import become_child
 from tuner.worker.program import PACKAGE_VARIABLE, ProgramFailed
 
 EXPORT_KIND = "export"  # the `kind` of an attempt that exports a checkpoint instead of training
+EXIT_S = 1.0  # how long exit handlers of user code may run
 IMPORT_SEED = 0  # the fork server imports user code before it knows the seed of an attempt
 ANNOUNCES_TRAINING = frozenset({"tuner.training.spot_safe", "tuner.training.framework_run"})
 OUT_OF_GPU_MEMORY = "OutOfMemoryError"  # PyTorch's class; JAX and other libraries raise other errors
@@ -88,6 +91,20 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
     except BaseException:
         traceback.print_exc()
         code = 1
+    _exit(code)
+
+
+def _exit(code: int) -> NoReturn:
+    """Run the exit handlers that were registered in this process, for at most `EXIT_S`, then exit.
+
+    The supervisor already knows how the attempt ended, and kills this process after its own grace period or at the end of the lease.
+    """
+    if atexit._ncallbacks():
+        limit = threading.Timer(EXIT_S, os._exit, [code])
+        limit.daemon = True
+        limit.start()
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -95,7 +112,8 @@ def run_child(cwd: str, channel_fd: int, output_fd: int, package: str) -> NoRetu
 
 
 def _restore_defaults() -> None:
-    """Undo what a forked process has inherited from the fork server: its signal handlers, and its random numbers."""
+    """Undo what a forked process has inherited from the fork server: its signal handlers, its exit handlers, and its random numbers."""
+    atexit._clear()  # they would run in each process
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     random.seed()  # otherwise all children would draw the same numbers as the fork server
@@ -149,9 +167,7 @@ def _exit_as_python(code: object) -> NoReturn:
     with contextlib.suppress(Exception):
         if code is not None and not isinstance(code, int):
             sys.stderr.write(f"{code}\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    _exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _join_ranks(variables: Mapping[str, str]) -> None:
