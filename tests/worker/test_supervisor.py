@@ -362,6 +362,17 @@ def test_plain_ray_tune_trainables_run_unchanged_and_are_promoted_twice(drive: A
     assert driver.reports[0]["resumable"]
 
 
+def test_totals_of_a_class_trainable_continue_after_a_pause(drive: Any) -> None:
+    driver = drive("CountsEpisodes", "tests.worker.tune_cases")
+    driver.promoted_twice(4)
+    metrics = [report["metrics"] for report in driver.reports]
+    assert [step["timesteps_total"] for step in metrics] == [10, 20, 30, 40]
+    assert [step["episodes_total"] for step in metrics] == [2, 4, 6, 8]
+    times = [step["time_total_s"] for step in metrics]
+    assert times == sorted(times)
+    assert times[3] == pytest.approx(sum(step["time_this_iter_s"] for step in metrics))
+
+
 def test_class_trainable_that_changes_the_directory_saves_into_its_own(drive: Any, tmp_path: Path) -> None:
     config = {"project": str(tmp_path / "project")}
     Path(config["project"]).mkdir()

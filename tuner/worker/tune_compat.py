@@ -9,6 +9,7 @@ import importlib.abc
 import importlib.machinery
 import inspect
 import itertools
+import json
 import os
 import shutil
 import sys
@@ -30,6 +31,9 @@ from tuner.training.seeding import seed_untouched
 
 SESSION_MODULE = "ray.train._internal.session"
 DEFAULT_METRIC = "_metric"
+DICT_FILE = "dict_checkpoint.pt"  # the dictionary that `save_checkpoint` returned
+# The attributes in which Ray counts the totals of a class trainable over all attempts, and the file of a checkpoint that has their values.
+TOTALS, TOTALS_FILE = ("_timesteps_total", "_episodes_total", "_time_total"), ".tuner_totals.json"
 
 
 class TuneSession:
@@ -208,13 +212,7 @@ def run_class(target: type, channel: Channel) -> None:
     trainable = target(config=dict(begin.config))
     if begin.restore:
         channel.phase("restore")
-        # Seed before `load_checkpoint`, which may restore the generators itself.
-        _seed_continued(begin)
-        from tuner.training import plain  # imports torch, so only when needed
-
-        state = Path(begin.restore) / "dict_checkpoint.pt"
-        trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else begin.restore)
-        trainable._iteration = begin.first_step
+        _restore_class(trainable, begin, begin.restore)
         if begin.echo:
             _save_class(trainable, begin, kept, begin.first_step, Reply(stop=False, save=True))
     resumable = target.save_checkpoint is not _module().Trainable.save_checkpoint  # type: ignore[attr-defined]
@@ -235,6 +233,20 @@ def run_class(target: type, channel: Channel) -> None:
                 return
     finally:
         trainable.cleanup()
+
+
+def _restore_class(trainable: Any, begin: BeginMessage, checkpoint: str) -> None:
+    # Seed before `load_checkpoint`, which may restore the generators itself.
+    _seed_continued(begin)
+    from tuner.training import plain  # imports torch, so only when needed
+
+    state, totals = (Path(checkpoint) / name for name in (DICT_FILE, TOTALS_FILE))
+    trainable.load_checkpoint(plain.read(state, device=None) if state.exists() else checkpoint)
+    trainable._iteration = begin.first_step
+    if totals.exists():
+        saved = json.loads(totals.read_text())
+        for name in TOTALS:
+            setattr(trainable, name, saved[name])
 
 
 def _seed_continued(begin: BeginMessage) -> None:
@@ -263,7 +275,9 @@ def _save_class(trainable: Any, begin: BeginMessage, kept: KeptCheckpoint, step:
         if isinstance(state, dict):
             from tuner.training import plain
 
-            plain.write(state, folder / "dict_checkpoint.pt", name="save_checkpoint(...)")
+            plain.write(state, folder / DICT_FILE, name="save_checkpoint(...)")
+        totals = {name: getattr(trainable, name) for name in TOTALS}
+        (folder / TOTALS_FILE).write_text(json.dumps(totals, default=float))
         kept.copy(step, folder, reply)
     except (OSError, RuntimeError) as error:  # PyTorch raises RuntimeError if the disk is full
         kept.failed(step, error)
