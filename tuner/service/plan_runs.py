@@ -23,17 +23,15 @@ from tuner.planning.simulations import (
 from tuner.simulator.fleet import Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
-from tuner.simulator.world import SimulatedRun
+from tuner.simulator.world import SimulatedRun, pace_of
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
-SLICE_STEPS = 8  # minimum number of steps of a simulated lease
 # Samplers that learn from results. In a simulation, `KnowingSampler` takes their place.
 LEARNING = ("auto", "tpe", "gp", "cmaes")
 # A grid with more points is not listed, because that takes longer than drawing random points.
 GRID_LISTED = 2000
-HEARTBEAT_STEPS = 4  # steps between simulated heartbeats
 SPOT_HEARTBEAT_NS = 60 * NS
 # While a trial waits for a spot machine, the simulation checks this many times whether the trial should move to the other market. With a
 # check every second, planning a job of a million steps took 36 s instead of 6 s.
@@ -56,7 +54,8 @@ def _run(scenario: Scenario) -> SimulatedRun:
         scenario.paces, seed=scenario.seed, factor=scenario.factor, coarse=scenario.coarse
     )
     life = scenario.spot
-    heartbeat_ns = max(NS, HEARTBEAT_STEPS * step_ns)
+    pace = pace_of(step_ns)
+    heartbeat_ns = pace.heartbeat_ns
     markets = up_times = None
     if life is not None:
         markets = _markets(scenario, life)
@@ -65,7 +64,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
     return SimulatedRun(
         scenario.spec,
         LoopConfig(
-            "job_planned", most_expensive, scenario.concurrency, max(scenario.slice_ns, SLICE_STEPS * step_ns)
+            "job_planned", most_expensive, scenario.concurrency, max(scenario.slice_ns, pace.slice_ns)
         ),
         training,
         overheads=_overheads(scenario.delays, spot=life is not None),

@@ -20,13 +20,10 @@ from tuner.simulator.fleet import Markets
 from tuner.simulator.recorded import RecordedTable, RowsSampler
 from tuner.simulator.traces import Trace
 from tuner.simulator.worker import Overheads
-from tuner.simulator.world import NONE, Faults, SimulatedRun
+from tuner.simulator.world import NONE, Faults, SimulatedRun, pace_of
 from tuner.tuning.samplers import sampler_for
 
 METRIC = "metric"
-SLICE_STEPS = 8
-HEARTBEAT_STEPS = 4
-HEARTBEAT_MIN_NS = NS
 # A real worker sends one heartbeat per second. A longer interval makes the simulation faster. A trial's placement is checked at each
 # heartbeat, and a check every minute is still often enough for moves between markets.
 HEARTBEAT_MAX_NS = 60 * NS
@@ -114,7 +111,8 @@ def table_run(
     overheads = Overheads(
         setup_ns=startup_ns, resumed_setup_ns=0, restore_ns=startup_ns, save_ns=0, save_every_ns=SAVE_EVERY_NS
     )
-    heartbeat_ns = max(HEARTBEAT_MIN_NS, round(HEARTBEAT_STEPS * step_ns))
+    pace = pace_of(step_ns)
+    heartbeat_ns = pace.heartbeat_ns
     if spot is not None:
         in_time = wall_clock_ns is not None and spot.market == "spot_with_fallback"
         heartbeat_ns = min(heartbeat_ns, HEARTBEAT_IN_TIME_NS if in_time else HEARTBEAT_MAX_NS)
@@ -123,7 +121,7 @@ def table_run(
     seen = spot.trace if spot and spot.market != "on_demand" else None
     return SimulatedRun(
         spec,
-        LoopConfig("job_simulated", rate, workers, max(NS, round(SLICE_STEPS * step_ns))),
+        LoopConfig("job_simulated", rate, workers, max(NS, pace.slice_ns)),
         table,
         overheads=spot.overheads(overheads) if spot else overheads,
         faults=faults,

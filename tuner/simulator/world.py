@@ -26,6 +26,8 @@ MESSAGE_NS = 2_000_000
 RETRY_NS = 1_000_000_000
 LOOK_NS = 1_000_000_000
 NOTICED_NS = 2_000_000_000
+SLICE_STEPS = 8  # minimum number of steps of a simulated lease
+HEARTBEAT_STEPS = 4  # steps between simulated heartbeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,23 @@ class Faults:
 
 NONE = Faults()
 NORMAL = Overheads()
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPace:
+    """The intervals of messages between simulated workers and their driver."""
+
+    heartbeat_ns: int  #: The time between heartbeats.
+    #: The length of a lease. Callers set a minimum, because this is too short for very short steps.
+    slice_ns: int
+
+
+def pace_of(step_ns: float) -> SimulatedPace:
+    """Return the pace of a simulation whose steps take `step_ns`.
+
+    The intervals grow with the length of a step. Otherwise a simulation of long steps would send a message per simulated second.
+    """
+    return SimulatedPace(max(HEARTBEAT_NS, round(HEARTBEAT_STEPS * step_ns)), round(SLICE_STEPS * step_ns))
 
 
 class SimulatedWorld:
