@@ -26,7 +26,7 @@ from tuner.simulator.recorded import RecordedTable
 from tuner.simulator.table_file import load_table
 from tuner.simulator.traces import load_traces
 from tuner.simulator.worker import Overheads
-from tuner.simulator.world import SimulatedRun
+from tuner.simulator.world import ALWAYS_UP, SimulatedRun, SpotMachines
 from tuner.store import jobs
 
 ENTRY = "trainables.digits_mlp:train"  # a pilot is stored under the code of this trainable; what actually trains is the table
@@ -125,13 +125,15 @@ class Recorded:
                 ),
                 seed=row.spec.algorithm.seed,
                 heartbeat_ns=5 * NS,
-                up_times=trace.up_times(
-                    row.concurrency, start_ns=_start(row.spec.algorithm.seed, trace.length_ns)
+                machines=SpotMachines(
+                    markets=Markets(tuple(sorted(row.offers, key=_on_demand))),
+                    up_times=trace.up_times(
+                        row.concurrency, start_ns=_start(row.spec.algorithm.seed, trace.length_ns)
+                    ),
+                    notice_ns=trace.notice_ns,
                 )
                 if spot
-                else None,
-                notice_ns=trace.notice_ns if spot else None,
-                markets=Markets(tuple(sorted(row.offers, key=_on_demand))) if spot else None,
+                else ALWAYS_UP,
             )
         run.run(turns_max=10**7)
         self.service.now.at = max(self.service.now.at, run.clock.now())

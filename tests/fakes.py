@@ -41,7 +41,7 @@ from tuner.settings import Settings
 from tuner.simulator.journal import Tables
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import EPOCH_NS, SimulatedClock, Training
-from tuner.simulator.world import NONE, Faults, SimulatedRun
+from tuner.simulator.world import NONE, Faults, SimulatedRun, SpotMachines
 from tuner.store import jobs, launches
 from tuner.store.journal import SqlJournal
 from tuner.store.queue import QueuePlaces
@@ -365,8 +365,10 @@ def simulate(
         training or Curves(),
         faults=faults,
         seed=seed,
-        up_times=None if up_s is None else [_up_times(up_s) for _ in range(row.concurrency)],
-        notice_ns=2 * NS,
+        machines=SpotMachines(
+            up_times=None if up_s is None else [_up_times(up_s) for _ in range(row.concurrency)],
+            notice_ns=2 * NS,
+        ),
         warm_starts=warm_starts,
         journal=sql_journal,
         clock=_clock(at),

@@ -19,7 +19,7 @@ from tuner.driver.placement import Place, TrialSnapshot
 from tuner.driver.ports import LoopConfig
 from tuner.simulator.invariants import watch
 from tuner.simulator.traces import UpTimes
-from tuner.simulator.world import Faults, SimulatedRun
+from tuner.simulator.world import Faults, SimulatedRun, SpotMachines
 
 WORKERS = 3
 
@@ -115,8 +115,10 @@ def test_no_limit_is_exceeded_with_attempts_at_any_prices(market: Market) -> Non
         QuickCurves(),
         seed=market.seed,
         faults=market.faults,
-        up_times=market.up_times(),
-        notice_ns=None if market.notice_s is None else round(market.notice_s * NS),
+        machines=SpotMachines(
+            up_times=market.up_times(),
+            notice_ns=None if market.notice_s is None else round(market.notice_s * NS),
+        ),
         placement=Whims(market),
     )
     invariants = watch(run)

@@ -9,7 +9,7 @@ from tuner.domain.time import NS
 from tuner.simulator.invariants import watch
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
-from tuner.simulator.world import SimulatedRun
+from tuner.simulator.world import SimulatedRun, SpotMachines
 
 EVEN = Overheads(setup_ns=0, restore_ns=0, save_ns=0)
 
@@ -24,8 +24,9 @@ def run_with(*up_times: Iterator[UpTimes], notice_s: float | None = None, **budg
         loop_config(len(up_times)),
         Curves(),
         overheads=EVEN,
-        up_times=list(up_times),
-        notice_ns=None if notice_s is None else round(notice_s * NS),
+        machines=SpotMachines(
+            up_times=list(up_times), notice_ns=None if notice_s is None else round(notice_s * NS)
+        ),
     )
     watch(run)
     return run

@@ -15,7 +15,7 @@ from tuner.domain.offer import Offer, WorkerMachine
 from tuner.driver.machine_check import MachineCheck, forbidden
 from tuner.driver.placement import AnyMachine
 from tuner.driver.ports import Assignment, LoopConfig
-from tuner.simulator.world import Faults, SimulatedRun
+from tuner.simulator.world import Faults, MachineKnowledge, SimulatedRun
 
 ASKED = Resources(cpus=1, market="spot_with_fallback")
 
@@ -50,8 +50,7 @@ def run_of(
         seed=seed,
         faults=faults or Faults(),
         placement=AnyMachine(Rate(PRICE)),
-        machine_check=MachineCheck(wanted, lambda it: offers[it.labels["name"]]),
-        machine=machine,
+        knowledge=MachineKnowledge(machine, MachineCheck(wanted, lambda it: offers[it.labels["name"]])),
     )
 
 

@@ -18,7 +18,7 @@ from tuner.domain.money import Cost
 from tuner.domain.time import NS
 from tuner.simulator.traces import Trace
 from tuner.simulator.worker import Overheads
-from tuner.simulator.world import Faults, SimulatedRun
+from tuner.simulator.world import Faults, SimulatedRun, SpotMachines
 
 HERE = "tests/simulation/test_seeds.py"
 SCHEDULERS: tuple[SchedulerName, ...] = ("auto", "asha", "asha_stopping", "none")
@@ -74,8 +74,7 @@ def job(seed: int, *, micro_usd: int | None = None) -> SimulatedRun:
         overheads=Overheads(resumable=rng.random() < 0.75, save_every_ns=rng.choice((None, 2 * NS))),
         faults=faults_of(rng),
         seed=seed,
-        up_times=up_times,
-        notice_ns=rng.choice((None, 2 * NS, 10 * NS)),
+        machines=SpotMachines(up_times=up_times, notice_ns=rng.choice((None, 2 * NS, 10 * NS))),
     )
 
 

@@ -23,7 +23,7 @@ from tuner.planning.simulations import (
 from tuner.simulator.fleet import Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
-from tuner.simulator.world import SimulatedRun, pace_of
+from tuner.simulator.world import ALWAYS_UP, SimulatedRun, SpotMachines, pace_of
 from tuner.tuning.samplers import Sampler
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
@@ -56,11 +56,15 @@ def _run(scenario: Scenario) -> SimulatedRun:
     life = scenario.spot
     pace = pace_of(step_ns)
     heartbeat_ns = pace.heartbeat_ns
-    markets = up_times = None
+    machines = ALWAYS_UP
     if life is not None:
-        markets = _markets(scenario, life)
         heartbeat_ns = min(heartbeat_ns, max(SPOT_HEARTBEAT_NS, step_ns))
-        up_times = None if life.mean_ns is None else _up_times(scenario, life, life.mean_ns)
+        machines = SpotMachines(
+            markets=_markets(scenario, life),
+            up_times=None if life.mean_ns is None else _up_times(scenario, life, life.mean_ns),
+            notice_ns=life.notice_ns,
+            look_ns=max(NS, life.spot_wait_ns // LOOKS),
+        )
     return SimulatedRun(
         scenario.spec,
         LoopConfig(
@@ -71,10 +75,7 @@ def _run(scenario: Scenario) -> SimulatedRun:
         seed=scenario.seed,
         sampler=lambda: _sampler(scenario, training),
         heartbeat_ns=heartbeat_ns,
-        up_times=up_times,
-        notice_ns=life.notice_ns if life else None,
-        markets=markets,
-        look_ns=NS if life is None else max(NS, life.spot_wait_ns // LOOKS),
+        machines=machines,
     )
 
 

@@ -20,7 +20,7 @@ from tuner.simulator.fleet import Markets
 from tuner.simulator.recorded import RecordedTable, RowsSampler
 from tuner.simulator.traces import Trace
 from tuner.simulator.worker import Overheads
-from tuner.simulator.world import NONE, Faults, SimulatedRun, pace_of
+from tuner.simulator.world import NONE, Faults, SimulatedRun, SpotMachines, pace_of
 from tuner.tuning.samplers import sampler_for
 
 METRIC = "metric"
@@ -128,7 +128,9 @@ def table_run(
         seed=algorithm.seed,
         sampler=lambda: RowsSampler(table, sampler_for(spec)),
         heartbeat_ns=heartbeat_ns,
-        up_times=seen.up_times(workers, start_ns=spot.start_ns) if spot and seen else None,
-        notice_ns=spot.notice_ns if spot else None,
-        markets=markets,
+        machines=SpotMachines(
+            markets=markets,
+            up_times=seen.up_times(workers, start_ns=spot.start_ns) if spot and seen else None,
+            notice_ns=spot.notice_ns if spot else None,
+        ),
     )

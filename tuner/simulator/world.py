@@ -65,6 +65,37 @@ def pace_of(step_ns: float) -> SimulatedPace:
     return SimulatedPace(max(HEARTBEAT_NS, round(HEARTBEAT_STEPS * step_ns)), round(SLICE_STEPS * step_ns))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotMachines:
+    """The machines of a run: their markets, and when they are up.
+
+    By default they are always up and fit every offer.
+    """
+
+    #: The markets of the machines. Each offer has as many machines as the job may run trials at once.
+    markets: Markets | None = None
+    #: When each machine is up. None means that all are always up. With `markets` this applies to the spot machines. It is read once.
+    up_times: list[Iterator[UpTimes]] | None = None
+    #: The time from a machine's preemption notice to its preemption. None means no notice.
+    notice_ns: int | None = None
+    #: The time between checks of whether waiting trials should move to another market.
+    look_ns: int = LOOK_NS
+
+
+@dataclass(frozen=True, slots=True)
+class MachineKnowledge:
+    """What the driver learns about the machines that attempts are given. By default it learns nothing."""
+
+    #: Returns the machine that an attempt is given. None means that it is not known.
+    machine: Callable[[Assignment], WorkerMachine | None] = lambda _: None
+    #: Compares the machine that an attempt is given with the attempt's offer, as in a real driver.
+    check: MachineCheck | None = None
+
+
+ALWAYS_UP = SpotMachines()
+UNKNOWN_MACHINES = MachineKnowledge()
+
+
 class SimulatedWorld:
     """The simulated workers as one driver sees them. It implements the driver's port `World`.
 
@@ -111,12 +142,9 @@ class SimulatedRun:
     """The simulation of one job from start to end, with any number of driver restarts.
 
     Args:
-        up_times: When each worker is up. None means that all workers are always up. With `markets` this applies to the spot machines.
-        notice_ns: The time from a worker's preemption notice to its preemption. None means no notice.
-        markets: The markets of the machines. Each offer has as many machines as the job may run trials at once.
-        machine: Returns the machine that an attempt is given. None means that it is not known.
-        machine_check: Compares the machine that an attempt is given with the attempt's offer, as in a real driver.
-        look_ns: The time between checks of whether waiting trials should move to another market.
+        machines: The machines of the workers, and when they are up.
+        placement: The placement policy. None means that of a real driver if the machines have markets.
+        knowledge: What the driver learns about the machine of an attempt.
         journal: The record of the job. None means a record in memory. Tests pass a record in SQL.
         clock: The clock, or None for one that starts at 0.
     """
@@ -132,21 +160,17 @@ class SimulatedRun:
         seed: int = 0,
         sampler: Callable[[], Sampler] | None = None,
         heartbeat_ns: int = HEARTBEAT_NS,
-        up_times: list[Iterator[UpTimes]] | None = None,
-        notice_ns: int | None = None,
+        machines: SpotMachines = ALWAYS_UP,
         placement: Placement | None = None,
-        markets: Markets | None = None,
-        machine_check: MachineCheck | None = None,
-        machine: Callable[[Assignment], WorkerMachine | None] = lambda _: None,
+        knowledge: MachineKnowledge = UNKNOWN_MACHINES,
         warm_starts: WarmStarts = NO_WARM_STARTS,
-        look_ns: int = LOOK_NS,
         journal: MemoryJournal | None = None,
         clock: SimulatedClock | None = None,
     ) -> None:
         self.sampler = sampler or (lambda: sampler_for(spec))
         self.spec, self.loop_config, self.training, self.overheads = spec, loop_config, training, overheads
-        self.placement, self.markets, self.warm_starts = placement, markets, warm_starts
-        self._machine_check, self._machine, self._look_ns = machine_check, machine, look_ns
+        self.placement, self.warm_starts = placement, warm_starts
+        self._markets, self._look_ns, self._knowledge = machines.markets, machines.look_ns, knowledge
         self.faults, self._rng, self.heartbeat_ns = faults, Random(f"faults/{seed}"), heartbeat_ns
         self.clock = clock or SimulatedClock()
         self.journal, self._losses = journal or MemoryJournal(loop_config.job, spec.budget), LossesSeen()
@@ -157,12 +181,12 @@ class SimulatedRun:
         count, self._looks = loop_config.concurrency, False
         self.fleet = Fleet(
             self.clock,
-            markets.workers(count) if markets else [SimulatedWorker() for _ in range(count)],
+            self._markets.workers(count) if self._markets else [SimulatedWorker() for _ in range(count)],
             make=self._attempt,
             on_preempted=lambda it: self._schedule_loss(it, preempted=True),
         )
-        if up_times is not None:
-            self.fleet.follow(up_times, notice_ns=notice_ns)
+        if machines.up_times is not None:
+            self.fleet.follow(machines.up_times, notice_ns=machines.notice_ns)
         self._driver_started_ns = self.clock.elapsed_ns()
         self._launch(ev.ControlRequested(self.clock.now(), "resume"))
 
@@ -212,8 +236,8 @@ class SimulatedRun:
             journal=self.journal,
             world=self.world,
             clock=self.clock,
-            placement=self.placement or (self.markets.placement(self.fleet) if self.markets else None),
-            machine_check=self._machine_check,
+            placement=self.placement or (self._markets.placement(self.fleet) if self._markets else None),
+            machine_check=self._knowledge.check,
             warm_starts=self.warm_starts,
         )
         recover(self.loop, died_at=None, now=self.clock.now())
@@ -234,7 +258,7 @@ class SimulatedRun:
 
         Do nothing if there is only one market, no trial waits, or a check is already scheduled.
         """
-        several = self.markets is not None and self.markets.are_several
+        several = self._markets is not None and self._markets.are_several
         if several and not self._looks and self.fleet.is_wanted:
             self._looks, loop = True, self.loop
             self.clock.after(self._look_ns, lambda: self._poll(loop))
@@ -264,7 +288,7 @@ class SimulatedRun:
             self.heartbeat_ns,
         )
         self.world.attempts[assignment.trial] = attempt
-        machine = self._machine(assignment)
+        machine = self._knowledge.machine(assignment)
         lease_ns = self.loop.node_assigned(assignment.trial, assignment.attempt, machine)
         attempt.given = replace(assignment, lease_ns=lease_ns)
         return attempt
