@@ -11,7 +11,8 @@ from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS
 from tuner.domain.time import NS, Instant
-from tuner.driver.main import ControlPoller, Heartbeat, LaunchContext
+from tuner.driver.launch_context import Heartbeat, LaunchContext
+from tuner.driver.main import ControlPoller
 from tuner.store import jobs, launches
 from tuner.store.jobs import Control
 
@@ -86,7 +87,7 @@ def test_interrupted_read_of_control_request_is_retried_once(
 
 def test_no_error_ends_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without heartbeats, the service would stop a healthy driver."""
-    monkeypatch.setattr("tuner.driver.main.HEARTBEAT_S", 0.001)
+    monkeypatch.setattr("tuner.driver.launch_context.HEARTBEAT_S", 0.001)
     errors: list[Exception] = [RuntimeError("a bug"), Fenced("the owner cannot be read"), Unavailable("gone")]
     recorded = threading.Event()
 

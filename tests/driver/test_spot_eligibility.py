@@ -18,7 +18,8 @@ from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, OpenHold
 from tuner.domain.time import NS, Instant
 from tuner.driver import spot_eligibility
-from tuner.driver.main import LaunchContext, pass_gate
+from tuner.driver.launch_context import LaunchContext
+from tuner.driver.main import pass_gate
 from tuner.driver.paid_work import PaidActorLost
 from tuner.driver.spot_eligibility import (
     LEAST_NS,

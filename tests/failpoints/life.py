@@ -40,7 +40,7 @@ from tuner.worker.export import ExportResult
 from tuner.worker.self_test import Verdict
 
 if TYPE_CHECKING:
-    from tuner.driver.main import LaunchContext
+    from tuner.driver.launch_context import LaunchContext
 
 Tell = Callable[..., None]
 KIND = {"instance-type": "tiny", "usd-per-hour": "0.2"}
@@ -92,7 +92,8 @@ class Journal(fakes.SimulatedSqlJournal):
     """A journal that begins as in `tuner.driver.main`, and reports each report after its commit."""
 
     def __init__(self, life: "Life", database: Database, job: str, project: str, at: Instant) -> None:
-        from tuner.driver.main import Heartbeat, _warm_starts  # imports Ray Tune, which takes seconds
+        from tuner.driver.launch_context import Heartbeat
+        from tuner.driver.main import _warm_starts  # imports Ray Tune, which takes seconds
 
         post = life.post(job)
         with database.read() as db:
@@ -227,7 +228,7 @@ class Life:
     # The driver
 
     def post(self, job: str) -> "LaunchContext":
-        from tuner.driver.main import LaunchContext
+        from tuner.driver.launch_context import LaunchContext
 
         with self.service.database.read() as db:
             launch = launches.get(db, job)
