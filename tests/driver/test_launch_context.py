@@ -11,8 +11,8 @@ from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.ledger import WORKERS_OUTLIVE_NS
 from tuner.domain.time import NS, Instant
+from tuner.driver.control_poller import ControlPoller
 from tuner.driver.launch_context import Heartbeat, LaunchContext
-from tuner.driver.main import ControlPoller
 from tuner.store import jobs, launches
 from tuner.store.jobs import Control
 

@@ -20,9 +20,10 @@ import ray
 from tuner.cluster.node_types import node_types_of
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced
-from tuner.domain.events import ConcurrencyChanged, ControlRequested
+from tuner.domain.events import ControlRequested
 from tuner.domain.time import NS, Instant
 from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of, teacher_of
+from tuner.driver.control_poller import ControlPoller, handle_trial_requests
 from tuner.driver.fallback import placement_of
 from tuner.driver.launch_context import DATABASE_AWAY_S, Heartbeat, LaunchContext, should_begin
 from tuner.driver.loop import Loop
@@ -45,8 +46,6 @@ from tuner.store.warm_starts import find_warm_starts, past_trials
 from tuner.tuning.samplers import Sampler, sampler_for
 from tuner.worker.environment import code_of
 from tuner.worker.self_test import self_test
-
-LOOK_S = 0.25  # time between two checks for control requests
 
 log = logging.getLogger("tuner.driver")
 
@@ -76,61 +75,6 @@ def pass_gate(
                 return row, None
         else:
             return context.row(), why
-
-
-class ControlPoller:
-    """Check for control requests and changes of the job every `LOOK_S`, and call the loop's `tick`.
-
-    `concurrency` is how many trials may run at once according to the job. The project's quota may allow fewer.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        journal: SqlJournal,
-        context: LaunchContext,
-        heartbeat: Heartbeat,
-        display: RayDisplay,
-        concurrency: int,
-    ) -> None:
-        self._loop, self._journal, self._context, self._heartbeat = loop, journal, context, heartbeat
-        self._display, self._concurrency = display, concurrency
-        self._requested: str | None = None
-        self._next = 0.0
-
-    def turn(self) -> None:
-        """Record that the loop makes progress, and answer pending suggestions. Call this on every turn of Tune's loop.
-
-        Every `LOOK_S`, also update the dashboard, pass new requests to the loop, and call the loop's `tick`.
-        """
-        now = self._heartbeat.turned_at = time.monotonic()
-        self._loop.answer_suggestions()
-        if now < self._next or self._loop.end is not None:
-            return
-        self._next = now + LOOK_S
-        self._display.turn(now)
-        control = self._context.control()
-        if control.budget_version != self._journal.budget_version:
-            self._journal.budget_version = control.budget_version
-            self._loop.budget_changed(control.budget)
-        if control.concurrency != self._concurrency and self._loop.end is None:
-            self._concurrency = control.concurrency
-            width = self._context.width(control.concurrency)
-            self._loop.handle_event(ConcurrencyChanged(Instant(time.time_ns()), width))
-        if control.newest_request > self._loop.state.requests:
-            handle_trial_requests(self._loop, self._context)
-        if control.request in ("pause", "cancel") and control.request != self._requested:
-            self._requested = control.request
-            self._loop.handle_event(ControlRequested(Instant(time.time_ns()), control.request))
-        if self._loop.end is None:
-            self._loop.tick()
-
-
-def handle_trial_requests(loop: Loop, context: LaunchContext) -> None:
-    """Pass the users' new requests about single trials to the loop, until the job has ended."""
-    for request in context.trial_requests(after=loop.state.requests):
-        if loop.end is None:
-            loop.handle_event(replace(request, at=Instant(time.time_ns())))
 
 
 def rebuild(
