@@ -62,7 +62,9 @@ def gate(
             jobs.begin_running(db, JOB, at=Instant(1))
     with database.read() as db:
         row = jobs.get(db, JOB)
-    return SpotEligibility(database, row, 1, may_continue, -1.0, start_actor=actors)
+    return SpotEligibility(
+        database=database, row=row, epoch=1, may_continue=may_continue, wait_s=-1.0, start_actor=actors
+    )
 
 
 def refusal(eligibility: SpotEligibility) -> str | None:

@@ -246,7 +246,14 @@ class Life:
         row = post.begin()
         if any(offer.market == "spot" for offer in row.offers):
             actors = FakeActors(list(row.offers), [self.verdicts[job]])
-            gate = SpotEligibility(post.database, row, post.epoch, lambda: True, -1.0, start_actor=actors)
+            gate = SpotEligibility(
+                database=post.database,
+                row=row,
+                epoch=post.epoch,
+                may_continue=lambda: True,
+                wait_s=-1.0,
+                start_actor=actors,
+            )
             if (why := gate.refusal(died_at=None)) is not None:
                 gate.refuse(why, died_at=None)
                 return None

@@ -27,12 +27,12 @@ def judged(service: FakeService, job: str, verdict: Verdict) -> str | None:
         row = jobs.get(db, job)
     seen = service.cluster.codes[-1]
     gate = SpotEligibility(
-        service.database,
-        row,
-        epoch,
-        lambda: True,
-        60.0,
-        seen,
+        database=service.database,
+        row=row,
+        epoch=epoch,
+        may_continue=lambda: True,
+        wait_s=60.0,
+        seen=seen,
         start_actor=FakeActors(list(row.offers), [verdict]),
     )
     why = gate.refusal(died_at=None)

@@ -206,12 +206,12 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         return context.may_begin()
 
     gate = SpotEligibility(
-        context.database,
-        row,
-        context.epoch,
-        may_continue,
-        settings.spot_wait_s,
-        args.code,
+        database=context.database,
+        row=row,
+        epoch=context.epoch,
+        may_continue=may_continue,
+        wait_s=settings.spot_wait_s,
+        seen=args.code,
         storage=settings.storage,
         start_actor=partial(PaidActor, self_test),
         is_available=lambda offer: places is None or places.has_machine(offer),

@@ -55,7 +55,7 @@ class Abandoned(Exception):
     """The self-test was abandoned, because the job should not begin after all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SpotEligibility:
     """Decide whether one job may use spot machines: run the restore self-test of its trainable, unless the result is known already."""
 
@@ -67,11 +67,10 @@ class SpotEligibility:
     #: How many seconds to wait for a machine of one offer before the next offer is tried. The wait doubles in each round over all
     #: offers, so that a process that starts slowly can succeed.
     wait_s: float
-    seen: str | None = (
-        None  #: The digest of the trainable's code that the service computed when the job was submitted.
-    )
+    #: The digest of the trainable's code that the service computed when the job was submitted.
+    seen: str | None = None
     storage: str = ""
-    start_actor: Callable[[Offer, Resources], "PaidActor[SelfTestOrder, Verdict]"] = field(kw_only=True)
+    start_actor: Callable[[Offer, Resources], "PaidActor[SelfTestOrder, Verdict]"]
     #: Returns whether a machine of this offer exists. If no machine of any offer exists, the cheapest offer is requested first, because
     #: trials can then use that machine too.
     is_available: Callable[[Offer], bool] = lambda offer: True
