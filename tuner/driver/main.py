@@ -170,6 +170,37 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     parser.add_argument("--code", help="the digest of the trainable's code, as the service has it")
     args = parser.parse_args()
     settings = Settings.from_env()
+    claim = _claim(settings, args)
+    if claim is None:
+        return 1
+    context, died_at = claim
+    # The service stops a driver without heartbeats, so they start before `ray.init`, which takes seconds. The job begins after it,
+    # because its running time counts from then.
+    heartbeat = Heartbeat(context)
+    heartbeat.start()
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        row = context.begin()
+    except Fenced as fenced:
+        heartbeat.stop()
+        log.error("this driver exits, because its launch was called off: %s", fenced.detail)
+        return 1
+    eligible = _eligible_row(context, settings, row, heartbeat, code=args.code, died_at=died_at)
+    if eligible is None:
+        return 0
+    row, places = eligible
+    has_ended = _run(
+        context, settings, row, heartbeat, died_at=died_at, find=finder(settings, row), places=places
+    )
+    heartbeat.stop()
+    return 0 if has_ended else 1
+
+
+def _claim(settings: Settings, args: argparse.Namespace) -> tuple[LaunchContext, Instant | None] | None:
+    """Record the first heartbeat and the versions of this driver. Return its launch, or None if it does not own the job.
+
+    Also return when the previous driver's workers are known to have stopped. None means that this is not known.
+    """
     database = Database(
         settings.database_url, failpoint=settings.failpoint, connect_timeout_s=DATABASE_AWAY_S
     )
@@ -182,20 +213,35 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         context.record_versions()
     except Fenced as fenced:
         log.error("this driver exits, because it does not own the job: %s", fenced.detail)
-        return 1
-    heartbeat = Heartbeat(context)
-    heartbeat.start()
-    ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    try:
-        row = context.begin()
-    except Fenced as fenced:
-        heartbeat.stop()
-        log.error("this driver exits, because its launch was called off: %s", fenced.detail)
-        return 1
+        return None
+    return context, died_at
+
+
+def _eligible_row(
+    context: LaunchContext,
+    settings: Settings,
+    row: JobRow,
+    heartbeat: Heartbeat,
+    *,
+    code: str | None,
+    died_at: Instant | None,
+) -> tuple[JobRow, AllowedPlaces | None] | None:
+    """Return the job's newest row and the places of its trials, after the restore self-test if the job needs it.
+
+    The places are None if all machines are equally good. If the job may not run, fail it and return None.
+
+    Args:
+        context: The launch and its database.
+        settings: The settings of the service.
+        row: The job.
+        heartbeat: The heartbeat thread.
+        code: The digest of the trainable's code, as the service has it.
+        died_at: When the previous driver's workers are known to have stopped. None if that is not known.
+    """
     # If no offer of the job names node labels, all machines are equally good, so no list of machines is needed.
     has_labels = any(offer.labels for offer in row.offers)
     machines = ClusterMachines(node_types_of(settings.node_types)) if has_labels else None
-    places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
+    places = _places(row, machines)
 
     def may_continue() -> bool:
         """Return whether the job should still begin.
@@ -211,7 +257,7 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
         epoch=context.epoch,
         may_continue=may_continue,
         wait_s=settings.spot_wait_s,
-        seen=args.code,
+        seen=code,
         storage=settings.storage,
         start_actor=partial(PaidActor, self_test),
         is_available=lambda offer: places is None or places.has_machine(offer),
@@ -220,12 +266,28 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
     if why is not None:
         heartbeat.stop()
         gate.refuse(why, died_at=died_at)
-        return 0
+        return None
+    # Make the places again, because the self-test may have removed the job's spot offers.
+    return row, _places(row, machines)
+
+
+def _places(row: JobRow, machines: ClusterMachines | None) -> AllowedPlaces | None:
+    return AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
+
+
+def _run(
+    context: LaunchContext,
+    settings: Settings,
+    row: JobRow,
+    heartbeat: Heartbeat,
+    *,
+    died_at: Instant | None,
+    find: Find,
+    places: AllowedPlaces | None,
+) -> bool:
+    """Rebuild the job and run it under Ray Tune. Return whether it has ended. See `rebuild` for the arguments."""
     admitted = row.concurrency
     row = replace(row, concurrency=context.width(admitted))
-    find = finder(settings, row)
-    # Make the places again, because the self-test may have removed the job's spot offers.
-    places = AllowedPlaces(row.offers, row.spec.resources, machines) if machines else None
     loop, journal, actuator = rebuild(
         context, settings, row, heartbeat, died_at=died_at, find=find, places=places
     )
@@ -242,5 +304,4 @@ def main(finder: Callable[[Settings, JobRow], Find]) -> int:
             each_turn=poller.turn,
         )
         display.close()
-    heartbeat.stop()
-    return 0 if loop.end is not None else 1
+    return loop.end is not None
