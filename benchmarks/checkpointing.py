@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from tests.worker.driving import Driver
-from tuner.domain.checkpointing import HOUR_NS, Hazard, InterruptionRisk, SaveTimes, steps_between
-from tuner.domain.time import NS
+from tuner.domain.checkpointing import Hazard, InterruptionRisk, SaveTimes, steps_between
+from tuner.domain.time import HOUR_NS, NS
 from tuner.driver.placement import NOTICE_NS
 from tuner.worker.saves import LEAST_NS
 

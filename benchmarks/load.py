@@ -38,7 +38,7 @@ from tuner.cluster.head import LocalHead
 from tuner.cluster.launch import free_ports
 from tuner.database.database import Database
 from tuner.database.tables import jobs, reports, trials
-from tuner.domain.calendar import DAY_NS
+from tuner.domain.time import DAY_NS
 from tuner.ledger.readable import entries
 
 PAUSED, DAYS = 200, 90

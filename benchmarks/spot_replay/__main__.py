@@ -19,8 +19,8 @@ from benchmarks.spot_replay.policies import (
     Policy,
 )
 from benchmarks.spot_replay.replay import Outcome, Replay, Training, uninterrupted
-from benchmarks.spot_replay.tracks import HOUR_NS, Track, load
-from tuner.domain.time import NS
+from benchmarks.spot_replay.tracks import Track, load
+from tuner.domain.time import HOUR_NS, NS
 
 GIVEN_UP = 40  # multiple of the work after which a run is given up
 CALM_NS = 2 * HOUR_NS  # the mean up time from which a market counts as calm

@@ -7,7 +7,7 @@ from tuner.domain.checkpointing import Hazard, InterruptionRisk, Notices, SaveTi
 from tuner.domain.job import MarketPolicy
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
-from tuner.domain.time import Instant
+from tuner.domain.time import MINUTE_NS, Instant
 from tuner.tuning.placement import (
     Observation,
     PlacementChoice,
@@ -85,7 +85,6 @@ def greedy(
     )
 
 
-MINUTE_NS = 60 * 10**9
 AUTO = Policy("ours: interval auto", choose)
 WITHOUT_NOTICE = Policy("ours: auto, ignores notices", choose, notices=False)
 FALLBACK = Policy("ours: auto, falls back after 30 min", choose, "spot_with_fallback")

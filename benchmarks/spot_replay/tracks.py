@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from tuner.domain.time import NS, parse_rfc3339
+from tuner.domain.time import HOUR_NS, parse_rfc3339
 from tuner.simulator.traces import Trace, UpTimes, load_traces
 
 FLEET_SLOTS = 4  # machines of a fleet at a quarter, half, three quarters and all of its largest size
-HOUR_NS = 3600 * NS
 SHORTEST_NS = 8 * HOUR_NS  # excludes the one-hour segments that Parcae cut out of traces like Bamboo's
 TWINS = ("us-central1-a_c3", "us-central1-b_c3")  # byte-identical to us-central1-c: one measurement
 

@@ -20,10 +20,10 @@ from tests.packages.making import plain
 from tuner.cluster import nodes
 from tuner.database.tables import attempts
 from tuner.domain.events import Reported, Suggested
-from tuner.domain.money import NS_PER_HOUR, Cost, Money
+from tuner.domain.money import Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.space import Config
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
 from tuner.service.best import best_trial
 from tuner.store import jobs
 from tuner.store.job_record import numbered_events
@@ -45,7 +45,7 @@ def cost(pricing: dict[str, Any], duration_ns: int, relative_time: float) -> int
     """Return the cost in micro-dollars, computed from the fields of the answer."""
     overhead = pricing["interruption_overhead"] or 0
     ns = math.ceil(duration_ns * Fraction(str(relative_time)) * (1 + Fraction(str(overhead))))
-    return math.ceil(Fraction(ns * round(pricing["trial_usd_per_hour"] * 1e6), NS_PER_HOUR))
+    return math.ceil(Fraction(ns * round(pricing["trial_usd_per_hour"] * 1e6), HOUR_NS))
 
 
 def test_pricing_on_the_job_s_own_machine_changes_nothing(finished: Finished) -> None:

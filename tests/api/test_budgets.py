@@ -9,8 +9,7 @@ from tests import books, fakes
 from tests.api.budgeting import ASHA, get, put
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
-from tuner.domain.calendar import DAY_NS
-from tuner.domain.time import NS, rfc3339
+from tuner.domain.time import DAY_NS, NS, rfc3339
 from tuner.service.reconciler import Reconciler
 
 service, client = fakes.fixtures("function")

@@ -19,8 +19,7 @@ from tests.api.budgeting import get, put, spend
 from tests.cluster.waiting import until
 from tests.fakes import FakeService
 from tests.listening import listening
-from tuner.domain.calendar import DAY_NS
-from tuner.domain.time import NS
+from tuner.domain.time import DAY_NS, NS
 from tuner.ledger import shared_budget_changes, shared_budgets
 from tuner.service import webhooks
 from tuner.service.reconciler import Reconciler

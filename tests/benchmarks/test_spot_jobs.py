@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.spot_jobs import Case, costs, in_time
-from benchmarks.spot_replay.tracks import HOUR_NS, Track
+from benchmarks.spot_replay.tracks import Track
+from tuner.domain.time import HOUR_NS
 from tuner.simulator.traces import Trace
 
 

@@ -14,8 +14,8 @@ from benchmarks.spot_replay.policies import (
     Policy,
 )
 from benchmarks.spot_replay.replay import Outcome, Replay, Training, uninterrupted
-from benchmarks.spot_replay.tracks import HOUR_NS, Market, Track, load
-from tuner.domain.time import NS
+from benchmarks.spot_replay.tracks import Market, Track, load
+from tuner.domain.time import HOUR_NS, NS
 from tuner.simulator.traces import Trace, UpTimes
 from tuner.tuning.placement import choose
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain import access
-from tuner.domain.access import DAY_NS, NS, ROLES, Actor, KeyText, Role, key_text, read_key
+from tuner.domain.access import ROLES, Actor, KeyText, Role, key_text, read_key
 from tuner.domain.errors import Forbidden
+from tuner.domain.time import DAY_NS, NS
 
 IDS = st.from_regex(r"tnr_[a-z0-9]{8}", fullmatch=True)
 RANDOM = st.binary(min_size=32, max_size=32).map(lambda b: base64.urlsafe_b64encode(b).decode().rstrip("="))

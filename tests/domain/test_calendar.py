@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import examples
-from tuner.domain.calendar import DAY_NS, Period, day_name, moment_of, offsets, period_of, zone
-from tuner.domain.time import NS, rfc3339
+from tuner.domain.calendar import Period, day_name, moment_of, offsets, period_of, zone
+from tuner.domain.time import DAY_NS, NS, rfc3339
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia"]
 zones = st.sampled_from(ZONES).map(zone)

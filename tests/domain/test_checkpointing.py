@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tuner.domain.checkpointing import (
     CRASH_MEAN_NS,
-    HOUR_NS,
     SPOT_MEAN_NS,
     Hazard,
     InterruptionRisk,
@@ -18,7 +17,7 @@ from tuner.domain.checkpointing import (
     saves_on_notice,
     steps_between,
 )
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
 
 MINUTE_NS = 60 * NS
 any_ns = st.integers(0, 2**62)

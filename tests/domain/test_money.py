@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.cost import KINDS, CostKind, Meter, slice_costs, total
-from tuner.domain.money import NS_PER_HOUR, Cost, Money, Price, Rate, dollars, plain, trial_rate
+from tuner.domain.money import Cost, Money, Price, Rate, dollars, plain, trial_rate
+from tuner.domain.time import HOUR_NS
 
 prices = st.integers(0, 10**9).map(Price)
 rates = st.builds(Rate, prices, st.integers(0, 8000))
@@ -79,7 +80,7 @@ def test_decreasing_meter_is_refused() -> None:
 
 def test_nanosecond_beyond_ten_thousand_hours_is_charged() -> None:
     """A float could not represent the extra nanosecond."""
-    hours = 10_000 * NS_PER_HOUR
+    hours = 10_000 * HOUR_NS
     assert Price(1).of(hours) == Money(10_000)
     assert Price(1).of(hours + 1) == Money(10_001)
 

@@ -6,18 +6,18 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.job import Algorithm, CheckpointPolicy, JobSpec, Resources
 from tuner.domain.listing import Listing
-from tuner.domain.money import NS_PER_HOUR, Money, Price
+from tuner.domain.money import Money, Price
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
 from tuner.domain.space import Float, Space
-from tuner.domain.time import Instant
+from tuner.domain.time import HOUR_NS, Instant
 from tuner.domain.usage import Usage
 from tuner.planning.advice.evidence import Curve, JobEvidence, MeasuredAttempt, ScoredStep, spent_on
 from tuner.planning.catalogue import Catalogue
 
 GIB = 1 << 30
-HOUR = NS_PER_HOUR
+HOUR = HOUR_NS
 
 
 def usd(text: str) -> Money:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from tuner.domain.listing import Listing
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
+from tuner.domain.units import GIB
 from tuner.planning.accelerators import ACCELERATORS
 from tuner.planning.estimates import scaling, sections
 from tuner.planning.estimates.candidates import interrupted
 from tuner.planning.estimates.described import ModelShape, Owned, SpotAssumptions
-from tuner.planning.estimates.memory import GIB, fit, fits, memory_of
+from tuner.planning.estimates.memory import fit, fits, memory_of
 from tuner.planning.estimates.sections import compare, yearly
 
 HOUR = 3600 * NS

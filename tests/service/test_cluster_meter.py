@@ -16,11 +16,11 @@ from tuner.cluster.nodes import Node
 from tuner.database import tables
 from tuner.database.codec import encode
 from tuner.database.tables import attempts
-from tuner.domain.money import NS_PER_HOUR, Price
-from tuner.domain.time import Instant, rfc3339
+from tuner.domain.money import Price
+from tuner.domain.time import HOUR_NS, Instant, rfc3339
 from tuner.service.cluster_meter import GAP_NS, ClusterCost, ClusterMeter, cluster_cost, idle_of
 from tuner.store import cluster_hours, jobs
-from tuner.store.cluster_hours import HOUR_NS, Busy, MachineTime
+from tuner.store.cluster_hours import Busy, MachineTime
 
 HEAD = Node("head", 4, 0, 0, {"usd-per-hour": "1"}, is_head=True)
 SPOT = Node("s1", 2, 0, 0, {"ray.io/market-type": "spot", "instance-type": "tiny", "usd-per-hour": "0.0162"})
@@ -221,7 +221,7 @@ def test_attempt_without_node_makes_one_matching_machine_busy(
 
 @given(st.integers(0, 10**8), st.lists(st.integers(0, 10**14), max_size=20))
 def test_idle_cost_is_rounded_once_for_any_number_of_observations(price: int, looks: list[int]) -> None:
-    exact = Fraction(price * sum(looks), NS_PER_HOUR)
+    exact = Fraction(price * sum(looks), HOUR_NS)
     assert (
         0 <= MachineTime(("t", "spot"), Price(price), sum(looks), sum(looks)).idle_cost.micro_usd - exact < 1
     )

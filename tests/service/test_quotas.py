@@ -10,7 +10,7 @@ from tests import books, fakes
 from tests.api.test_bad_bodies import check_problem
 from tests.fakes import FakeService
 from tests.service.passes import end, give_room, launched, one_pass, submit
-from tuner.domain.calendar import DAY_NS
+from tuner.domain.time import DAY_NS
 from tuner.service.reconciler import Reconciler
 
 

@@ -8,14 +8,14 @@ from tests import books
 from tests.store.builders import JOB, PROJECT, budget, cost, create, hold, new_job
 from tests.store.test_shared_budgets import JOBS, check, make, place, put, settle
 from tuner.database.database import Database
-from tuner.domain.calendar import DAY_NS, Window
+from tuner.domain.calendar import Window
 from tuner.domain.errors import NotFound
 from tuner.domain.fair_share import Share, Waiting
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import EntryPlace
 from tuner.domain.shared_budget import SharedBudget
-from tuner.domain.time import Instant
+from tuner.domain.time import DAY_NS, Instant
 from tuner.ledger import budget_waits, ledger, shared_budget_changes, shared_budgets
 from tuner.store import job_summaries, jobs, launches, queue
 

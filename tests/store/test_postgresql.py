@@ -28,14 +28,13 @@ from tuner.database.database import Connection, Database, newest_revision
 from tuner.database.ledger_tables import metadata
 from tuner.database.tables import jobs as jobs_rows
 from tuner.database.tables import leases
-from tuner.domain.access import DAY_NS
 from tuner.domain.budget import Quota
 from tuner.domain.cost import CostKind
 from tuner.domain.errors import Conflict, Fenced, Unavailable
 from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Mode
 from tuner.domain.shared_budget import SharedBudget
-from tuner.domain.time import Instant
+from tuner.domain.time import DAY_NS, Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
 from tuner.service import access, audit_log, control
 from tuner.store import jobs, launches, leadership, queue, self_tests, spend, stored_files, warm_starts

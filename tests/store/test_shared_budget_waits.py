@@ -7,13 +7,12 @@ from dataclasses import replace
 from tests.store.builders import JOB, OFFER, PROJECT, budget, create, hold, new_job
 from tests.store.test_shared_budgets import account, check, put
 from tuner.database.database import Database
-from tuner.domain.calendar import DAY_NS
 from tuner.domain.cost import Meter
 from tuner.domain.job import Resources
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.offer import Offer
 from tuner.domain.shared_budget import SharedBudget
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import DAY_NS, NS, Instant
 from tuner.driver.holds import AttemptLease, HoldService
 from tuner.driver.placement import Place
 from tuner.ledger import budget_waits, shared_budget_changes

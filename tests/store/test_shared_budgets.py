@@ -17,14 +17,13 @@ from tests.store.builders import PROJECT, budget, cost, create, hold, new_job
 from tests.store.crowd import crowd
 from tests.strategies import examples
 from tuner.database.database import Database
-from tuner.domain.calendar import DAY_NS
 from tuner.domain.cost import total
 from tuner.domain.errors import Conflict
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, Money
 from tuner.domain.records import OpenHold
 from tuner.domain.shared_budget import SharedBudget
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import DAY_NS, NS, Instant
 from tuner.ledger import ledger, shared_budget_changes, shared_budgets
 from tuner.store import jobs
 

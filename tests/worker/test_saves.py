@@ -6,7 +6,6 @@ import pytest
 
 from tuner.domain.checkpointing import (
     CRASH_MEAN_NS,
-    HOUR_NS,
     SPOT_MEAN_NS,
     Hazard,
     InterruptionRisk,
@@ -14,7 +13,7 @@ from tuner.domain.checkpointing import (
     SaveTimes,
     steps_between,
 )
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
 from tuner.driver.placement import NOTICE_NS, interruption_risk
 from tuner.worker.saves import LEAST_NS, Saves
 

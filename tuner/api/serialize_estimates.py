@@ -7,14 +7,12 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
-from tuner.domain.money import NS_PER_HOUR
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
+from tuner.domain.units import GIB
 from tuner.schemas import estimate_answers as estimate_answers_models
 from tuner.schemas.estimates import EstimateRequest
 from tuner.service import estimates
 from tuner.service.estimates import EstimateView
-
-GIB = 2**30
 
 
 def estimate_of(
@@ -141,4 +139,4 @@ def _memory(memory: estimates.GpuMemory) -> dict[str, Fraction]:
 
 
 def _hours(ns: int) -> Fraction:
-    return Fraction(ns, NS_PER_HOUR)
+    return Fraction(ns, HOUR_NS)

@@ -9,13 +9,12 @@ from tuner.api.translate import RequestReader
 from tuner.domain.errors import Invalid, NotFound
 from tuner.domain.job import Resources
 from tuner.domain.money import Money, Price
-from tuner.domain.time import NS, Instant, is_time, parse_duration_ns, parse_rfc3339
+from tuner.domain.time import HOUR_NS, NS, Instant, is_time, parse_duration_ns, parse_rfc3339
+from tuner.domain.units import MIB
 from tuner.schemas import estimates as wire
 from tuner.service import estimates
 from tuner.service.estimates import ReplicaSpeed, ServedModel, described
 
-MIB = 2**20
-HOUR_NS = 3600 * NS
 #: Returns the measured figures of an exported variant, and the resources of the trial that measured them.
 MeasuredModel = Callable[[wire.ExportedVariant], tuple[ServedModel, Resources]]
 #: Returns, for a job's id, the scaling efficiency that jobs with the same trainable measured. Raises ValueError if none did.

@@ -11,13 +11,12 @@ from rich.text import Text
 from tuner.cli import escape, tables
 from tuner.cli.output import Output, duration_ns, with_problems
 from tuner.domain.job import MarketPolicy, SamplerName, SchedulerName
+from tuner.domain.time import HOUR_NS, NS
 
 if TYPE_CHECKING:
     from tuner.service.simulation import SimulationResult, SpotResult
 
 SPOT = "Spot machines"
-NS = 10**9
-HOUR_NS = 3600 * NS
 
 
 @with_problems

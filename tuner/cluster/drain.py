@@ -17,10 +17,10 @@ from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.notices.notice import Notice
 from tuner.domain.errors import Conflict, NotFound, TunerError, Unavailable
+from tuner.domain.time import MS_NS
 
 BOARDS = "tuner_notices"
 ANSWER_S = 5.0
-MS = 1_000_000
 _Selector = GetAllNodeInfoRequest.NodeSelector
 
 
@@ -109,7 +109,7 @@ class Gcs:
             raise Conflict(f"{node_id} is the head node, which cannot be drained")
         reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         accepted, refusal = self._call(
-            "drain_node", node_id, reason, notice.text, notice.deadline // MS, timeout=ANSWER_S
+            "drain_node", node_id, reason, notice.text, notice.deadline // MS_NS, timeout=ANSWER_S
         )
         if not accepted:
             raise Conflict(f"{node_id} cannot be drained: {refusal}")

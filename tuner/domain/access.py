@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Literal, get_args
 
 from tuner.domain.errors import Fault, Forbidden
-from tuner.domain.time import NS
+from tuner.domain.time import DAY_NS, MINUTE_NS
 
 MemberRole = Literal["viewer", "submitter", "admin"]
 Role = Literal["viewer", "submitter", "admin", "operator"]
@@ -33,8 +33,7 @@ DEFAULT_PROJECT = "default"
 OPERATOR, TUNER = "operator", "tuner"
 """Names of actors that are not users: the holder of the service's own key, and the service when it acts without a request."""
 
-DAY_NS = 24 * 3600 * NS
-LONGEST_LIFE_NS, SHORTEST_LIFE_NS, LONGEST_OVERLAP_NS = 366 * DAY_NS, 60 * NS, DAY_NS
+LONGEST_LIFE_NS, SHORTEST_LIFE_NS, LONGEST_OVERLAP_NS = 366 * DAY_NS, MINUTE_NS, DAY_NS
 
 PROJECT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 USER_NAME = re.compile(r"[a-z0-9][a-z0-9._@-]{0,62}")

@@ -14,11 +14,10 @@ from typing import Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from tuner.domain.errors import Fault
-from tuner.domain.time import NS, Instant, parse_rfc3339
+from tuner.domain.time import DAY_NS, NS, Instant, parse_rfc3339
 
 Period = Literal["day", "week", "month"]
 DAY_S = 86400
-DAY_NS = DAY_S * NS
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 

@@ -25,14 +25,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
 
-HOUR_NS = 3600 * NS
 # In four zones of AWS in April 2023, spot machines with one V100 lasted 1.4 to 3.2 h on average (skypilot-org/spot-traces).
 SPOT_MEAN_NS = 2 * HOUR_NS
 # Mean time until a machine crashes without a preemption: a cautious guess without a source.
 CRASH_MEAN_NS = 30 * 24 * HOUR_NS
 REACTION_NS = 5 * NS  # time from a preemption notice until the driver sees it: AWS advises to poll every 5 s
+LEAST_STALL_NS = NS // 10  # plans and advice assume that a save stalls training for at least this time
 STALL_PART = 20  # a save may stall training for at most a twentieth of the training that it covers
 LOSS_PART = 10  # an interval is at most a tenth of the mean time between losses, because half of it is lost on average
 

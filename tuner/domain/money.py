@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
+from tuner.domain.time import HOUR_NS, MS_NS
+
 MICRO = 1_000_000
-NS_PER_SECOND = 1_000_000_000
-NS_PER_HOUR = 3600 * NS_PER_SECOND
 MS_PER_HOUR = 3_600_000
 MAX_MICRO_USD = (
     10**15
@@ -38,6 +38,15 @@ class Money:
             raise ValueError("has more than six decimals")
         return cls(int(micro))
 
+    @classmethod
+    def at_most_usd(cls, usd: float) -> "Money":
+        """Return the largest amount that is at most `usd`. The rounding error of a float is ignored.
+
+        >>> Money.at_most_usd(0.29), Money.at_most_usd(0.0000019)
+        (Money(micro_usd=290000), Money(micro_usd=1))
+        """
+        return cls(int(usd * MICRO + 1e-6))
+
     @property
     def usd(self) -> float:
         """Return the amount in dollars for display and JSON. Rounding it to six decimals gives the exact amount."""
@@ -57,6 +66,15 @@ class Money:
 
 
 ZERO = Money(0)
+
+
+def gpu_ms_at_most(gpu_hours: float) -> int:
+    """Return the whole milliseconds of GPU time that are at most `gpu_hours`, with the rule of `Money.at_most_usd`.
+
+    >>> gpu_ms_at_most(0.5)
+    1800000
+    """
+    return int(gpu_hours * MS_PER_HOUR + 1e-6)
 
 
 def dollars(amount: float) -> str:
@@ -95,13 +113,13 @@ class Price:
 
     def of(self, elapsed_ns: int) -> Money:
         """Return the cost of `elapsed_ns`, rounded up because a hold may be too large but never too small."""
-        return Money(-(-elapsed_ns * self.micro_usd_per_hour // NS_PER_HOUR))
+        return Money(-(-elapsed_ns * self.micro_usd_per_hour // HOUR_NS))
 
     def affords_ns(self, money: Money) -> int:
         """Return the longest time, in nanoseconds, that costs at most `money`."""
         if self.micro_usd_per_hour == 0:
             return 2**62
-        return max(0, money.micro_usd) * NS_PER_HOUR // self.micro_usd_per_hour
+        return max(0, money.micro_usd) * HOUR_NS // self.micro_usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +135,7 @@ class Rate:
 
     def cost(self, elapsed_ns: int) -> "Cost":
         """Return the cost of `elapsed_ns`. Dollars and GPU time are rounded up."""
-        gpu_ms = -(-elapsed_ns * self.milli_gpus // (1000 * 1_000_000))
+        gpu_ms = -(-elapsed_ns * self.milli_gpus // (1000 * MS_NS))
         return Cost(self.price.of(elapsed_ns), gpu_ms)
 
     def affords_ns(self, left: "Cost") -> int:
@@ -130,7 +148,7 @@ class Rate:
         by_money = self.price.affords_ns(left.usd)
         if self.milli_gpus == 0:
             return by_money
-        return min(by_money, max(0, left.gpu_ms) * 1000 * 1_000_000 // self.milli_gpus)
+        return min(by_money, max(0, left.gpu_ms) * 1000 * MS_NS // self.milli_gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,11 @@ from typing import NewType
 Instant = NewType("Instant", int)
 """Nanoseconds since 1970 in UTC."""
 
-NS = 1_000_000_000
+NS = 1_000_000_000  #: One second.
+MS_NS = 1_000_000
+MINUTE_NS = 60 * NS
+HOUR_NS = 60 * MINUTE_NS
+DAY_NS = 24 * HOUR_NS
 MAX_SECONDS = 30 * 366 * 86400
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhd]|)")

@@ -25,7 +25,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.version import VERSION
 
-from tuner.domain.time import Instant
+from tuner.domain.time import MS_NS, Instant
 from tuner.mirrors.record import (
     ListModels,
     MirroredChanges,
@@ -36,7 +36,6 @@ from tuner.mirrors.record import (
 )
 
 T = TypeVar("T")
-MS = 1_000_000
 # Limits of MLflow's API for one request, and for the length of a value.
 METRICS_AT_ONCE, PARAMS_AT_ONCE, PAGE, VALUE_MAX = 1000, 100, 1000, 5000
 # Tags that the mirror needs to continue a run: the position up to which the job was copied, the job, and the trial.
@@ -132,7 +131,7 @@ class MlflowMirror:
                 parent = _JobRun(run.info.run_id, run.info.status)
         if parent is None:
             tags = {JOB: job.id, "mlflow.note.content": f"[{job.name}]({job.page})"}
-            made = self._client.create_run(self._experiment, job.created_at // MS, tags, job.name)
+            made = self._client.create_run(self._experiment, job.created_at // MS_NS, tags, job.name)
             parent = _JobRun(made.info.run_id, made.info.status)
         parent.trials = trials
         return parent
@@ -141,7 +140,7 @@ class MlflowMirror:
         known = parent.trials.get(trial.id)
         if known is None:
             ids = {JOB: job.id, TRIAL: trial.id, "mlflow.parentRunId": parent.run}
-            made = self._client.create_run(self._experiment, trial.created_at // MS, ids, trial.id)
+            made = self._client.create_run(self._experiment, trial.created_at // MS_NS, ids, trial.id)
             known = parent.trials[trial.id] = _TrialRun(made.info.run_id, made.info.status, 0)
         if known.last_step is None:
             held = self._client.get_metric_history(known.run, "cost_usd")
@@ -154,7 +153,7 @@ class MlflowMirror:
             self._client.log_batch(known.run, params=some)
         new = [report for report in trial.reports if report.step > known.last_step]
         metrics = [
-            Metric(_name(name), value, report.at // MS, report.step)
+            Metric(_name(name), value, report.at // MS_NS, report.step)
             for report in new
             for name, value in {
                 _name(name): value for name, value in report.numbers(job.metric).items()
@@ -204,7 +203,7 @@ class MlflowMirror:
         if status == "RUNNING":
             self._client.update_run(known.run, status=status)
         else:
-            self._client.set_terminated(known.run, status, None if at is None else at // MS)
+            self._client.set_terminated(known.run, status, None if at is None else at // MS_NS)
         known.status = status
 
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 
-from tuner.domain.calendar import DAY_NS
-from tuner.domain.time import NS
+from tuner.domain.time import DAY_NS, HOUR_NS, NS
 
 SLOT_NS = 300 * NS
 WINDOW_NS = DAY_NS
@@ -48,7 +47,7 @@ def burn(slots: Mapping[int, int], left: int) -> Burn:
     if count > 1:
         margin = isqrt(max(0, count * squares - total * total) * Z2[0] // (Z2[1] * (count - 1)))
     return Burn(
-        total * (3600 * NS // SLOT_NS) // count,
+        total * (HOUR_NS // SLOT_NS) // count,
         _lasts_ns(left, total, count),
         _lasts_ns(left, total + margin, count),
         _lasts_ns(left, total - margin, count),

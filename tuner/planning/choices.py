@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from tuner.domain.checkpointing import Hazard, InterruptionRisk, SaveTimes, steps_between
+from tuner.domain.checkpointing import LEAST_STALL_NS, Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.job import JobSpec
 from tuner.domain.time import NS
 from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
@@ -20,7 +20,6 @@ FACTORS = (2, 3, 4)
 PREDICTS = 0.6
 TRIALS_TO_RANK = 8
 STALL_PART = 10
-LEAST_STALL_NS = NS // 10
 
 
 def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, quantiles, stdev
 
 from tuner.domain.job import JobSpec
-from tuner.domain.money import MS_PER_HOUR, NS_PER_HOUR, Money, Price
-from tuner.domain.time import NS
+from tuner.domain.money import MS_PER_HOUR, Money, Price
+from tuner.domain.time import HOUR_NS, NS
 from tuner.planning import alternatives, choices
 from tuner.planning.alternatives import RUNS, SURE_ENOUGH, MachineCandidate, in_time
 from tuner.planning.evidence import PaceEvidence
@@ -148,7 +148,7 @@ def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[Pl
             trials=1000 * sum(use.trials for use in uses) // count / 1000,
             steps=1000 * steps // count / 1000,
             step_seconds=(ns // steps if steps else 0) / NS,
-            usd_per_hour=Price(train * NS_PER_HOUR // ns if ns else 0),
+            usd_per_hour=Price(train * HOUR_NS // ns if ns else 0),
             train_usd=Money(train // count),
             overhead_usd=Money(sum(use.overhead.micro_usd for use in uses) // count),
             gpu_hours=used_ms / MS_PER_HOUR,

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+Z80 = 1.2815515655446004  # 80 % of a normal distribution lie within this many standard deviations of its mean
+
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation of two sequences of equal length, which is Pearson's correlation of the ranks.

@@ -13,11 +13,11 @@ from typing import Literal
 
 from tuner.domain.money import Cost, Rate
 from tuner.planning.accelerators import relative_speed
+from tuner.planning.ranks import Z80
 
 SpeedSource = Literal["same_machine", "measured", "catalogued", "assumed_same"]
 
 FEW = 3  # a measurement needs at least this many trials on each machine
-Z80 = 1.2815515655446004  # 80 % of a normal distribution lie within this many standard deviations
 MEDIAN_SPREAD = 1.2533141373155003  # sqrt(pi / 2), the standard error of a median relative to that of a mean
 PARTS = 1_000_000
 # If two machines are assumed to be equally fast, one may in fact be faster by up to this factor. The cores of the catalogue's CPUs differ

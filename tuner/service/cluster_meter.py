@@ -12,11 +12,11 @@ from tuner.cluster.nodes import Node
 from tuner.database.database import Connection
 from tuner.domain.errors import BadFile
 from tuner.domain.money import ZERO, Money, Price
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import HOUR_NS, NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.node_prices import priced
 from tuner.store import cluster_hours
-from tuner.store.cluster_hours import HOUR_NS, Busy, Kind, MachineTime, ObservedTime
+from tuner.store.cluster_hours import Busy, Kind, MachineTime, ObservedTime
 
 LOOK_NS = 5 * NS
 # If the last measurement is longer ago than this, it is not known which machines were running in the meantime. No machine

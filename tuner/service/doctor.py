@@ -17,9 +17,8 @@ from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import nodes
 from tuner.cluster.versions import RayUnfit, ray_of, version_mismatch
 from tuner.database.database import Connection, Database, knows_revision, newest_revision
-from tuner.domain.access import DAY_NS
 from tuner.domain.errors import BadFile, TunerError, Unavailable
-from tuner.domain.time import Instant, rfc3339
+from tuner.domain.time import DAY_NS, Instant, rfc3339
 from tuner.service.bootstrap import system_now
 from tuner.service.cluster import Cluster
 from tuner.service.leading import ROLE

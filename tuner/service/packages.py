@@ -11,6 +11,7 @@ from tuner.database.database import Connection
 from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
 from tuner.domain.ids import NAME, PACKAGE_ID, package_id
 from tuner.domain.job import JobSpec, entry_faults
+from tuner.domain.units import MIB
 from tuner.service import audit_log, trainables
 from tuner.service.bootstrap import Service
 from tuner.service.trainables import Described, command_faults
@@ -20,7 +21,6 @@ from tuner.store.packages import PackageRow as PackageRow
 from tuner.worker.packages import PackageContents, Stored, check_tops, read_archive, unpack
 from tuner.worker.scratch import Scratch
 
-MIB = 1 << 20
 UNPACKED = 10  # limit of the unpacked size, as a multiple of the packed size
 OFF = (
     "packages are disabled here; to allow them, the operator sets TUNER_PACKAGES=on and restarts the service"

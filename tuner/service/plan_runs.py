@@ -6,9 +6,9 @@ from random import Random
 
 from tuner.domain.cost import total
 from tuner.domain.job import Resources
-from tuner.domain.money import NS_PER_HOUR, Money
+from tuner.domain.money import Money
 from tuner.domain.offer import Offer, market_selector
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
 from tuner.driver.ports import LoopConfig
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import DrawnTraining
@@ -166,7 +166,7 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
     for (trial, step), row in tables.reports.items():
         ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
         price = tables.attempts[trial, row.attempt].price
-        micro = ns * price.micro_usd_per_hour // NS_PER_HOUR
+        micro = ns * price.micro_usd_per_hour // HOUR_NS
         use = uses[_index_of(steps_of, step)]
         use.steps, use.train_ns, use.train_micro = use.steps + 1, use.train_ns + ns, use.train_micro + micro
         gpu_ms = round(1000 * gpus) * ns // (1000 * 1_000_000)

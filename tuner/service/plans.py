@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tuner.domain.checkpointing import Hazard
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.job import JobSpec
-from tuner.domain.time import NS, Instant, rfc3339
+from tuner.domain.time import DAY_NS, NS, Instant, rfc3339
 from tuner.planning import planner
 from tuner.planning.evidence import KnownDelays, PaceEvidence, of_given
 from tuner.planning.plan import Inputs as Inputs
@@ -33,11 +33,11 @@ CANDIDATE_SIZES = (
     ("gpu_memory_gib", 0.001, 1_000_000),
 )
 MAX_CANDIDATES = 50
-LONGEST_WINDOWED_NS = 366 * 86_400 * NS  # a later deadline of a job with a window counts as this one
 MAX_STEPS_FROM = 20
 # maximum number of parts of one training in a simulation; ten simulations with this many parts take a few seconds
 MAX_PARTS = 2000
-MAX_NS = 366 * 86400 * NS
+# The longest time in a request. A later deadline of a job with a window counts as this one.
+MAX_NS = 366 * DAY_NS
 NO_PILOT = (
     "no pilot of this job has results yet: run a pilot with POST /v1/pilots or `tuner pilot`, and plan again"
 )
@@ -204,7 +204,7 @@ def _deadline_ns(facts: PlanningFacts, spec: JobSpec, now: Instant) -> int | Non
         raise Invalid.at("/planning/deadline", detail)
     if left_ns is None or spec.window is None:
         return left_ns
-    open_ns = spec.window.open_ns(now, Instant(now + min(left_ns, LONGEST_WINDOWED_NS)))
+    open_ns = spec.window.open_ns(now, Instant(now + min(left_ns, MAX_NS)))
     if not open_ns:
         opens = rfc3339(spec.window.opening(now))[:19] + "Z"
         detail = f"is before the job's window opens at {opens}: give a later time"

@@ -7,9 +7,9 @@ from pathlib import Path
 from tuner.domain.cost import KINDS
 from tuner.domain.errors import Invalid
 from tuner.domain.job import Algorithm, MarketPolicy, SamplerName, SchedulerName
-from tuner.domain.money import NS_PER_HOUR, ZERO, Money
+from tuner.domain.money import ZERO, Money
 from tuner.domain.space import Config
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
 from tuner.simulator.invariants import watch
 from tuner.simulator.recorded import BestCurve, RecordedTable
 from tuner.simulator.table_file import load_table
@@ -180,9 +180,9 @@ def _spot_result(run: SimulatedRun, table: RecordedTable, spot: SpotConditions) 
             continue
         hours[row.market] += paid / price
         spent_on[row.market] += Money(paid)
-        kept_ns += micro_usd.get("train", 0) * NS_PER_HOUR // price
+        kept_ns += micro_usd.get("train", 0) * HOUR_NS // price
         if row.attempt == 1:
-            started_ns += micro_usd.get("setup", 0) * NS_PER_HOUR // price
+            started_ns += micro_usd.get("setup", 0) * HOUR_NS // price
     spent, ideal = run.journal.tables.account.posted.usd, price_of(table).of(kept_ns + started_ns)
     demand = replace(spot, market="on_demand").markets(price_of(table)).rate.price
     return SpotResult(

@@ -19,6 +19,7 @@ from tuner.domain.job import FINAL
 from tuner.domain.money import Money
 from tuner.domain.retention import Retain, RetentionPolicy, parse_retention
 from tuner.domain.time import NS, Instant
+from tuner.domain.units import GB
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import storage_price
@@ -330,9 +331,6 @@ def _due_trials(db: Connection, row: JobRow, keeps: Retain) -> int:
         return 0
     exported = stored_files.exports_with_files(db, row.id).values()
     return len({*stored_files.trials_with_files(db, row.id), *exported} - kept)
-
-
-GB = 10**9
 
 
 def monthly(price: Money | None, size_bytes: int) -> Money | None:

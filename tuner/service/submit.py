@@ -16,9 +16,10 @@ from tuner.database.database import Connection
 from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, JobSpec, Resources, Teacher
 from tuner.domain.listing import MARKET_WORDS
-from tuner.domain.money import NS_PER_SECOND, dollars
+from tuner.domain.money import dollars
 from tuner.domain.offer import Offer, WorkerMachine, trials_that_fit
 from tuner.domain.shared_budget import tag_faults
+from tuner.domain.time import HOUR_NS, NS
 from tuner.service import audit_log, packages
 from tuner.service.best import best_trial, without_best
 from tuner.service.bootstrap import Service
@@ -40,7 +41,7 @@ from tuner.tuning.samplers import prior_faults
 from tuner.worker.environment import code_of
 
 # a budget that pays for this much time is accepted without checking measured step times
-AMPLE_NS = 3600 * NS_PER_SECOND
+AMPLE_NS = HOUR_NS
 COMMANDS_OFF = "commands are disabled here; to allow them, and packages, the operator sets TUNER_PACKAGES=on and restarts the service"
 
 
@@ -226,13 +227,13 @@ def check_affords(service: Service, spec: JobSpec, offer: Offer) -> None:
     least = rate.cost(need)
     why = "less than a step can take"
     if need > UNKNOWN_NEED_NS:
-        step = f" and {first.step_ns / NS_PER_SECOND:.3f} s for a step" if first.step_ns else ""
+        step = f" and {first.step_ns / NS:.3f} s for a step" if first.step_ns else ""
         why = (
-            f"but a trial takes {first.setup_ns / NS_PER_SECOND:.3f} s for setup{step} before its first report "
+            f"but a trial takes {first.setup_ns / NS:.3f} s for setup{step} before its first report "
             f"({first.source})"
         )
     detail = (
-        f"buys {affords / NS_PER_SECOND:.3f} s of a trial at {dollars(rate.price.usd_per_hour)} an hour, {why}; give at least "
+        f"buys {affords / NS:.3f} s of a trial at {dollars(rate.price.usd_per_hour)} an hour, {why}; give at least "
         f"{least.usd if by_usd else f'{least.gpu_hours:.6f} GPU-hours'}"
     )
     raise Invalid(Fault("/budget/usd" if by_usd else "/budget/gpu_hours", detail))

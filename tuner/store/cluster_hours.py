@@ -14,11 +14,9 @@ from tuner.database.tables import attempts, cluster_clock, cluster_hours, cluste
 from tuner.domain.ids import SELF_TEST
 from tuner.domain.job import Resources
 from tuner.domain.money import ZERO, Money, Price
-from tuner.domain.time import Instant
+from tuner.domain.time import HOUR_NS, MS_NS, Instant
 from tuner.ledger.readable import holds
 
-MS = 1_000_000
-HOUR_NS = 3600 * 10**9
 Kind = tuple[str, str]
 """(instance type, market)"""
 
@@ -96,7 +94,7 @@ def add(db: Connection, project: str, at: Instant, times: Iterable[MachineTime],
         db,
         cluster_watch,
         here,
-        {"watched_ms": watch.watched_ns // MS, "unpriced_ms": watch.unpriced_ns // MS},
+        {"watched_ms": watch.watched_ns // MS_NS, "unpriced_ms": watch.unpriced_ns // MS_NS},
     )
     for machine_time in times:
         key = {
@@ -109,7 +107,7 @@ def add(db: Connection, project: str, at: Instant, times: Iterable[MachineTime],
             db,
             cluster_hours,
             key,
-            {"alive_ms": machine_time.alive_ns // MS, "idle_ms": machine_time.idle_ns // MS},
+            {"alive_ms": machine_time.alive_ns // MS_NS, "idle_ms": machine_time.idle_ns // MS_NS},
         )
 
 
@@ -122,7 +120,7 @@ def times(db: Connection, project: str, since: Instant, until: Instant) -> list[
         select(*keys, *sums).where(_within(cluster_hours, project, since, until)).group_by(*keys)
     ).all()
     return [
-        MachineTime((kind, market), Price(price), int(alive) * MS, int(idle) * MS)
+        MachineTime((kind, market), Price(price), int(alive) * MS_NS, int(idle) * MS_NS)
         for kind, market, price, alive, idle in rows
     ]
 
@@ -141,7 +139,7 @@ def watched(db: Connection, project: str, since: Instant, until: Instant) -> Obs
             _within(cluster_watch, project, since, until)
         )
     ).one()
-    return ObservedTime(int(row[0] or 0) * MS, int(row[1] or 0) * MS)
+    return ObservedTime(int(row[0] or 0) * MS_NS, int(row[1] or 0) * MS_NS)
 
 
 def idle_cost(times: Iterable[MachineTime]) -> dict[Kind, Money]:

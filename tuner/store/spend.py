@@ -22,10 +22,10 @@ from sqlalchemy import (
 )
 
 from tuner.database.tables import attempt_usage, attempts, job_tags, jobs, same_attempt, same_trial, trials
-from tuner.domain.calendar import DAY_NS, day_name, offsets, zone
+from tuner.domain.calendar import day_name, offsets, zone
 from tuner.domain.cost import CostKind
 from tuner.domain.money import FREE, Cost, Money
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import DAY_NS, NS, Instant
 from tuner.ledger.readable import entries
 
 TAG = "tag:"

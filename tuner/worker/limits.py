@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Literal, Self
 
 from tuner.domain.environment import HASH_SEED
+from tuner.domain.units import GIB
 from tuner.training.datasets import CACHE_DIR, CACHE_GIB, DEFAULT_GIB
 from tuner.worker.process_tree import descendants, proportional_bytes, resource_use
 
@@ -34,7 +35,6 @@ PR_SET_NO_NEW_PRIVS = 38
 # The setting of malloc for a fork server: pages of 2 MiB. A fork copies the page tables of the server's heap, and the exit of the child
 # removes the copy. With large pages, both take 22 ms of processor time instead of 36 ms, if the server has imported PyTorch and Ray.
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from tuner.domain.space import SpaceRefused
+from tuner.domain.units import GIB
 from tuner.worker.child import import_first_from, import_fix, load, message_at_import
-from tuner.worker.limits import GIB, ProbeRequest, excess, give_up_privileges
+from tuner.worker.limits import ProbeRequest, excess, give_up_privileges
 from tuner.worker.process_tree import (
     KILL_S,
     become_child,

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from tuner.api import response_cache
 from tuner.api.deps import Svc, duration_ns_of
 from tuner.api.serialize_jobs import best_of, seconds
-from tuner.domain.money import MS_PER_HOUR, Money
+from tuner.domain.money import Money, gpu_ms_at_most
 from tuner.schemas import best as show
 from tuner.service import best
 from tuner.service.best import BestView, CostLimits, MachinePricing, MachineQuery, PricedPoint
@@ -23,8 +23,8 @@ def _limits(
 ) -> CostLimits:
     duration_ns = None if max_duration is None else duration_ns_of("max_duration", max_duration)
     return CostLimits(
-        None if max_cost_usd is None else Money(int(max_cost_usd * 1_000_000 + 1e-6)),
-        None if max_gpu_hours is None else int(max_gpu_hours * MS_PER_HOUR + 1e-6),
+        None if max_cost_usd is None else Money.at_most_usd(max_cost_usd),
+        None if max_gpu_hours is None else gpu_ms_at_most(max_gpu_hours),
         duration_ns,
     )
 

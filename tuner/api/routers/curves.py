@@ -15,6 +15,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tuner.api.deps import Svc
 from tuner.api.response_cache import AnswerCache
+from tuner.domain.money import MICRO
 from tuner.schemas.answers import Curves
 from tuner.service import answers
 from tuner.service.answers import EMPTY, CurvesView, TrialRow, job_curves
@@ -74,7 +75,6 @@ def _curves_text(service: Service, job: str, metric: str | None) -> CurvesText:
     return CurvesText(f'W/"{view.seq}-{view.job.state}"', text, gzip.compress(text, GZIP_LEVEL))
 
 
-MICRO = 1_000_000
 EXACT_POINTS = 20_000  # curves with more points than this are rounded
 SAMPLE = 2_000  # values from which the range of a metric is estimated
 METRIC_PARTS = 1_000  # the rounding step of metrics is at most 1/1000 of the range of most values: less than a pixel of a chart

@@ -10,8 +10,8 @@ from tuner.api.deps import Svc
 from tuner.api.response_cache import AnswerCache, as_json
 from tuner.api.serialize_jobs import usd_of
 from tuner.domain.cost import KINDS
-from tuner.domain.money import NS_PER_HOUR, plain
-from tuner.domain.time import rfc3339
+from tuner.domain.money import plain
+from tuner.domain.time import HOUR_NS, rfc3339
 from tuner.schemas import budgets as show
 from tuner.schemas import finops as finops_models
 from tuner.service.cluster_meter import ClusterCost
@@ -121,7 +121,7 @@ def _cluster(cost: ClusterCost) -> show.ClusterCost:
 
 
 def _hours(ns: int) -> float:
-    return round(ns / NS_PER_HOUR, 6)
+    return round(ns / HOUR_NS, 6)
 
 
 def _table(view: SpendView) -> list[list[str]]:

@@ -11,11 +11,10 @@ from fractions import Fraction
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.planning.advice.evidence import AdviceFinding, AdvisedChange, Curve, JobEvidence, portion, total
-from tuner.planning.ranks import spearman
+from tuner.planning.ranks import Z80, spearman
 from tuner.tuning.rungs import ladder, rungs_of
 
 LEAST_TRIALS = 10
-Z90 = 1.2815515655446004  # the 90th percentile of the normal distribution
 # The variance of Fisher's transform of Spearman's coefficient, times n − 3 (Fieller, Hartley & Pearson 1957).
 VARIANCE = 1.06
 
@@ -58,7 +57,7 @@ def predicts(curves: Sequence[Curve], step: int, last: int) -> Correlation | Non
     if rho is None:
         return None
     z = math.atanh(max(-0.999999, min(0.999999, rho)))
-    off = Z90 * math.sqrt(VARIANCE / (len(pairs) - 3))
+    off = Z80 * math.sqrt(VARIANCE / (len(pairs) - 3))
     return Correlation(rho, math.tanh(z - off), math.tanh(z + off), len(pairs))
 
 

@@ -10,9 +10,10 @@ from tuner.domain.checkpointing import InterruptionRisk
 from tuner.domain.cost import CostKind
 from tuner.domain.job import JobSpec
 from tuner.domain.listing import Listing, Market
-from tuner.domain.money import NS_PER_HOUR, ZERO, Money, Price, Rate
+from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow, SelfTestRow
+from tuner.domain.time import HOUR_NS
 from tuner.domain.usage import COUNTS, Fact, Usage
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.scaling import MeasuredSize, devices
@@ -39,7 +40,7 @@ class MeasuredAttempt:
         Return 0 if the price is zero.
         """
         price = self.row.price.micro_usd_per_hour
-        return self.of(*kinds).micro_usd * NS_PER_HOUR // price if price else 0
+        return self.of(*kinds).micro_usd * HOUR_NS // price if price else 0
 
 
 @dataclass(frozen=True)

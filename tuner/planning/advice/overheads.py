@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-from tuner.domain.checkpointing import Hazard, InterruptionRisk, daly_ns
+from tuner.domain.checkpointing import LEAST_STALL_NS, Hazard, InterruptionRisk, daly_ns
 from tuner.domain.money import ZERO, Money
 from tuner.domain.time import NS
+from tuner.domain.units import GB
 from tuner.planning.advice.evidence import (
     AdviceFinding,
     AdvisedChange,
@@ -18,7 +19,6 @@ from tuner.planning.advice.evidence import (
 )
 from tuner.tuning.rungs import ladder
 
-LEAST_STALL_NS = NS // 10
 # Checkpoint intervals from half to twice the best interval cause no finding, because the cost hardly changes in this range.
 FAR_OFF = 2
 SAVES_EXPENSIVE_ABOVE = Fraction(1, 20)
@@ -329,9 +329,6 @@ def interruptions_expensive(evidence: JobEvidence) -> AdviceFinding | None:
         verify="the same configurations give the same metrics on either market; compare the bills, and the time until the same best metric",
         confidence="high",
     )
-
-
-GB = 10**9
 
 
 def regions_apart(evidence: JobEvidence) -> AdviceFinding | None:

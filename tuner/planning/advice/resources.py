@@ -5,8 +5,10 @@ from fractions import Fraction
 
 from tuner.domain.job import Resources
 from tuner.domain.listing import Listing
-from tuner.domain.money import NS_PER_HOUR, ZERO, Money
+from tuner.domain.money import ZERO, Money
 from tuner.domain.offer import Offer
+from tuner.domain.time import HOUR_NS
+from tuner.domain.units import GIB
 from tuner.planning.accelerators import accelerator, chip_of, relative_speed
 from tuner.planning.advice.evidence import (
     AdviceFinding,
@@ -23,7 +25,6 @@ from tuner.planning.advice.evidence import (
 )
 from tuner.planning.scaling import named
 
-GIB = 1 << 30
 LEAST_WALL_NS = 10 * 10**9  # training that must have been measured before a rule about its time applies
 
 # GPU
@@ -135,7 +136,7 @@ def _smaller_gpu(
         trial_price = offer.rate(size).price
         slower = 1 - busy + busy / min(speed[0], Fraction(1))
         new = sum(
-            -(-int(attempt.ns("train") * slower) * trial_price.micro_usd_per_hour // NS_PER_HOUR)
+            -(-int(attempt.ns("train") * slower) * trial_price.micro_usd_per_hour // HOUR_NS)
             for attempt in attempts
         )
         saves = Money(spent_on(attempts, "train").micro_usd - new)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.listing import Listing
 from tuner.domain.time import NS
+from tuner.domain.units import GIB
 from tuner.planning.accelerators import ACCELERATORS, accelerator
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.estimates.candidates import Ranked
@@ -22,7 +23,7 @@ from tuner.planning.estimates.described import (
     StatedAssumption,
     TrainingRun,
 )
-from tuner.planning.estimates.memory import CONTEXT, FRAGMENTS, GIB, RECOMPUTED
+from tuner.planning.estimates.memory import CONTEXT, FRAGMENTS, RECOMPUTED
 
 CAVEATS = {
     "spot_at_on_demand_cap": "its spot price is as high as its on-demand price, so spot saves nothing",

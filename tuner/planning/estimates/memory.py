@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 
+from tuner.domain.units import GIB
 from tuner.planning.estimates.described import Format, ModelShape
 
-GIB = 2**30
 CONTEXT = GIB
 FRAGMENTS = 10  # a tenth (1/10) of the memory is lost to fragmentation
 OPTIMIZER_BYTES = {"sgd": 0, "momentum": 4, "adam": 8, "adamw": 8, "adam_8bit": 2, "adafactor": 0}

@@ -18,6 +18,7 @@ from typing import Literal
 from tuner.domain.listing import Listing
 from tuner.domain.money import Money, Price
 from tuner.domain.time import NS
+from tuner.domain.units import GB, TERA
 from tuner.planning.accelerators import Accelerator, Precision, accelerator, relative_speed
 from tuner.planning.estimates.described import (
     LINK_SHARE,
@@ -37,7 +38,6 @@ ASSUMPTIONS = (
 Basis = Literal["measured", "catalogued", "flops"]
 Range = tuple[Fraction, Fraction, Fraction]
 """The minimum, the expected value and the maximum."""
-TERA = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,6 @@ def _by_flops(run: TrainingRun, kind: Accelerator, precision: Precision) -> Spee
 
 Link = Literal["nvlink", "pcie", "ethernet"]
 LINKS: tuple[Link, ...] = ("nvlink", "pcie", "ethernet")
-GB = 10**9
 BACKWARD = Fraction(2, 3)
 # The delay of a message by link. The values are assumptions, of the order of magnitude that NCCL's own tests show.
 LATENCY_S = {"nvlink": Fraction(5, 10**6), "pcie": Fraction(10, 10**6), "ethernet": Fraction(30, 10**6)}

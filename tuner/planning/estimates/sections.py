@@ -7,7 +7,9 @@ from fractions import Fraction
 
 from tuner.domain.errors import Invalid
 from tuner.domain.listing import Listing, Market
-from tuner.domain.money import NS_PER_HOUR, Money, Price
+from tuner.domain.money import Money, Price
+from tuner.domain.time import HOUR_NS
+from tuner.domain.units import TERA
 from tuner.planning.accelerators import accelerator
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.estimates import checks, scaling
@@ -24,8 +26,6 @@ from tuner.planning.estimates.described import (
     StatedAssumption,
     TrainingRun,
 )
-
-TERA = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ def choices_view(priced: PricedOptions) -> ChoicesView:
             name=option.name,
             usd_per_hour=option.usd_per_hour,
             machines=option.machines,
-            hours=Fraction(option.duration_ns, NS_PER_HOUR),
+            hours=Fraction(option.duration_ns, HOUR_NS),
             usd=Price(option.usd_per_hour.micro_usd_per_hour * option.machines).of(option.duration_ns),
             meets_deadline=None if priced.deadline_ns is None else option.duration_ns <= priced.deadline_ns,
         )

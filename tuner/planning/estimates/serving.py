@@ -7,13 +7,13 @@ from typing import Literal
 
 from tuner.domain.listing import Listing, Market
 from tuner.domain.money import trial_rate
+from tuner.domain.units import GIB
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.estimates.candidates import ExcludedMachines, excluded, offers
 from tuner.planning.estimates.checks import check_serving
 from tuner.planning.estimates.described import ServingQuestion, StatedAssumption
 from tuner.planning.serving import BUSY, MILLION, PricedServing, serving_cost
 
-GIB = 2**30
 MONTH_S = 730 * 3600
 Way = Literal["real_time", "scale_to_zero"]
 
