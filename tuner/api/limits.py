@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tuner.api.access import OPEN
 from tuner.api.problems import answer, joined
 from tuner.domain.errors import Invalid
 from tuner.schemas.base import NUL, FieldProblem
@@ -24,7 +25,6 @@ MAX_HEADER_BYTES = 32 << 10
 BODY_S = 25.0
 # Beyond 500 waiting requests, which are two or three seconds of work, a client is asked to retry after BUSY_S seconds.
 MOST_WAITING, BUSY_S = 500, 2
-FREE = ("/healthz", "/readyz", "/metrics")
 # The token buckets of this many most recent clients are kept. A client whose bucket was dropped starts again with a full one.
 REMEMBERED = 10_000
 CLOCK_S = 1e-6  # seconds; a shorter wait may be a rounding error, so the request is let through
@@ -176,7 +176,7 @@ class RateLimit:
         self._credentials = f"bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in FREE:
+        if scope["type"] != "http" or scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
         wait_s = self._buckets.take(self._client(scope))
@@ -210,7 +210,7 @@ class ConcurrencyLimit:
         self._app, self._waiting = app, set[object]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in FREE:
+        if scope["type"] != "http" or scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
         if len(self._waiting) >= MOST_WAITING:

@@ -8,6 +8,7 @@ from tuner.domain.job import JobSpec, TrialLimits
 from tuner.domain.money import MS_PER_HOUR, Cost, Money
 from tuner.domain.records import AttemptRow
 from tuner.domain.time import NS, rfc3339
+from tuner.domain.trial import TRIAL_STATES
 from tuner.domain.usage import Usage
 from tuner.schemas import answers as answers_models
 from tuner.schemas import job as job_models
@@ -22,9 +23,7 @@ from tuner.service.views import JobView, Launch, revision_of, rungs_of
 def job_of(view: JobView) -> job_models.Job:
     row, account = view.row, view.summary.account
     spec, rate = row.spec, row.offer.rate(row.spec.resources)
-    shown: dict[str, int] = dict.fromkeys(
-        ("pending", "running", "paused", "completed", "stopped", "failed"), 0
-    )
+    shown: dict[str, int] = dict.fromkeys(TRIAL_STATES, 0)
     shown.update({str(state): count for state, count in view.states.items()})
     wire = spec_to_wire(spec, row.budget)
     wire["resources"]["max_concurrent_trials"] = row.max_concurrent_trials

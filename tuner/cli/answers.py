@@ -14,11 +14,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli import arguments, escape, render, tables
+from tuner.cli import arguments, escape, tables
 from tuner.cli.arguments import JobId, Json, TrialId
 from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import number, usd
 from tuner.cli.output import Output, connect
+from tuner.domain.job import FINAL
+from tuner.domain.trial import TRIAL_FINAL
 
 if TYPE_CHECKING:
     from tuner.client import Client
@@ -196,7 +198,6 @@ def _line(answer: Downloaded) -> Text:
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 MOST_BYTES = 512 << 10  # the service returns at most this much per request
-TRIAL_ENDED = ("completed", "stopped", "failed")
 LOOK_S = 1.0
 
 
@@ -287,7 +288,7 @@ def _stored_log(
 
 
 def _is_over(client: Client, job: str, trial: str) -> bool:
-    return client.trial(job, trial).state in TRIAL_ENDED or client.job(job).state in render.ENDED
+    return client.trial(job, trial).state in TRIAL_FINAL or client.job(job).state in FINAL
 
 
 def _bytes(text: str) -> int:

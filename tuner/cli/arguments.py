@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import typer
 
+from tuner.domain.job import JOB_STATES
 from tuner.settings import Settings
 
 TIMEOUT_S = 1.0
-STATES = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
 SORTS = ("number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-steps")
 Offered = list[tuple[str, str]]
 
@@ -39,7 +39,7 @@ def trials(ctx: typer.Context, incomplete: str) -> Offered:
 
 
 def states(incomplete: str) -> list[str]:
-    return [state for state in STATES if state.startswith(incomplete)]
+    return [state for state in JOB_STATES if state.startswith(incomplete)]
 
 
 def sorts(incomplete: str) -> list[str]:

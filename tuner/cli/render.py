@@ -12,6 +12,8 @@ from rich.text import Text
 
 from tuner.cli import tables
 from tuner.cli.escape import amount, config, number, plural, usd
+from tuner.domain.cost import KINDS
+from tuner.domain.job import FINAL
 from tuner.domain.objective import Constraint, gain_of_next
 
 if TYPE_CHECKING:
@@ -20,11 +22,9 @@ if TYPE_CHECKING:
     from tuner.schemas import best as choices
     from tuner.schemas.job import Best, JobFacts
 
-ENDED = ("succeeded", "cancelled", "failed")
 # The size of a report's chart in characters. LABEL fits the longest number, -1.2345e-123.
 WIDTH, HEIGHT, LABEL = 60, 8, 12
 METHODS = {"random_search": "random search, every trial in full", "stopping_asha": "ASHA that only stops"}
-KINDS = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
 
 
 def jobs(items: Sequence[Job]) -> RenderableType:
@@ -112,7 +112,7 @@ def trials(items: Sequence[show.Trial], *, job: JobFacts | None = None) -> Rende
         table.add_row(listed_trial.id, listed_trial.state, *cells, Text(text))
     if not items:
         return Text("no trials")
-    if job is None or job.state not in ENDED:
+    if job is None or job.state not in FINAL:
         return table
     cause = f" ({job.stop_reason})" if job.stop_reason else ""
     again = "; a larger budget continues them" if job.state == "succeeded" else ""

@@ -14,6 +14,7 @@ import httpx2
 
 from tuner.client.bridge import Items
 from tuner.client.http import ApiError, Http, unreachable
+from tuner.domain.job import FINAL, JOB_STATES
 from tuner.domain.money import dollars
 from tuner.schemas.job import JobFacts
 
@@ -119,7 +120,7 @@ def html_of(job: Any) -> str:
 
 
 J = TypeVar("J", bound=JobFacts)
-ENDED = ("succeeded", "cancelled", "failed")
+ENDED = tuple(state for state in JOB_STATES if state in FINAL)
 RESTART_S = 120.0  # seconds; long enough for a restart of the service
 FIRST_ANSWER_S = 5.0  # seconds until a call gives up an address at which nothing has ever answered it
 PAUSE_S = 0.5

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from tuner.cluster.notices.clouds import Sources, detect, facts_of_this_machine
 from tuner.cluster.notices.watcher import sigterm_announced
 from tuner.domain.errors import NotFound
+from tuner.settings import CLOUDS
 
 if TYPE_CHECKING:
     from tuner.cluster.drain import Gcs, RayNode
 
-CLOUDS = ("detect", "aws", "gcp", "azure", "none")
 USUAL = Sources()
 NO_CLOUD = 3
 log = logging.getLogger("tuner.notices")

@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from tuner.domain.money import Cost, Money, Rate
 
 CostKind = Literal["setup", "restore", "train", "checkpoint", "lost", "idle", "export"]
 # The multiplier of Fibonacci hashing: multiples of it, modulo a length, look random (Knuth, The Art of Computer Programming 6.4).
 SCATTERS = 2_654_435_761
-KINDS: tuple[CostKind, ...] = ("setup", "restore", "train", "checkpoint", "lost", "idle", "export")
+KINDS: tuple[CostKind, ...] = get_args(CostKind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from tuner.domain.text import storable
 MAX_ENTRIES, MAX_CHARACTERS = 50, 200
 #: The variable that makes Python's hashes repeatable. It must be set before Python starts.
 HASH_SEED = "PYTHONHASHSEED"
+#: The names of the directories that contain installed distributions.
+INSTALLED = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, slots=True)

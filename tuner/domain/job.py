@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tuner.domain.budget import Budget
 from tuner.domain.calendar import Window
@@ -53,14 +53,18 @@ MAX_PACK = 64  # the most trials that share a worker
 # The value of `pack` in a request with `pack: auto`. The service replaces it before it records the job.
 AUTO_PACK = 0
 PACK_RANGE = f"must be auto, or between 1 and {MAX_PACK}"
-JOB_STATES: tuple[JobState, ...] = ("queued", "running", "paused", "succeeded", "cancelled", "failed")
+JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 FINAL: frozenset[JobState] = frozenset({"succeeded", "cancelled", "failed"})
+# A job in one of these states cannot be resumed.
+PERMANENT: frozenset[JobState] = frozenset({"cancelled", "failed"})
+COST_LIMITS: frozenset[StopReason] = frozenset({"budget_usd", "budget_gpu_hours"})
+BUDGET_LIMITS: frozenset[StopReason] = COST_LIMITS | {"wall_clock", "trials"}
 UNFINISHED: tuple[JobState, ...] = tuple(state for state in JOB_STATES if state not in FINAL)
 MOVES: Mapping[JobState, frozenset[JobState]] = {
     "queued": frozenset({"running", "paused", "cancelled", "failed"}),
     "running": frozenset({"paused", "succeeded", "cancelled", "failed"}),
     "paused": frozenset({"running", "cancelled", "failed"}),
-    "succeeded": frozenset({"running"}),  # after a top-up and a resume; the other final states are permanent
+    "succeeded": frozenset({"running"}),  # after a top-up and a resume
     "cancelled": frozenset(),
     "failed": frozenset(),
 }

@@ -3,6 +3,7 @@
 from typing import Literal, get_args
 
 TrialState = Literal["pending", "running", "paused", "completed", "stopped", "failed"]
+TRIAL_STATES: tuple[TrialState, ...] = get_args(TrialState)
 TRIAL_FINAL: frozenset[TrialState] = frozenset({"completed", "stopped", "failed"})
 Outcome = Literal["paused", "completed", "stopped", "failed", "lost", "preempted"]
 AttemptCause = Literal[

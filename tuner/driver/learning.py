@@ -7,6 +7,7 @@ from tuner.domain import events as ev
 from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.time import Instant
+from tuner.domain.trial import TRIAL_FINAL
 from tuner.driver.ports import Clock
 from tuner.driver.warm_starts import NO_WARM_STARTS, WarmStarts
 from tuner.tuning.reserve import Reserve
@@ -138,7 +139,7 @@ class Learner:
 
     def _on_end(self, state: State, number: int) -> None:
         record = state.trials[number]
-        ended = record.status in ("completed", "failed", "stopped")
+        ended = record.status in TRIAL_FINAL
         if not ended or record.repeats is not None or number in self._finished:
             return
         self._finished.add(number)

@@ -15,7 +15,7 @@ from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, Meter
-from tuner.domain.job import JobSpec
+from tuner.domain.job import COST_LIMITS, JobSpec
 from tuner.domain.money import FREE, Rate
 from tuner.domain.offer import WorkerMachine
 from tuner.domain.preemption_policy import pause_ns
@@ -36,7 +36,7 @@ from tuner.tuning.samplers import Sampler
 from tuner.tuning.state import PUBLIC, State
 
 # The limits of a budget that may end a job before its first report.
-LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock")
+LIMITS = COST_LIMITS | {"wall_clock"}
 # A suggestion that would make a transaction last longer than this is computed after its commit.
 SLOW_SUGGESTION_NS = 50_000_000
 # How long such suggestions are computed without a break. Messages of workers and requests of users wait meanwhile.

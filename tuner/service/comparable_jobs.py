@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from tuner.database.database import Connection
-from tuner.domain.job import JobSpec
+from tuner.domain.job import PERMANENT, JobSpec
 from tuner.planning.pilot import TAG, pilot_key
 from tuner.planning.scaling import devices, differ_in_number
 from tuner.service import packages
@@ -101,5 +101,5 @@ def pilot_of_job(service: Service, spec: JobSpec) -> JobView | None:
 def pilot_of_code(db: Connection, service: Service, spec: JobSpec, code: str) -> JobView | None:
     """Return the newest pilot of this job and this code that is under way or has succeeded with reports, or None if there is none."""
     rows = jobs.with_tag(db, service.project, TAG, pilot_key(spec, code), PILOTS_LOOKED_AT)
-    views = (view_of(db, service, row) for row in rows if row.state not in ("failed", "cancelled"))
+    views = (view_of(db, service, row) for row in rows if row.state not in PERMANENT)
     return next((view for view in views if view.row.state != "succeeded" or view.steps), None)

@@ -14,7 +14,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.errors import Conflict, Invalid, NotFound, Stale, TooManyWaiting
 from tuner.domain.events import EnqueueRequested, PromoteRequested, StopRequested, TrialRequest
 from tuner.domain.ids import TRIAL_ID
-from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, MAX_START
+from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, MAX_START, PERMANENT
 from tuner.domain.money import MS_PER_HOUR
 from tuner.domain.shared_budget import tag_faults
 from tuner.domain.space import Value
@@ -69,7 +69,7 @@ def resume(service: Service, job: str) -> JobView:
     with service.database.write("job.resume") as db:
         jobs.change_alone(db, job)
         row = jobs.get(db, job, service.project)
-        if row.state in ("cancelled", "failed"):
+        if row.state in PERMANENT:
             raise Conflict(f"a job that is {row.state} cannot be resumed; submit a new job")
         _refuse_cancelled(row)
         if row.state in ("paused", "succeeded"):
@@ -207,7 +207,7 @@ def _change_width(db: Connection, row: JobRow, wanted: int, fitting: int) -> Non
     A running job gets at most the part of the quota that the other running jobs do not use. A waiting job gets up to the whole quota, because
     the controller launches it only if the quota has room for all of its trials.
     """
-    if row.state in ("cancelled", "failed"):
+    if row.state in PERMANENT:
         raise Conflict(
             f"the job is {row.state} and runs no more trials, so max_concurrent_trials cannot be changed"
         )
@@ -374,7 +374,7 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
         Invalid: A limit is wrong.
         Conflict: The job was cancelled or failed, or a limit is below what the job has already used.
     """
-    if row.state in ("cancelled", "failed"):
+    if row.state in PERMANENT:
         raise Conflict(f"the job is {row.state} and spends no more money, so its budget cannot be changed")
     faults = [
         fault for fault in replace(row.spec, budget=budget).faults() if fault.pointer.startswith("/budget")

@@ -33,7 +33,7 @@ from tuner.database.tables import attempts, events, idempotency, job_tags, jobs,
 from tuner.domain.budget import Budget
 from tuner.domain.errors import IdempotencyConflict, NotFound
 from tuner.domain.events import TrialRequest
-from tuner.domain.job import JobSpec, JobState, StopReason, check_move
+from tuner.domain.job import FINAL, JobSpec, JobState, StopReason, check_move
 from tuner.domain.offer import Offer
 from tuner.domain.text import storable
 from tuner.domain.time import NS, Instant
@@ -443,7 +443,7 @@ def move(
         check_move(row.state, state)
     runs = state == "running"
     was = row.running_since if row.state == "running" else None
-    final = state in ("succeeded", "cancelled", "failed")
+    final = state in FINAL
     db.execute(
         update(jobs)
         .where(j.id == job)

@@ -17,7 +17,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_number
-from tuner.domain.job import JobSpec, JobState, StopReason
+from tuner.domain.job import BUDGET_LIMITS, JobSpec, JobState, StopReason
 from tuner.domain.ledger import Account, Allowance, AssignedAt, lost_of
 from tuner.domain.money import FREE, Cost, Money
 from tuner.domain.records import DRIVER_ENDED, AttemptRow, CheckpointRow, EntryPlace, OpenHold, ReportRow
@@ -32,7 +32,6 @@ from tuner.store.job_record import numbered_events
 from tuner.store.pareto_front import ParetoFront
 
 # Stop reasons after which a job can continue once its budget is raised.
-LIMITS = ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
 
 # The statements of one turn of the run loop. Parameters named `of_...` are compared with columns. All others set the value of a column.
 _OF_JOB: BindParameter[str] = bindparam("of_job")
@@ -377,8 +376,8 @@ class SqlTx:
         """
         control = jobs.control(self._db, self._job)
         resumed = state == "paused" and reason is None and again_at is None and control.request == "resume"
-        unheard = (control.budget_version != self._budget_version and reason in LIMITS) or (
-            control.newest_request > requests and reason in (*LIMITS, "space_exhausted")
+        unheard = (control.budget_version != self._budget_version and reason in BUDGET_LIMITS) or (
+            control.newest_request > requests and reason in (*BUDGET_LIMITS, "space_exhausted")
         )
         unheard = unheard and control.request not in ("pause", "cancel")
         if control.request in ("pause", "cancel") or state != "paused":

@@ -13,7 +13,7 @@ from tuner.domain.budget import BUDGET
 from tuner.domain.commands import Command
 from tuner.domain.events import Event
 from tuner.domain.ids import trial_id
-from tuner.domain.job import StopReason
+from tuner.domain.job import COST_LIMITS, StopReason
 from tuner.tuning import confirm, stopping
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import raise_target, scheduler_for
@@ -34,7 +34,6 @@ from tuner.tuning.steps import (
 )
 
 LOSSES_WITHOUT_NEW_STEP = 5
-BUDGETS = ("budget_usd", "budget_gpu_hours")
 OUTSIDE_WINDOW = Ending(
     "paused",
     None,
@@ -321,13 +320,15 @@ def _on_refused(state: State, event: ev.Refused) -> list[Command]:
 
 
 def _out_of(state: State, reason: StopReason | ev.Limit) -> list[Command]:
-    if state.ending is not None or (reason in BUDGETS and not state.refusing_budget and confirm.begin(state)):
+    if state.ending is not None or (
+        reason in COST_LIMITS and not state.refusing_budget and confirm.begin(state)
+    ):
         return []
     return _end(state, OUTSIDE_WINDOW if reason == "window" else _exhausted(state, reason))
 
 
 def _exhausted(state: State, reason: StopReason) -> Ending:
-    if state.refusing_budget and reason in ("budget_usd", "budget_gpu_hours"):
+    if state.refusing_budget and reason in COST_LIMITS:
         name = (
             "quota of the project"
             if state.refusing_budget == BUDGET

@@ -11,7 +11,7 @@ from typing import Literal
 from tuner.domain.budget import Budget
 from tuner.domain.events import Limit
 from tuner.domain.ids import trial_id
-from tuner.domain.job import JobSpec, JobState, StopReason
+from tuner.domain.job import BUDGET_LIMITS, JobSpec, JobState, StopReason
 from tuner.domain.money import ZERO, Money, Price, Rate
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
@@ -114,7 +114,7 @@ class Ending:
     @property
     def limit(self) -> bool:
         """Return whether the job's budget caused the ending. A new budget undoes such an ending."""
-        return self.reason in ("budget_usd", "budget_gpu_hours", "wall_clock", "trials")
+        return self.reason in BUDGET_LIMITS
 
 
 @dataclass(slots=True)

@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import IO
 
 from tuner.checkpoints.storage import Storage
+from tuner.domain.environment import INSTALLED
 from tuner.domain.errors import BadFile
 from tuner.domain.ids import PACKAGE_ID, package_id
 from tuner.worker.scratch import new_directory
 
 # Top-level modules that a package may not contain.
 OURS = frozenset({"tuner", "trainables", "ray", "torch"})
-INSTALLED = ("site-packages", "dist-packages")
 METADATA = (".dist-info", ".egg-info")
 
 

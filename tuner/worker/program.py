@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.domain.command import arguments, placeholders, words_of
+from tuner.domain.environment import INSTALLED
 from tuner.training.artifacts import ArtifactFolder, ArtifactLimits, ArtifactRefused, stage
 from tuner.training.channel import Channel, Reply, StopTraining, current, scalars
 from tuner.training.datasets import VARIABLES as DATASET_VARIABLES
@@ -51,7 +52,6 @@ SCRIPTS = (".py", ".sh", ".r", ".jl", ".pl", ".rb", ".js", ".lua")
 ABSOLUTE = re.compile(r"(^|[\s'\"])/")
 NO_FILE = os.strerror(errno.ENOENT)
 EMPTY_DIRECTORY = "A program runs in an empty directory of its own: use absolute paths for its data"
-INSTALLED = ("site-packages", "dist-packages")
 
 
 class ProgramFailed(Exception):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
@@ -11,6 +11,7 @@ from tuner.api.deps import Limit, Svc, page_of, time_and_id
 from tuner.api.document import problems
 from tuner.api.response_cache import AnswerCache, as_json
 from tuner.domain.errors import Invalid
+from tuner.domain.job import JobState
 from tuner.schemas.answers import TrialDetail
 from tuner.schemas.job import EnqueueRequest, Job, JobPage, JobPatch, JobRequest
 from tuner.service import answers, control
@@ -19,7 +20,6 @@ from tuner.service.submit import submit
 from tuner.service.views import JobView, job_view, revision_of
 
 router = APIRouter(tags=["jobs"])
-State = Literal["queued", "running", "paused", "succeeded", "cancelled", "failed"]
 REVISION = re.compile(r'"([^"]*)"')
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255)]
 
@@ -38,7 +38,7 @@ def create_job(body: JobRequest, response: Response, service: Svc, key: Key = No
 def list_jobs(
     request: Request,
     service: Svc,
-    state: State | None = None,
+    state: JobState | None = None,
     tag: str | None = None,
     limit: Limit = 50,
     cursor: str | None = None,

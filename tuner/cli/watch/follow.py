@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from tuner.cli.escape import number, usd
 from tuner.cli.watch.screen import View
 from tuner.cli.watch.state import Highlight, JobState, SpendRate, StaticFacts, first_limit
-from tuner.client.follow import ENDED, silent_since
+from tuner.client.follow import silent_since
+from tuner.domain.job import FINAL
 from tuner.domain.objective import gain_of_next
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class JobFollower:
 
     @property
     def has_ended(self) -> bool:
-        return self.job.state in ENDED
+        return self.job.state in FINAL
 
     def add(self, event: "Event") -> list[Highlight]:
         """Add an event to the state and return what is new in it.

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from tuner.cli.escape import amount, config, number, plural, span, usd
 from tuner.cli.watch.state import FirstLimit, Highlight, JobState
+from tuner.domain.trial import TRIAL_FINAL
 
 STATES = ("running", "pending", "paused", "completed", "stopped", "failed")
 STYLES = {
@@ -147,7 +148,7 @@ def _trials(job: JobState, limit: int | None) -> tuple[str, float]:
     """
     states = job.data["progress"]["trials"]
     count = sum(states.values())
-    ended = sum(states.get(name, 0) for name in ("completed", "stopped", "failed"))
+    ended = sum(states.get(name, 0) for name in TRIAL_FINAL)
     counts = ", ".join(f"{states[name]} {name}" for name in STATES if states.get(name))
     done = count / limit if limit else ended / count if count else 0.0
     return f"{count}{f' of {limit}' if limit else ''}{f': {counts}' if counts else ''}", done
