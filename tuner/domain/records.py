@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tuner.domain.cost import CostKind
 from tuner.domain.environment import Environment
@@ -143,13 +144,36 @@ class WarmStartTrial:
     checkpoint: CheckpointRow
 
 
+class CostPoint(NamedTuple):
+    """A point of a trial's learning curve, by cost."""
+
+    step: int
+    value: float  #: The metric.
+    micro_usd: int  #: What was spent on the trial up to the step.
+
+
+class TimePoint(NamedTuple):
+    """A point of a trial's learning curve, by training time."""
+
+    step: int
+    value: float | None  #: The metric. None if the report has none.
+    trained_ns: int  #: The training time up to the step, including the first setup.
+
+
+class ScorePoint(NamedTuple):
+    """A point of the learning curve of a trial that a new job learns from."""
+
+    step: int
+    score: float  #: A higher score is better.
+    trained_ns: int  #: The training time up to the step, including the first setup.
+
+
 @dataclass(frozen=True, slots=True)
 class PastTrial:
     """A trial of an earlier job that a new job learns from."""
 
     config: Config
-    #: (step, score, nanoseconds of training up to the step including the first setup), ascending. A higher score is better.
-    curve: tuple[tuple[int, float, int], ...]
+    curve: tuple[ScorePoint, ...]  #: Ascending by step.
     failed: bool = False  #: Whether the trial failed. A failed trial may still have scores.
     violation: float = 0.0  #: The total violation of the new job's constraints at the trial's last report.
     #: Whether the user gave the result with the request. If the space is small, the sampler does not suggest this configuration.

@@ -79,7 +79,7 @@ def _continuations(database: Database, row: JobRow) -> NextDollarForecast:
             return NextDollarForecast((), NO_LAST_STEP, as_of)
         known = best.best_trials(db, row.id, row.spec, TRIALS)
         leader = best.best(db, row.id)
-    cut = [trial for trial in known if trial.curve[-1][0] < last and trial.state != "failed"][:ASKED]
+    cut = [trial for trial in known if trial.curve[-1].step < last and trial.state != "failed"][:ASKED]
     if leader is None or leader.value is None:
         kept = " and met the constraints" if row.spec.constraints else ""
         return NextDollarForecast((), f"no trial has reported {objective.metric!r}{kept} yet", as_of)

@@ -16,7 +16,7 @@ from tuner.domain.errors import Fault, Invalid, NotFound
 from tuner.domain.job import JobSpec, Resources
 from tuner.domain.money import Money
 from tuner.domain.objective import Objective
-from tuner.domain.records import AttemptRow
+from tuner.domain.records import AttemptRow, TimePoint
 from tuner.planning.estimates.described import EFFICIENCY
 from tuner.planning.evidence import (
     EARLY_STEPS,
@@ -47,7 +47,6 @@ from tuner.store.jobs import JobRow
 SETUPS_MIN = 3  # admission relies on measured setups only if at least this many were on new workers
 # in micro-dollars; if a trial's first steps cost less than this, rounding makes times that are derived from costs too inexact
 COARSE = 10
-Point = tuple[int, float | None, int]
 POINTER = "/planning/steps_from"
 
 
@@ -291,10 +290,10 @@ def _seen(history: History, objective: Objective, like: Objective) -> tuple[Seen
         step_ns = _step_ns(trial, setup_ns)
         if step_ns is None:
             continue
-        points = [(step, value) for step, value, _ in trial.points if value is not None]
+        points = [(point.step, point.value) for point in trial.points if point.value is not None]
         curve = tuple((step, like.score(value)) for step, value in points) if same_objective else ()
         early_ns, later_ns = _parts(trial, setup_ns)
-        last, ended = trial.points[-1][0], trial.state == "completed"
+        last, ended = trial.points[-1].step, trial.state == "completed"
         trials.append(SeenTrial(trial.config, step_ns, curve, last, ended, early_ns, later_ns))
     return tuple(trials)
 
@@ -306,7 +305,7 @@ def _step_ns(trial: TrialPace, setup_ns: int | None) -> int | None:
     """
     first, last = trial.points[0], trial.points[-1]
     if setup_ns is not None:
-        return max(1, (last[2] - setup_ns) // last[0])
+        return max(1, (last.trained_ns - setup_ns) // last.step)
     return _between(first, last)
 
 
@@ -315,19 +314,19 @@ def _parts(trial: TrialPace, setup_ns: int | None) -> tuple[int | None, int | No
 
     Each is None if it is not known.
     """
-    early = next((point for point in reversed(trial.points) if point[0] <= EARLY_STEPS), None)
+    early = next((point for point in reversed(trial.points) if point.step <= EARLY_STEPS), None)
     if early is None:
         return None, None
     if setup_ns is not None:
-        early_ns: int | None = max(1, (early[2] - setup_ns) // early[0])
+        early_ns: int | None = max(1, (early.trained_ns - setup_ns) // early.step)
     else:
         early_ns = _between(trial.points[0], early)
     return early_ns, None if early_ns is None else _between(early, trial.points[-1])
 
 
-def _between(a: Point, b: Point) -> int | None:
+def _between(a: TimePoint, b: TimePoint) -> int | None:
     """Return the mean time of the steps between two reports, or None if both are the same report."""
-    return max(1, (b[2] - a[2]) // (b[0] - a[0])) if b[0] > a[0] else None
+    return max(1, (b.trained_ns - a.trained_ns) // (b.step - a.step)) if b.step > a.step else None
 
 
 def _setup_ns(trial: TrialPace, row: AttemptRow | None) -> int | None:
@@ -339,8 +338,8 @@ def _setup_ns(trial: TrialPace, row: AttemptRow | None) -> int | None:
     if row is None or not row.price.micro_usd_per_hour:
         return None
     setup_ns, coarse_ns = ns_of(row, "setup") or 0, row.price.affords_ns(Money(1))
-    early = next((point for point in reversed(trial.points) if point[0] <= EARLY_STEPS), trial.points[-1])
-    return setup_ns if early[2] - setup_ns >= COARSE * coarse_ns else None
+    early = next((point for point in reversed(trial.points) if point.step <= EARLY_STEPS), trial.points[-1])
+    return setup_ns if early.trained_ns - setup_ns >= COARSE * coarse_ns else None
 
 
 def delays_of(attempts: Sequence[AttemptRow], saves_ns: Sequence[int] = ()) -> Delays:

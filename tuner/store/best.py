@@ -15,6 +15,7 @@ from tuner.domain.events import Reported, Suggested
 from tuner.domain.job import JobSpec
 from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Mode
+from tuner.domain.records import CostPoint
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store.answers import CostedReport, step_report
@@ -29,8 +30,7 @@ class BestTrial:
     number: int
     state: TrialState
     config: Config
-    #: (step, metric, micro-dollars up to that step) of each report with a metric, ascending. Never empty.
-    curve: tuple[tuple[int, float, int], ...]
+    curve: tuple[CostPoint, ...]  #: The reports with a metric, ascending by step. Never empty.
     saved: int  #: The step of the newest checkpoint, or 0 if there is none.
 
 
@@ -47,7 +47,7 @@ def best_trials(db: Connection, job: str, spec: JobSpec, limit: int) -> list[Bes
     names = [row.trial for row in rows]
     points = db.execute(_METRICS, {"of": job, "trials": names})
     curves = {
-        trial: tuple((row.step, row.value, row.usd) for row in group)
+        trial: tuple(CostPoint(row.step, row.value, row.usd) for row in group)
         for trial, group in groupby(points, key=lambda row: str(row.trial))
     }
     newest = db.execute(_NEWEST_CHECKPOINTS, {"of": job, "trials": names})
@@ -186,23 +186,23 @@ def results(db: Connection, job: str, spec: JobSpec) -> tuple[list[float], Money
     return [value for trial, value in db.execute(_RESULTS, {"of": job}) if trial not in again], spent
 
 
-def values_at(curve: Sequence[tuple[int, float, int]], levels: Sequence[int]) -> list[float]:
+def values_at(curve: Sequence[CostPoint], levels: Sequence[int]) -> list[float]:
     """Return the metric of a trial at each of the steps `levels` that the trial has reached.
 
     The metric at a level is that of the first report at or after this step. If the trial has reached no level, return a list with only
     the metric of its last report.
 
     Args:
-        curve: (step, metric, micro-dollars) of each report of the trial, in ascending order of steps.
+        curve: The reports of the trial with a metric, in ascending order of steps.
         levels: The steps at which trials are compared, in ascending order.
     """
     values = []
     for level in levels:
-        value = next((value for step, value, _ in curve if step >= level), None)
+        value = next((point.value for point in curve if point.step >= level), None)
         if value is None:
             break
         values.append(value)
-    return values or [curve[-1][1]]
+    return values or [curve[-1].value]
 
 
 @dataclass(frozen=True, slots=True)

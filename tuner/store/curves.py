@@ -16,6 +16,7 @@ from tuner.domain.events import Reported
 from tuner.domain.job import JobSpec
 from tuner.domain.money import Money
 from tuner.domain.objective import Mode, number
+from tuner.domain.records import CostPoint
 from tuner.domain.trial import TrialState
 from tuner.ledger.readable import entries
 from tuner.store.pareto_front import best_of, is_better
@@ -44,8 +45,7 @@ class TrainedTrial:
 
     state: TrialState
     setup: int  #: Micro-dollars that the attempt of the first report spent on its setup.
-    #: (step, metric, micro-dollars spent on the trial up to that step)
-    curve: tuple[tuple[int, float, int], ...]
+    curve: tuple[CostPoint, ...]
 
 
 def improvements(db: Connection, job: str, spec: JobSpec) -> list[Improvement]:
@@ -111,7 +111,7 @@ def trained(
         for trial, group in groupby(rows, key=lambda row: str(row.trial)):
             curve = list(group)
             begun = min(setup.get((trial, curve[0].attempt), 0), curve[0].usd)
-            points = tuple((row.step, row.value, row.usd) for row in curve)
+            points = tuple(CostPoint(row.step, row.value, row.usd) for row in curve)
             yield TrainedTrial(state_of[trial], begun, points)
 
 

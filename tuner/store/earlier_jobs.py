@@ -10,7 +10,7 @@ from itertools import groupby
 from sqlalchemy import Connection, and_, func, or_, select
 
 from tuner.database.tables import reports, trials
-from tuner.domain.records import AttemptRow
+from tuner.domain.records import AttemptRow, TimePoint
 from tuner.domain.space import Config
 from tuner.domain.trial import TrialState
 from tuner.store import attempt_rows, job_summaries
@@ -31,8 +31,7 @@ class TrialPace:
     trial: str
     config: Config
     state: TrialState
-    #: (step, metric, nanoseconds of training up to that step including the first setup), ascending.
-    points: tuple[tuple[int, float | None, int], ...]
+    points: tuple[TimePoint, ...]  #: Ascending by step.
 
 
 def paced(db: Connection, job: str) -> Iterator[TrialPace]:
@@ -47,9 +46,7 @@ def paced(db: Connection, job: str) -> Iterator[TrialPace]:
             yield TrialPace(trial, json.loads(row.config), row.state, points)
 
 
-def _points(
-    db: Connection, job: str, names: Sequence[str]
-) -> Iterator[tuple[str, tuple[tuple[int, float | None, int], ...]]]:
+def _points(db: Connection, job: str, names: Sequence[str]) -> Iterator[tuple[str, tuple[TimePoint, ...]]]:
     r = reports.c
     ends = (
         select(r.trial, func.min(r.step).label("low"), func.max(r.step).label("high"))
@@ -66,7 +63,7 @@ def _points(
         .order_by(r.trial, r.step)
     )
     for trial, group in groupby(db.execute(query).all(), key=lambda row: str(row.trial)):
-        yield trial, tuple((row.step, row.value, row.duration_ns) for row in group)
+        yield trial, tuple(TimePoint(row.step, row.value, row.duration_ns) for row in group)
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # equal only to itself, so that caches can use it as a key

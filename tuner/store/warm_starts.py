@@ -33,6 +33,7 @@ from tuner.domain.records import (
     CheckpointRow,
     PastTrial,
     ReportRow,
+    ScorePoint,
     WarmStartTrial,
     most_informative,
     transferred,
@@ -41,8 +42,6 @@ from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
 TRIALS_PAGE = 100
-
-Curve = tuple[tuple[int, float, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def past_trials(database: Database, job: str, spec: JobSpec, *, limit: int = MAX
     ends = [end for mark in counted for end in _ends(database, mark, spec)]
     last = [(end.violation, end.score, end.step) for end in ends]
     chosen = [ends[i] for i in most_informative(last, limit)]
-    curves: dict[tuple[str, str], Curve] = {}
+    curves: dict[tuple[str, str], tuple[ScorePoint, ...]] = {}
     for mark in counted:
         names = [end.trial for end in chosen if end.mark is mark]
         for first in range(0, len(names), TRIALS_PAGE):
@@ -141,7 +140,7 @@ def _ends(database: Database, mark: Mark, spec: JobSpec) -> Iterator[_End]:
 
 def _curves(
     database: Database, mark: Mark, names: Sequence[str], objective: Objective
-) -> Iterator[tuple[str, Curve]]:
+) -> Iterator[tuple[str, tuple[ScorePoint, ...]]]:
     r = reports.c
     theirs = (r.job == mark.source) & r.trial.in_(names) & r.value.is_not(None)
     query = select(r.trial, r.step, r.value, r.duration_ns, r.seq).where(theirs).order_by(r.trial, r.step)
@@ -150,7 +149,7 @@ def _curves(
     # The reports are filtered here, because with a condition on `seq` SQLite would read all reports of the job for each page.
     counted = (row for row in rows if row.seq <= mark.until_seq)
     for trial, group in groupby(counted, key=lambda row: str(row.trial)):
-        yield trial, tuple((row.step, objective.score(row.value), row.duration_ns) for row in group)
+        yield trial, tuple(ScorePoint(row.step, objective.score(row.value), row.duration_ns) for row in group)
 
 
 def find_warm_starts(

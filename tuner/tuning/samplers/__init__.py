@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tuner.domain.errors import Fault
 from tuner.domain.job import JobSpec
-from tuner.domain.records import PastTrial
+from tuner.domain.records import PastTrial, ScorePoint
 from tuner.domain.space import pointer_token
 from tuner.tuning.rungs import ladder
 from tuner.tuning.samplers.base import Sampler
@@ -37,7 +37,7 @@ def known_results(spec: JobSpec) -> list[PastTrial]:
     """Return the results that the user gave with the request, in the form of trials that were trained to the last step."""
     last = spec.fidelity.max or 1
     return [
-        PastTrial(point.config, ((last, spec.objective.score(point.metric), 0),), is_given=True)
+        PastTrial(point.config, (ScorePoint(last, spec.objective.score(point.metric), 0),), is_given=True)
         for point in spec.start
         if point.metric is not None
     ]
