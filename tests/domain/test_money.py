@@ -100,7 +100,7 @@ def test_refused_amount_is_reported_with_the_reason(usd: str, message: str) -> N
 
 
 def test_amounts_are_shown_exactly() -> None:
-    assert [str(Money(micro)) for micro in (1, 1_500_000, -250_000)] == ["$0.000001", "$1.5", "$-0.25"]
+    assert [str(Money(micro)) for micro in (1, 1_500_000, -250_000)] == ["$0.000001", "$1.50", "-$0.25"]
     assert Cost(gpu_ms=1_800_000).gpu_hours == 0.5
     assert -Cost(Money(3), 4) + Cost(Money(5), 5) == Cost(Money(2), 1)
     assert Cost(Money(3), 9).at_most(Cost(Money(5), 4)) == Cost(Money(3), 4)

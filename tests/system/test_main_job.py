@@ -66,7 +66,7 @@ def shows_work(dashboard: Dashboard) -> bool:
     """Return whether an actor of the job shows its trial, step and cost. Ray forgets them when the actor dies."""
     actors = dashboard.get("/logical/actors")["data"]["actors"].values()
     texts = [actor["reprName"] for actor in actors if actor["actorClass"] == "Worker of test"]
-    work = r"test: trial_\d{5}, attempt \d+, step \d+, \$0\.\d{6}"
+    work = r"test: trial_\d{5}, attempt \d+, step \d+, \$0\.\d{2,6}"
     return any(re.fullmatch(work, text) for text in texts)
 
 

@@ -16,7 +16,7 @@ DOLLAR = Money(1_000_000)
 @pytest.mark.parametrize(
     ("points", "text"),
     [
-        (0.0206, "the next $1 is expected to gain 0.0206 points"),
+        (0.0206, "the next $1.00 is expected to gain 0.0206 points"),
         (193, "the next $0.001 is expected to gain 0.193 points"),
     ],
 )
@@ -71,7 +71,7 @@ def test_job_ends_when_the_next_dollar_gains_less_than_it_is_worth(
         last = story.tell(ev.Completed(AT, trial_id(number)))
     assert endings(last) == ([("succeeded", "worth")] if ends else [])
     if ends:
-        assert "is expected to gain 0.0206 points, and a point is worth $40" in str(last[-1])
+        assert "is expected to gain 0.0206 points, and a point is worth $40.00" in str(last[-1])
         assert story.state.ending is not None
         assert story.state.ending.is_from_reports
 

@@ -19,7 +19,7 @@ from tuner import web
 from tuner.cli import arguments, tables
 from tuner.cli.arguments import JobId, Json
 from tuner.cli.command_group import CommandGroup
-from tuner.cli.escape import harmless, moment, plural
+from tuner.cli.escape import harmless, moment, plural, usd
 from tuner.cli.output import Output, connect
 from tuner.domain.errors import Unavailable
 from tuner.settings import Settings
@@ -102,8 +102,8 @@ def _paused(paused_job: PausedJob) -> str:
         if paused_job.exact
         else "may have been spent after the backup and is deducted from its budget"
     )
-    held = f"held ${paused_job.settled_usd:.6f}"
-    return f"  {paused_job.id}  {paused_job.name}  was {paused_job.state_before}, {held}; ${paused_job.since_usd:.6f} {since}"
+    held = f"held {usd(paused_job.settled_usd)}"
+    return f"  {paused_job.id}  {paused_job.name}  was {paused_job.state_before}, {held}; {usd(paused_job.since_usd)} {since}"
 
 
 packages = CommandGroup(

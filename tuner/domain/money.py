@@ -62,7 +62,7 @@ class Money:
         return Money(-self.micro_usd)
 
     def __str__(self) -> str:
-        return f"${Decimal(self.micro_usd) / MICRO:f}"
+        return dollars(self.usd)
 
 
 ZERO = Money(0)

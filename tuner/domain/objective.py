@@ -105,7 +105,7 @@ def gain_of_next(points_per_usd: float) -> str:
     small gains, and is meaningless if the budget is a few cents.
 
     >>> gain_of_next(0.0206), gain_of_next(193)
-    ('the next $1 is expected to gain 0.0206 points', 'the next $0.001 is expected to gain 0.193 points')
+    ('the next $1.00 is expected to gain 0.0206 points', 'the next $0.001 is expected to gain 0.193 points')
     """
     amount = Money(1_000_000)
     while amount.micro_usd > 1 and points_per_usd * amount.usd > 1:

@@ -16,7 +16,7 @@ from tuner.domain import events as ev
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind, Meter
 from tuner.domain.job import COST_LIMITS, JobSpec
-from tuner.domain.money import FREE, Rate
+from tuner.domain.money import FREE, Money, Rate
 from tuner.domain.offer import WorkerMachine
 from tuner.domain.preemption_policy import pause_ns
 from tuner.domain.time import NS, Instant
@@ -386,8 +386,8 @@ class Loop:
         start_ns = self.pace.longest_overhead_ns
         enough = 2 * max(total, self.state.rate.cost(start_ns).usd.micro_usd)
         return (
-            f"; {100 * most / total:.1f} % of the ${total / 1e6:.6f} that was spent went to {kind}. Starting a trial took at least {start_ns / NS:.1f} s: "
-            f"submit the job again with a budget of at least ${enough / 1e6:.6f}"
+            f"; {100 * most / total:.1f} % of the {Money(total)} that was spent went to {kind}. Starting a trial took at least {start_ns / NS:.1f} s: "
+            f"submit the job again with a budget of at least {Money(enough)}"
         )
 
     def _begin(self, turn: LoopTurn, command: do.Begin, places: Sequence[Place] = ()) -> list[ev.Event]:

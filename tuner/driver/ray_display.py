@@ -51,11 +51,11 @@ class WorkerActivity:
     spent: Money  #: The attempt's cost so far, including the part that is not posted to the ledger yet.
 
     def text(self, earlier: Money) -> str:
-        """Return the text for the dashboard, such as "trial_00003, attempt 1, step 5, $0.012000".
+        """Return the text for the dashboard, such as "trial_00003, attempt 1, step 5, $0.012".
 
         `earlier` is the cost of the trial's earlier attempts.
         """
-        return f"{self.trial}, attempt {self.attempt}, step {self.step}, ${(earlier + self.spent).usd:.6f}"
+        return f"{self.trial}, attempt {self.attempt}, step {self.step}, {earlier + self.spent}"
 
 
 class RayDisplay:

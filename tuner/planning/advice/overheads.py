@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from tuner.domain.checkpointing import LEAST_STALL_NS, Hazard, InterruptionRisk, daly_ns
-from tuner.domain.money import ZERO, Money
+from tuner.domain.money import ZERO, Money, plain
 from tuner.domain.time import NS
 from tuner.domain.units import GB
 from tuner.planning.advice.evidence import (
@@ -166,8 +166,8 @@ def _too_small_for_setup(
         evidence=_setup_figures(evidence, setups, part),
         change=AdvisedChange(
             "budget.usd",
-            None if limit is None else str(limit).removeprefix("$"),
-            str(enough).removeprefix("$"),
+            None if limit is None else plain(limit.usd),
+            plain(enough.usd),
             f"pays for {ENOUGH} setups on each of {evidence.workers} workers",
         ),
         alternatives=(
