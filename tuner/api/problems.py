@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, get_args
 
@@ -14,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from tuner.domain import errors
 from tuner.domain.errors import MAX_FAULTS
+from tuner.domain.text import nearest
 from tuner.schemas.base import FieldProblem, Problem
 
 STATUS: dict[type[errors.TunerError], int] = {
@@ -178,7 +178,7 @@ def _unknown(pointer: str, known: Iterable[str]) -> str:
     parent, _, name = pointer[:200].rpartition("/")
     siblings = [other.rpartition("/")[2] for other in known if other.rpartition("/")[0] == parent]
     places = [other for other in known if other.rpartition("/")[2] == name]
-    if near := get_close_matches(name, siblings, n=1):
+    if near := nearest(name, siblings, 1):
         return f"is unknown; did you mean {near[0]}?"
     if places:
         return f"is unknown here; did you mean {places[0]}?"

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator
-from difflib import get_close_matches
 from typing import Any, get_args, get_origin
 
 from fastapi import Request
@@ -13,6 +12,7 @@ from starlette.types import Scope
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.space import pointer_token
+from tuner.domain.text import nearest
 
 
 def template_of(scope: Scope) -> str:
@@ -94,7 +94,7 @@ def _parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name[:100], known, n=1)
+    near = nearest(name, known, 1)
     if near:
         return f"is not a parameter of this path; did you mean {near[0]}?"
     return f"is not a parameter of this path; the parameters are {', '.join(sorted(known)) or 'none'}"

@@ -6,7 +6,6 @@ import os
 import sys
 import webbrowser
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +21,7 @@ from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import harmless, moment, plural, usd
 from tuner.cli.output import Output, connect
 from tuner.domain.errors import Unavailable
+from tuner.domain.text import did_you_mean
 from tuner.settings import Settings
 
 if TYPE_CHECKING:
@@ -237,8 +237,7 @@ def _policies(given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if name not in POLICIES or not equals or not value:
-            near = get_close_matches(name, POLICIES, n=1, cutoff=0.3)
-            hint = f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+            hint = "" if name in POLICIES else did_you_mean(name, POLICIES)
             problem = f"write it as scheduler=NAME or sampler=NAME, not {text!r}{hint}"
             raise typer.BadParameter(problem, param_hint="--with")
         answer[name] = value

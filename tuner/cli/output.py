@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -22,6 +21,7 @@ from tuner.cli.tables import Style
 from tuner.domain.access import is_like_a_key
 from tuner.domain.errors import TunerError
 from tuner.domain.space import SpaceRefused
+from tuner.domain.text import nearest
 from tuner.domain.time import parse_duration_ns
 from tuner.settings import Settings
 
@@ -227,7 +227,7 @@ def _nearest_name(path: str) -> list[str]:
 def _nearest_job(name: str, jobs: Sequence[Job]) -> str:
     if not jobs:
         return "no job has been submitted yet: submit one with `tuner submit JOB.yaml`"
-    if similar := get_close_matches(name, [job.name for job in jobs], n=1):
+    if similar := nearest(name, [job.name for job in jobs], 1):
         job = next(job for job in jobs if job.name == similar[0])
         return f"the newest job with the name {job.name!r} is {job.id}; `tuner jobs` lists all jobs"
     newest = f"the newest job is {jobs[0].id}, {jobs[0].name!r}; `tuner jobs` lists all jobs"
@@ -235,5 +235,5 @@ def _nearest_job(name: str, jobs: Sequence[Job]) -> str:
 
 
 def _nearest(name: str, known: Sequence[str], otherwise: str) -> str:
-    near = get_close_matches(name, known, n=3, cutoff=0.7)
+    near = nearest(name, known, cutoff=0.7)  # ids that are not related begin alike
     return f"the nearest: {', '.join(near)}" if near else otherwise

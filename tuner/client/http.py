@@ -5,7 +5,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from difflib import get_close_matches
 from itertools import count
 from typing import Any, NamedTuple, TypedDict, TypeVar
 from urllib.parse import quote
@@ -13,6 +12,7 @@ from urllib.parse import quote
 import httpx2
 
 from tuner.client.bridge import Items
+from tuner.domain.text import did_you_mean
 from tuner.schemas.base import Answer, FieldProblem, Problem
 from tuner.settings import Settings, visible
 
@@ -51,10 +51,7 @@ def refuse_unknown(given: Mapping[str, object], known: Collection[str]) -> None:
     """
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            fix = (
-                f"; did you mean {near[0]!r}?" if near else f"; the known ones are {', '.join(sorted(known))}"
-            )
+            fix = did_you_mean(name, known) or f"; the known ones are {', '.join(sorted(known))}"
             raise TypeError(f"unexpected keyword argument {name!r}{fix}")
 
 

@@ -5,7 +5,6 @@ import html
 import importlib
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from pydantic import ConfigDict, Field, PrivateAttr
@@ -14,6 +13,7 @@ from tuner.client import follow
 from tuner.client.bridge import Awaiting, Blocking, call, series
 from tuner.client.calls import AnyJob, Calls
 from tuner.client.follow import html_of, line_of
+from tuner.domain.text import did_you_mean
 from tuner.schemas.job import Best, JobFacts
 from tuner.schemas.job import Job as JobAnswer
 
@@ -188,9 +188,9 @@ def chosen(kind: Kind | None) -> list[Kind]:
     if kind is None:
         return list(NEEDS)
     if kind not in NEEDS:
-        near = get_close_matches(str(kind), NEEDS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{kind!r} is not a plot; the plots are {', '.join(NEEDS)}{hint}")
+        raise ValueError(
+            f"{kind!r} is not a plot; the plots are {', '.join(NEEDS)}{did_you_mean(str(kind), NEEDS)}"
+        )
     return [kind]
 
 

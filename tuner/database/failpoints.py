@@ -4,10 +4,11 @@ A test makes a process exit at a failpoint as if it were killed, and then checks
 (docs/failpoints.md). If TUNER_FAILPOINT is not set, failpoints do nothing.
 """
 
-import difflib
 import os
 import threading
 from collections.abc import Mapping
+
+from tuner.domain.text import nearest
 
 SIDES = ("before", "after")
 # The exit status that a shell reports for a process killed by SIGKILL.
@@ -97,7 +98,7 @@ class Failpoint:
         name, _, rest = text.partition(":")
         side, colon, number = rest.partition(":")
         if name not in FAILPOINTS:
-            near = difflib.get_close_matches(name, FAILPOINTS, n=3, cutoff=0.3) or sorted(FAILPOINTS)
+            near = nearest(name, FAILPOINTS) or sorted(FAILPOINTS)
             raise ValueError(f"TUNER_FAILPOINT: {name!r} is not a failpoint; the nearest: {', '.join(near)}")
         right = side in SIDES and (not colon or (number.isdecimal() and int(number) > 0))
         if not right:

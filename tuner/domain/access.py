@@ -8,11 +8,11 @@ in its project at the time of the request.
 import re
 import zlib
 from dataclasses import dataclass
-from difflib import get_close_matches
 from hashlib import sha256
 from typing import Literal, get_args
 
 from tuner.domain.errors import Fault, Forbidden
+from tuner.domain.text import nearest
 from tuner.domain.time import DAY_NS, MINUTE_NS
 
 MemberRole = Literal["viewer", "submitter", "admin"]
@@ -129,7 +129,7 @@ def user_fault(name: str) -> Fault | None:
 def role_fault(role: str) -> Fault | None:
     if role in MEMBER_ROLES:
         return None
-    near = get_close_matches(role, MEMBER_ROLES, 1)
+    near = nearest(role, MEMBER_ROLES, 1)
     suggestion = f"did you mean {near[0]}? " if near else ""
     return Fault("/role", f"{suggestion}the roles are {', '.join(MEMBER_ROLES)}")
 

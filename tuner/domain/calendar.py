@@ -8,12 +8,12 @@ does not exist, and an hour that is repeated when they are set back counts twice
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from difflib import get_close_matches
 from functools import cache
 from typing import Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from tuner.domain.errors import Fault
+from tuner.domain.text import nearest
 from tuner.domain.time import DAY_NS, NS, Instant, parse_rfc3339
 
 Period = Literal["day", "week", "month"]
@@ -34,9 +34,9 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     wanted = name.strip().lower().replace(" ", "_")
     cities = [known for lower, known in zones.items() if wanted and lower.rpartition("/")[2] == wanted]
-    near = [zones[lower] for lower in get_close_matches(wanted, zones, n=3)]
-    nearest = list(dict.fromkeys([*cities, *near]))[:3] or ["UTC", "Europe/Berlin", "America/New_York"]
-    raise ValueError(f"the time zone {name[:100]!r} is unknown; the nearest are {', '.join(nearest)}")
+    near = list(dict.fromkeys([*cities, *nearest(wanted, zones.values())]))[:3]
+    known = ", ".join(near or ["UTC", "Europe/Berlin", "America/New_York"])
+    raise ValueError(f"the time zone {name[:100]!r} is unknown; the nearest are {known}")
 
 
 def instant(moment: datetime) -> Instant:

@@ -4,7 +4,6 @@ The command is first split into words, by the rules of a shell. Then the placeho
 value is always part of a single argument, and no shell interprets it.
 """
 
-import difflib
 import hashlib
 import json
 import re
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from tuner.domain.errors import Fault
+from tuner.domain.text import nearest
 
 PROGRAM_ENTRY = "tuner.worker.program:run"  #: The trainable that runs the program of a job.
 GIVEN = (
@@ -151,7 +151,7 @@ def _word_details(word: str, known: Iterable[str]) -> Iterator[str]:
         if part[0] in ("{", "}"):
             yield f"{word!r} has a single {part[0]}; write {part[0] * 2} to pass one brace to the program"
         elif name is not None and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            near = nearest(name, known, 1)
             hint = f"did you mean {{{near[0]}}}? To pass braces" if near else "to pass braces"
             yield f"{{{name}}} is neither a parameter nor a constant; {hint} to the program, write {{{{ and }}}}"
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from urllib.parse import urlsplit
 
 from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
@@ -10,6 +9,7 @@ from tuner.domain.calendar import Period, period_of, zone
 from tuner.domain.errors import Fault
 from tuner.domain.money import ZERO, Cost, Money
 from tuner.domain.space import pointer_token
+from tuner.domain.text import nearest
 from tuner.domain.time import Instant
 
 PPM = 1_000_000
@@ -124,7 +124,7 @@ def parent_fault(budget: SharedBudget, known: Mapping[str, SharedBudget]) -> Fau
     if budget.parent is None:
         return None
     if budget.parent not in known and budget.parent != budget.name:
-        near = get_close_matches(budget.parent, known, 3) or sorted(known)[:3]
+        near = nearest(budget.parent, known) or sorted(known)[:3]
         suggestion = f"; use an existing one, such as {', '.join(near)}" if near else "; create it first"
         return Fault("/parent", f"the budget {budget.parent[:60]!r} does not exist{suggestion}")
     budgets = {**known, budget.name: budget}

@@ -1,7 +1,6 @@
 """The price catalogue: prices of machines in each region, read from CSV, each with its date and source."""
 
 import csv
-import difflib
 import io
 import math
 import re
@@ -13,6 +12,7 @@ from functools import cached_property
 from tuner.domain.errors import BadFile
 from tuner.domain.listing import MARKETS, Listing, Market
 from tuner.domain.money import Money, Price
+from tuner.domain.text import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def read_listings(text: str, name: str) -> tuple[Listing, ...]:
 def _wrong_columns(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         if name not in COLUMNS:
-            near = difflib.get_close_matches(name, COLUMNS, n=1) or [", ".join(COLUMNS)]
+            near = nearest(name, COLUMNS, 1) or [", ".join(COLUMNS)]
             yield f"line 1, {name}: is not a column of a price catalogue (prices are in US dollars); the nearest: {near[0]}"
     for name in COLUMNS:
         if names.count(name) > 1:
@@ -266,9 +266,7 @@ class Catalogue:
 
     def nearest(self, field: str, word: str) -> list[str]:
         """Return at most three values of the field that are spelled most like `word`, the most similar first. Used in error texts."""
-        by_case = {known.casefold(): known for known in self._words[field]}
-        near = difflib.get_close_matches(word.casefold(), by_case, n=3, cutoff=0.5)
-        return [by_case[near_word] for near_word in near]
+        return nearest(word, self._words[field])
 
     def unknown(self, field: str, word: str) -> str | None:
         """Return an error text with the nearest known values if no listing has `word` in the field. Otherwise return None."""

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from string import ascii_lowercase, digits
 from typing import cast
 
@@ -29,6 +28,7 @@ from tuner.domain.access import (
     user_fault,
 )
 from tuner.domain.errors import Conflict, Fault, Forbidden, Invalid, NotFound, Unauthorized
+from tuner.domain.text import nearest
 from tuner.domain.time import Instant, rfc3339
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
@@ -179,7 +179,7 @@ def _add(db: Connection, service: Service, user: str, name: str, life_ns: int) -
 
 def _no_member(db: Connection, project: str, user: str) -> Fault:
     there = [member.user for member in access.page_of_members(db, project, after="", limit=NEAR)]
-    near = get_close_matches(user, there, 3)
+    near = nearest(user, there)
     suggestion = (
         f"the nearest: {', '.join(near)}" if near else f"add the user first with PUT /v1/members/{user}"
     )

@@ -6,13 +6,13 @@ Cost and time are those recorded on the job's own machine, or those computed for
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from tuner.database.database import Connection
 from tuner.domain.errors import Invalid, NothingAffordable
 from tuner.domain.money import Cost
 from tuner.domain.objective import Objective
+from tuner.domain.text import nearest
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
@@ -252,7 +252,7 @@ def _priced(
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
-    near = get_close_matches(word, known, n=3) or known[:3]
+    near = nearest(word, known) or known[:3]
     return f"; the nearest: {', '.join(near)}" if near else ""
 
 

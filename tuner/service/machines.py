@@ -4,7 +4,6 @@ This needs the machine's price, and its time for a step as a multiple of the tim
 needs the cost of interruptions.
 """
 
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +16,7 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
+from tuner.domain.text import nearest
 from tuner.planning.accelerators import chip_of
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
@@ -126,7 +126,7 @@ def _market(row: JobRow, requested: str | None) -> Market:
     for market in MARKETS:
         if requested == market:
             return market
-    near = difflib.get_close_matches(requested, MARKETS, n=1, cutoff=0.3) or list(MARKETS)
+    near = nearest(requested, MARKETS, 1) or list(MARKETS)
     raise Invalid.at(
         "market", f"{requested!r} is not a market with a price; the nearest are {', '.join(near)}"
     )
@@ -194,7 +194,7 @@ def _listed(
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
     """Return the text of the error that an instance type has no price. The text names the most similar types."""
     own = sorted({offer.instance_type for offer in row.offers})
-    near = [*difflib.get_close_matches(kind, own, n=1, cutoff=0.5), *prices.nearest("instance_type", kind)]
+    near = [*nearest(kind, own, 1), *prices.nearest("instance_type", kind)]
     return f"no price of {kind!r} is known; the nearest: {', '.join(near or [*own, *prices.values_of('instance_type')[:5]])}"
 
 

@@ -5,7 +5,6 @@ Nodes that the cluster's autoscaler may start are included.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 
 from tuner.cluster.node_types import node_types_of
 from tuner.cluster.nodes import INSTANCE_TYPE, RAY_MARKETS, Node, first
@@ -13,6 +12,7 @@ from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.job import Resources, markets_of
 from tuner.domain.money import Price
 from tuner.domain.offer import MARKET_LABEL, Offer, market_selector
+from tuner.domain.text import nearest
 from tuner.service.catalogue import catalogue
 from tuner.service.node_prices import priced, unpriced
 from tuner.settings import Settings
@@ -181,7 +181,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
         )
     if wanted.instance_type is not None:
         kinds = sorted({node.instance_type for node in nodes})
-        near = get_close_matches(wanted.instance_type, kinds, n=3) or kinds
+        near = nearest(wanted.instance_type, kinds) or kinds
         return Fault(
             "/resources/instance_type",
             f"no node has the instance type {wanted.instance_type}; the nodes have {', '.join(near)}: name one of these, or start nodes with "
@@ -189,7 +189,7 @@ def _missing(nodes: list[Node], wanted: Resources) -> Fault:
         )
     if wanted.region is not None:
         known = sorted({node.region for node in nodes if node.region})
-        near = get_close_matches(wanted.region, known, n=3) or known
+        near = nearest(wanted.region, known) or known
         fix = (
             f"the regions of the nodes are {', '.join(near)}"
             if near

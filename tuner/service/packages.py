@@ -1,6 +1,5 @@
 """Store, list and check packages: archives with trainables that users upload. A job names the package that it uses."""
 
-import difflib
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from tuner.database.database import Connection
 from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
 from tuner.domain.ids import NAME, PACKAGE_ID, package_id
 from tuner.domain.job import JobSpec, entry_faults
+from tuner.domain.text import nearest
 from tuner.domain.units import MIB
 from tuner.service import audit_log, trainables
 from tuner.service.bootstrap import Service
@@ -201,7 +201,7 @@ def _missing(folder: Path, entry: str) -> str | None:
     if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
         return None
     there = sorted(_module(path.relative_to(folder)) for path in folder.rglob("*.py"))
-    near = difflib.get_close_matches(module, there, n=3, cutoff=0.3) or there[:3]
+    near = nearest(module, there) or there[:3]
     return f"the package has no module {module}; the nearest: {', '.join(near)}"
 
 
@@ -216,9 +216,7 @@ def _nearest(service: Service, name: str) -> str:
     if not package_rows:
         return "; upload a package with `tuner packages push PATH`"
     ids = [row.id for row in package_rows]
-    near = difflib.get_close_matches(name, ids, n=1, cutoff=0.6) or [
-        row.id for row in package_rows if row.name == name
-    ]
+    near = nearest(name, ids, 1) or [row.id for row in package_rows if row.name == name]
     words = {row.id: f"{row.id} ({row.name})" for row in package_rows}
     return f"; the nearest: {', '.join(words[near_id] for near_id in near or ids[:3])}"
 

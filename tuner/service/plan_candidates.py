@@ -3,7 +3,6 @@
 The machines are taken from the cluster, from the description in the request, or from the price catalogue.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
@@ -14,6 +13,7 @@ from tuner.domain.job import MAX_CONCURRENT_TRIALS, JobSpec, MarketPolicy, Resou
 from tuner.domain.listing import MARKETS, Listing, Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
+from tuner.domain.text import nearest
 from tuner.domain.time import NS
 from tuner.planning.accelerators import chip_of, relative_speed
 from tuner.planning.alternatives import MachineCandidate
@@ -401,7 +401,7 @@ def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Faul
     faults = []
     for name in speeds:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 3, 0.3) or list(known)[:3]
+            near = nearest(name, known) or list(known)[:3]
             detail = f"is not one of the machines of this plan; the nearest: {', '.join(near)}"
             faults.append(Fault(f"/planning/speeds/{name}", detail))
     return faults

@@ -5,7 +5,6 @@ This checks that the present code makes the recorded decisions, or shows where a
 
 import time
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from threading import BoundedSemaphore
 from typing import Any, get_args
@@ -14,6 +13,7 @@ from tuner.domain.errors import Fault, Invalid, Unavailable
 from tuner.domain.events import Inherited, Launched
 from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.space import Config
+from tuner.domain.text import did_you_mean
 from tuner.driver.decision_words import Decision as Decision
 from tuner.driver.replay import Difference as Difference
 from tuner.driver.replay import Fold, JobRecord, Replayed, Unchecked, check, compare
@@ -79,8 +79,7 @@ def _policy(**names: str | None) -> dict[str, Any]:
     faults = []
     for field, name in given.items():
         if name not in known[field]:
-            near = get_close_matches(name, known[field], n=1, cutoff=0.3)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known[field])
             faults.append(Fault(field, f"{name!r} is not one of {', '.join(known[field])}{hint}"))
     if faults:
         raise Invalid(*faults)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from difflib import get_close_matches
 
 from tuner.database.database import Connection
 from tuner.domain import calendar
 from tuner.domain.access import DEFAULT_PROJECT, Actor
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.money import Money
+from tuner.domain.text import nearest
 from tuner.domain.time import NS, Instant
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import data_transfer_price, storage_price, transfer_price
@@ -236,7 +236,7 @@ def _key(name: str) -> spend.Key:
     tag = name.removeprefix(spend.TAG)
     if name in GROUPS or (tag != name and 1 <= len(tag) <= 100):
         return name
-    near = get_close_matches(name, GROUPS, 1)
+    near = nearest(name, GROUPS, 1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise Invalid.at("group_by", f"{hint}group by {', '.join(GROUPS)} or tag:KEY, not {name[:60]!r}")
 

@@ -1,11 +1,10 @@
 """React to the steps of trials: reports of running trials, requests of users, and steps that a new trial inherits from an earlier job."""
 
-from difflib import get_close_matches
-
 from tuner.domain import commands as do
 from tuner.domain.commands import Command
 from tuner.domain.events import Inherited
 from tuner.domain.objective import SERVING_METRICS
+from tuner.domain.text import did_you_mean
 from tuner.tuning import stopping
 from tuner.tuning.reserve import Reserve
 from tuner.tuning.schedulers import next_target, raise_target, scheduler_for
@@ -153,8 +152,7 @@ def _missing(metric: str, text: str, names: tuple[str, ...], step: int) -> str:
         text += "; report the metric, or let the service measure it: train in one process with SpotSafe, and define export(config, state)"
     if not names:
         return text
-    near = get_close_matches(metric, names, n=1, cutoff=0.4)
-    fix = f"; did you mean {near[0]!r}?" if near else ""
+    fix = did_you_mean(metric, names, cutoff=0.4)  # names of metrics are often abbreviated
     return f"{text}; the trial reported {', '.join(map(repr, names[:NAMES_SHOWN]))}{fix}"
 
 

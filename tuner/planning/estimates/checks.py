@@ -1,11 +1,11 @@
 """Validation of a described run, the assumptions of its estimate, and warnings about the estimate's results."""
 
-import difflib
 from collections.abc import Collection, Iterator
 from fractions import Fraction
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.listing import Listing
+from tuner.domain.text import nearest
 from tuner.domain.time import NS
 from tuner.domain.units import GIB
 from tuner.planning.accelerators import ACCELERATORS, accelerator
@@ -203,13 +203,8 @@ def listings_in(where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
 def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
     """Yield a fault if the accelerator `name` has no data sheet. `pointer` is the name's place in the request."""
     if accelerator(name) is None:
-        known = {known_name.casefold(): known_name for known_name in ACCELERATORS}
-        near = [
-            known[folded_name]
-            for folded_name in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.3)
-        ]
-        nearest = ", ".join(near or ACCELERATORS)
-        yield Fault(pointer, f"no data sheet is known for the accelerator {name!r}; the nearest: {nearest}")
+        near = ", ".join(nearest(name, ACCELERATORS) or ACCELERATORS)
+        yield Fault(pointer, f"no data sheet is known for the accelerator {name!r}; the nearest: {near}")
 
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
