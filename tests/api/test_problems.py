@@ -17,6 +17,7 @@ from tuner.domain.space import SpaceRefused
 from tuner.service import control
 from tuner.simulator.table_file import TableError
 from tuner.simulator.traces import TraceError
+from tuner.store.copies import HalfRestored
 
 CLASSES = [
     member
@@ -47,6 +48,7 @@ ELSEWHERE = {
     errors.AddressNotFree,
     errors.Fenced,
     errors.HomeInUse,
+    HalfRestored,
     SpaceRefused,
     TableError,
     TraceError,

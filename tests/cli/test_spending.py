@@ -11,7 +11,7 @@ from tests.fakes import FakeService
 from tuner.cluster.nodes import Node
 from tuner.domain.ids import RESTORED, SELF_TEST, export_id, hold_id
 from tuner.domain.money import Cost, Money
-from tuner.domain.records import OpenHold
+from tuner.domain.records import EntryPlace
 from tuner.ledger import ledger
 
 service, rest = fakes.fixtures("function")
@@ -51,10 +51,8 @@ def test_trials_and_other_spend_add_up_to_the_total_of_the_bill(
     at = service.now()
     with service.database.write() as db:
         for trial, micro_usd in ((SELF_TEST, 11), (export_id(1), 23), (RESTORED, 47)):
-            spent = Cost(Money(micro_usd))
-            ledger.note_spent(
-                db, service.project, job, OpenHold(hold_id(job, trial, 1, 1), trial, 1, 1, spent, at, at)
-            )
+            where = EntryPlace(hold_id(job, trial, 1, 1), trial, 1, 1)
+            ledger.note_spent(db, service.project, job, where, Cost(Money(micro_usd)), at)
     answer = rest.get(f"/v1/jobs/{job}/bill").json()
     for words in ([], ["--all"]):
         shown = tuner("bill", job, *words).stdout

@@ -146,7 +146,7 @@ def test_job_that_spent_its_budget_on_setup_says_how_much_a_trial_needs() -> Non
         "no trial reported the metric 'acc' before the job ended; 100.0 % of the $0.0005"
     )
     assert "went to setup. Starting a trial took" in detail
-    assert detail.endswith("submit the job again with a budget of at least $0.001000"), (
+    assert detail.endswith("submit the job again with a budget of at least $0.001"), (
         "twice what was not enough"
     )
     check_books(run)

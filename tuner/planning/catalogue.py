@@ -266,7 +266,7 @@ class Catalogue:
 
     def nearest(self, field: str, word: str) -> list[str]:
         """Return at most three values of the field that are spelled most like `word`, the most similar first. Used in error texts."""
-        return nearest(word, self._words[field])
+        return nearest(word, self._words[field], cutoff=0.5)
 
     def unknown(self, field: str, word: str) -> str | None:
         """Return an error text with the nearest known values if no listing has `word` in the field. Otherwise return None."""
