@@ -291,6 +291,26 @@ def test_end_on_the_first_node_kills_user_code_that_the_second_one_imports(tmp_p
         second.close()
 
 
+def test_server_that_is_started_after_the_end_of_its_attempt_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = Supervisor("tests.worker.hangs_imported:train")
+    driver, living = Driver(tmp_path, second._servers._entry, second), second._servers.living
+
+    def ended_before() -> Any:
+        second.receive_from_first_node({"order": "end", "state": "paused", "error": endings.lease_ended()})
+        assert until(lambda: not second.server.alive)
+        return living()
+
+    monkeypatch.setattr(second._servers, "living", ended_before)
+    first_server = second.server
+    try:
+        driver.begin(nodes=2, node=1, checkpoint=None, used_ns=0, port=1)
+        assert until(lambda: second.server is not first_server and not second.server.alive)
+    finally:
+        second.close()
+
+
 @pytest.fixture
 def lost_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[OtherActors, threading.Event]]:
     """Return another node, and an event that lets its calls fail. A node without Ray."""

@@ -356,6 +356,10 @@ class Supervisor:
             pump.started()
             pump.close()
             _discard(forked)
+            with self._changed:
+                # The order that ended the attempt may have come before this thread started the server.
+                if self._attempt is attempt and attempt.state is not None and not server.ready:
+                    server.kill()
             raise
         pump.started()
         with self._changed:
