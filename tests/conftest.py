@@ -39,6 +39,7 @@ GROUPS = {
         "system/test_pilot.py",
         "system/test_bill.py",
         "system/test_notebook.py",
+        "system/test_packing.py",
         "cluster/test_jobs.py",
         "cluster/test_dashboard.py",
     ),
@@ -69,6 +70,8 @@ GROUPS = {
         "worker/test_supervisor.py",
     ),
 }
+# The fixtures whose cluster stops after the last test of a group. Only files of a group may use them.
+SHARED_CLUSTERS = {"served", "broken_before", "on_spot"}
 # All tests of a file with this line are system or browser tests.
 WHOLE_FILE = re.compile(r"^pytestmark = \[?pytest\.mark\.(system|browser)\b", re.MULTILINE)
 # The gate runs no test of a file with this line.
@@ -183,7 +186,15 @@ def _may_run(text: str, marks: str, is_all: bool) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that the tier does not run, and put the files that take longest first."""
+    """Deselect the tests that the tier does not run, and put the files that take longest first.
+
+    Raises:
+        pytest.UsageError: A test uses a shared cluster, but its file is in none of the `GROUPS`. The cluster may have been stopped before.
+    """
+    for item in items:
+        used = SHARED_CLUSTERS.intersection(getattr(item, "fixturenames", ()))
+        if used and not _group_of(item.nodeid):
+            raise pytest.UsageError(f"add the file of {item.nodeid} to GROUPS: it uses {', '.join(used)}")
     if not config.getoption("--all"):
         extended = [item for item in items if item.get_closest_marker("extended")]
         if extended:
