@@ -83,12 +83,14 @@ def _answer_in_words(answer: ev.Suggested | ev.Predicted) -> str:
 
 
 def commands_in_words(commands: Sequence[do.Command]) -> Decision:
+    """Describe the commands that `decide` returned for one event."""
     each = [in_words(command) for command in commands]
     summary = "; ".join(command.summary for command in each) or "nothing"
     return Decision(summary, {"type": "commands", "commands": [dict(command.fields) for command in each]})
 
 
 def trial_in_words(trial: str, row: tuple[TrialState, Config | None] | None) -> Decision:
+    """Describe the state and configuration of a trial. `row` is None if the trial does not exist."""
     if row is None:
         return Decision(f"{trial} does not exist")
     state, config = row

@@ -167,9 +167,8 @@ class ExportRun:
             try:
                 with self.database.write("export.beat") as db:
                     self._over = not exports.record_heartbeat(db, self.export, _now())
-            except (
-                Unavailable
-            ) as error:  # continue: if the database stays away, the export ends with its lease
+            except Unavailable as error:
+                # Continue: if the database stays away, the export ends with its lease.
                 log.warning("a heartbeat could not be recorded: %s", error.detail)
         return not self._over
 

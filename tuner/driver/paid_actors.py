@@ -15,7 +15,7 @@ from tuner.driver.paid_work import PaidActorLost
 from tuner.worker import STARTED_NS
 from tuner.worker.actor import hide_unrequested_gpus
 
-Order = TypeVar("Order")
+PaidOrder = TypeVar("PaidOrder")
 OrderOfWork = TypeVar("OrderOfWork", contravariant=True)
 Result = TypeVar("Result", covariant=True)
 
@@ -26,28 +26,28 @@ class Work(Protocol[OrderOfWork, Result]):
     def __call__(self, order: OrderOfWork, *, owns_process: bool) -> Result: ...
 
 
-class WorkProcess(Generic[Order, Result]):
+class WorkProcess(Generic[PaidOrder, Result]):
     """The Ray actor of a `PaidActor`: a process that runs one function once."""
 
-    def __init__(self, work: Work[Order, Result]) -> None:
+    def __init__(self, work: Work[PaidOrder, Result]) -> None:
         self._work = work
 
     def ready(self) -> None:
         """Do nothing. Ray completes the call once the actor has a machine."""
 
-    def run(self, order: Order) -> tuple[Result, int]:
+    def run(self, order: PaidOrder) -> tuple[Result, int]:
         """Run the work that `order` describes. Return its result, and the age of this process in nanoseconds, for the bill."""
         hide_unrequested_gpus()
         return self._work(order, owns_process=True), time.monotonic_ns() - STARTED_NS
 
 
-class PaidActor(Generic[Order, Result]):
+class PaidActor(Generic[PaidOrder, Result]):
     """An actor that runs `work`, for which the job pays. Ray begins to look for a machine when the actor is created.
 
     The actor is killed at the end of the `with` block. `has_machine` and `answered` raise PaidActorLost if the actor has died.
     """
 
-    def __init__(self, work: Work[Order, Result], offer: Offer, size: Resources) -> None:
+    def __init__(self, work: Work[PaidOrder, Result], offer: Offer, size: Resources) -> None:
         options = {"num_cpus": size.cpus, "num_gpus": size.gpus, "label_selector": dict(offer.labels)}
         self._actor = ray.remote(WorkProcess).options(**options).remote(work)
         self._ready = self._actor.ready.remote()
@@ -72,7 +72,7 @@ class PaidActor(Generic[Order, Result]):
             self._began_ns = time.monotonic_ns()
         return self._began_ns is not None
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: PaidOrder) -> None:
         """Begin the work that `order` describes."""
         self._answer = self._actor.run.remote(order)
 

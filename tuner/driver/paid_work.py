@@ -37,7 +37,7 @@ def wait_until(done: Callable[[float], bool], within_s: float, *, may_continue: 
 
     Args:
         done: Called again and again. The argument is how long the call may wait, in seconds.
-        within_s: How long to wait, in seconds. `done` is called at least once.
+        within_s: How long to wait, in seconds. Even if it is 0, `done` is called once.
         may_continue: Called before each call of `done`. Once it returns False, return False at once.
     """
     deadline = time.monotonic() + within_s

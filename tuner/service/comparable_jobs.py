@@ -23,10 +23,10 @@ USED = 5  # maximum number of jobs that evidence is taken from
 # How two jobs of one trainable differ. Versions of one package are the same `package`. `proxies` make early steps cheaper. Trials differ in
 # `devices` if they have different numbers of GPUs, or of processes if they have no whole GPU. They differ in `size` if the number of
 # their CPUs, GPUs, nodes or processes differs.
-Difference = Literal["package", "constants", "unit", "proxies", "devices", "size"]
+JobDifference = Literal["package", "constants", "unit", "proxies", "devices", "size"]
 
 
-def differences(spec: JobSpec, other: JobSpec, versions: Collection[str | None]) -> frozenset[Difference]:
+def differences(spec: JobSpec, other: JobSpec, versions: Collection[str | None]) -> frozenset[JobDifference]:
     """Return how two jobs of the same trainable differ.
 
     The caller decides which differences do not matter for the measurement that it takes from the other job.
@@ -34,7 +34,7 @@ def differences(spec: JobSpec, other: JobSpec, versions: Collection[str | None])
     Args:
         versions: The ids of the packages with the code of `spec` (`tuner.service.packages.versions_of`).
     """
-    a, b, different = spec.resources, other.resources, set[Difference]()
+    a, b, different = spec.resources, other.resources, set[JobDifference]()
     if other.package not in versions:
         different.add("package")
     if spec.constants != other.constants:

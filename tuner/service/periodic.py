@@ -39,9 +39,8 @@ class ServiceHealth:
     leads: Callable[[], bool] | None = None  #: Returns whether this service leads.
     #: Faults of the accounts that the audit found wrong at their last check, by account.
     violations: dict[str, str] = field(default_factory=dict)
-    _controller_passed_s: float | None = (
-        None  #: The time of `controller_at` on the process's monotonic clock.
-    )
+    #: The time of `controller_at` on the process's monotonic clock. None before the first pass.
+    _controller_passed_s: float | None = None
     _counts: dict[Counted, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -25,7 +25,7 @@ from tuner.service.best import best_trial, without_best
 from tuner.service.bootstrap import Service
 from tuner.service.checkpoints import choose
 from tuner.service.cluster import import_path
-from tuner.service.comparable_jobs import Difference, differences
+from tuner.service.comparable_jobs import JobDifference, differences
 from tuner.service.node_prices import priced_kind
 from tuner.service.offers import offers_of, priced_nodes, with_those_to_come
 from tuner.service.packing import with_pack
@@ -360,7 +360,7 @@ def _mismatch(name: str, source: JobSpec, spec: JobSpec) -> str | None:
 
 
 def _why_no_checkpoints(
-    row: JobRow, spec: JobSpec, different: Collection[Difference], *, has_run: bool
+    row: JobRow, spec: JobSpec, different: Collection[JobDifference], *, has_run: bool
 ) -> str | None:
     """Return why the new job cannot continue trials of an earlier job from their checkpoints, or None if it can.
 

@@ -31,8 +31,6 @@ from tuner.store.attempt_rows import attempt_row, costs_text, values_of
 from tuner.store.job_record import numbered_events
 from tuner.store.pareto_front import ParetoFront
 
-# Stop reasons after which a job can continue once its budget is raised.
-
 # The statements of one turn of the run loop. Parameters named `of_...` are compared with columns. All others set the value of a column.
 _OF_JOB: BindParameter[str] = bindparam("of_job")
 _OF_TRIAL: BindParameter[str] = bindparam("of_trial")

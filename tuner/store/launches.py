@@ -157,7 +157,9 @@ def submitted(db: Connection, job: str, epoch: int, at: Instant) -> bool:
 
 
 def record_heartbeat(db: Connection, job: str, epoch: int, at: Instant) -> None:
-    """Record a heartbeat of the driver. Also record the submission if the service died before it could do so.
+    """Record a heartbeat of the driver. Also record the submission if a service of an older version did not.
+
+    A service of this version claims a launch before it submits the driver.
 
     Raises:
         Fenced: The launch has ended, or the job has a newer one.
