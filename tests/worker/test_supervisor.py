@@ -354,6 +354,14 @@ def test_exit_status_that_a_resumed_function_returns_is_not_a_report(drive: Any)
     assert [r["metrics"]["acc"] for r in driver.reports] == [3]
 
 
+def test_exit_status_of_a_resumed_function_without_steps_to_train_is_not_a_report(drive: Any) -> None:
+    driver = drive("tune_checkpoints_and_returns_status", "tests.worker.tune_cases")
+    driver.save_at(1)
+    driver.begin(target_step=9, restore=1, metric="acc", mode="max")
+    driver.until_state("ended")
+    assert [r["metrics"]["acc"] for r in driver.reports] == [3]
+
+
 @pytest.mark.parametrize("case", ["tune_checkpoints", "Steps", "DictSteps", "ArraySteps"])
 def test_plain_ray_tune_trainables_run_unchanged_and_are_promoted_twice(drive: Any, case: str) -> None:
     driver = drive(case, "tests.worker.tune_cases")

@@ -43,6 +43,15 @@ def tune_checkpoints(config: dict[str, Any]) -> None:
             )
 
 
+def tune_checkpoints_and_returns_status(config: dict[str, Any]) -> int:
+    """Train one step in total."""
+    if tune.get_checkpoint() is None:
+        with tempfile.TemporaryDirectory() as directory:
+            (Path(directory) / "step.txt").write_text("1")
+            tune.report({"acc": 3}, checkpoint=tune.Checkpoint.from_directory(directory))
+    return 0
+
+
 def follows_scores(config: dict[str, Any]) -> None:
     """Report the configured scores, one per step, each with a checkpoint. Always begin with the first step."""
     for step, score in enumerate(config["scores"], start=1):

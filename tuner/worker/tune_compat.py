@@ -46,7 +46,8 @@ class TuneSession:
         self._channel, begin = channel, channel.begin
         self._step = begin.first_step
         self._echoes, self._is_loaded = begin.echo, False
-        self._has_reported = False  # whether user code has called `tune.report`
+        # Whether user code has called `tune.report`, in this attempt or in the one that saved the checkpoint.
+        self._has_reported = begin.restore is not None
         self.trial_id = self.trial_name = begin.trial
         self.experiment_name = self.run_id = begin.trial
         self.trial_dir = os.getcwd()
