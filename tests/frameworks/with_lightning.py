@@ -1,5 +1,6 @@
 """A small network with dropout, trained with the `Trainer` of Lightning."""
 
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,7 @@ def train_with_arguments(config: dict[str, Any]) -> None:
 
 
 def train_with_objects(config: dict[str, Any]) -> None:
+    os.environ.update(config.get("variables", {}))
     train(config, model=KeepsBest(plateau=False), weights_only=config["weights_only"])
 
 

@@ -168,6 +168,13 @@ def test_lightning_checkpoint_that_could_not_be_read_fails_at_its_first_save(dri
 
 
 @pytest.mark.extended
+def test_lightning_checkpoint_that_a_variable_makes_readable_is_saved(drive: Any) -> None:
+    driver = drive("train_with_objects", "tests.frameworks.with_lightning")
+    variables = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+    driver.promoted_twice(4, config={"weights_only": None, "variables": variables})
+
+
+@pytest.mark.extended
 def test_metrics_that_a_trainer_adds_to_an_evaluation_are_reported(drive: Any) -> None:
     driver = drive("train_with_more_metrics", "tests.frameworks.with_transformers")
     driver.run_to(1, config={})

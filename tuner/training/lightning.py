@@ -177,7 +177,7 @@ class TunerCallback(Callback):
             trainer.save_checkpoint(place / FILE)
         finally:
             self._is_saving = False
-        if not self._is_checked and trainer.is_global_zero and not _is_everything_readable():
+        if not self._is_checked and trainer.is_global_zero:
             _check(place / FILE)
         self._is_checked = True
 
@@ -300,24 +300,25 @@ def _is_readable(value: Any) -> bool:
     return True
 
 
-def _is_everything_readable() -> bool:
-    """Return whether the running `trainer.fit` was called with `weights_only=False`, so that a checkpoint may contain any objects.
+def _weights_only() -> bool | None:
+    """Return the argument `weights_only` of the running `trainer.fit`. None leaves the decision to PyTorch.
 
     Lightning does not keep the argument, so it is looked up in the calling frame.
     """
     fits = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code is Trainer._fit_impl.__code__)
-    return any(frame.f_locals.get("weights_only") is False for frame in fits)
+    return next((frame.f_locals.get("weights_only") for frame in fits), None)
 
 
 def _check(file: Path) -> None:
-    """Raise TypeError with the keys that are not readable if a checkpoint cannot be read with `weights_only=True`.
+    """Raise TypeError with the keys that are not readable if a checkpoint cannot be read as Lightning reads it when the trial continues.
 
     The tensors are not read. Nothing is checked if a strategy or a plugin writes checkpoints in another form than PyTorch's files.
     """
     if not zipfile.is_zipfile(file):
         return
     try:
-        torch.load(file, weights_only=True, mmap=True)
+        # PyTorch reads the variables TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD and TORCH_FORCE_WEIGHTS_ONLY_LOAD here
+        torch.load(file, weights_only=_weights_only(), mmap=True)
     except pickle.UnpicklingError as error:
         checkpoint = torch.load(file, weights_only=False, mmap=True)
         unreadable = [
