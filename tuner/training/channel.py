@@ -239,6 +239,16 @@ def refuse_at_import(name: str) -> None:
         )
 
 
+def message_at_import(error: BaseException) -> str:
+    """Return the message of an error that user code raised while it was imported, with advice if the code ended its process."""
+    if not isinstance(error, SystemExit):
+        return str(error)
+    return (
+        f"the code ended its process with {error.code!r} while it was imported. If it parses a command line, as with argparse, do so below "
+        "`if __name__ == '__main__'`: a trial gets no arguments, but its values in `config`"
+    )
+
+
 def begin_message(begin: BeginMessage) -> bytes:
     """Return the supervisor's first message as bytes to send."""
     return json.dumps({"type": "begin", **asdict(begin)}).encode()

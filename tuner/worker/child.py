@@ -229,16 +229,6 @@ def load(entry: str, package: str = "") -> Callable[..., Any]:
     return target  # type: ignore[no-any-return]
 
 
-def message_at_import(error: BaseException) -> str:
-    """Return the message of an error that user code raised while it was imported, with advice if the code ended its process."""
-    if not isinstance(error, SystemExit):
-        return str(error)
-    return (
-        f"the code ended its process with {error.code!r} while it was imported. If it parses a command line, as with argparse, do so below "
-        "`if __name__ == '__main__'`: a trial gets no arguments, but its values in `config`"
-    )
-
-
 def import_fix(error: ModuleNotFoundError, entry: str) -> str:
     """Return what to do if a module of the trainable `entry` cannot be imported."""
     name, own = error.name or "the module", entry.partition(":")[0].partition(".")[0]
@@ -309,7 +299,7 @@ def _fail(channel: Channel, error: BaseException, *, kind: words.FailureKind) ->
     else:
         traceback.print_exc()
         text = "".join(traceback.format_exception(error))
-    message = message_at_import(error) if kind == "import" else str(error)
+    message = words.message_at_import(error) if kind == "import" else str(error)
     if type(error).__name__ == OUT_OF_GPU_MEMORY:
         kind, message = "memory", f"{FIX_GPU_MEMORY}. {message}"
     if fix := _fix(error, channel.begin):

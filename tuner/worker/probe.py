@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 
 from tuner.domain.space import SpaceRefused
 from tuner.domain.units import GIB
-from tuner.worker.child import import_first_from, import_fix, load, message_at_import
+from tuner.training.channel import message_at_import
+from tuner.worker.child import import_first_from, import_fix, load
 from tuner.worker.limits import ProbeRequest, excess, give_up_privileges
 from tuner.worker.process_tree import (
     KILL_S,
