@@ -211,7 +211,21 @@ def test_module_that_exits_is_refused(tuner: Tuner, tmp_path: Path, monkeypatch:
     result = tuner("submit", DIGITS, "--space", "exits_at_import:SPACE", *RAY[2:])
     assert result.exit_code == 1
     assert "\n  not_importable: importing exits_at_import in " in result.stderr
-    assert "raised SystemExit: no data" in result.stderr
+    assert (
+        "raised SystemExit: the code ended its process with 'no data' while it was imported" in result.stderr
+    )
+
+
+def test_module_of_a_search_space_gets_no_arguments(
+    tuner: Tuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reads_arguments.py").write_text(
+        "import sys\nSPACE = {'x': {'grid_search': [1, 2]}, 'words': len(sys.argv)}"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.argv", ["tuner", "submit", "--space"])
+    result = tuner("submit", DIGITS, "--space", "reads_arguments:SPACE", *RAY[2:], "--print", "--json")
+    assert json.loads(result.stdout)["constants"] == {"words": 1}
 
 
 @pytest.mark.parametrize("space", ["nowhere.at_all:SPACE", "tests.frameworks.with_ray_tune:NOTHING", "SPACE"])

@@ -39,6 +39,18 @@ FAILS = """
 def train(config):
     raise RuntimeError("its own fault")
 """
+PARSES = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.5)
+arguments = parser.parse_args()
+
+def train(config):
+    return {"acc": arguments.lr}
+"""
+EXITS = """
+raise SystemExit(2)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +106,20 @@ def test_error_of_a_trainable_is_shown(folder: Path) -> None:
     done = typed("tuner train fails:train", folder)
     assert done.returncode == 1
     assert "its own fault" in done.stderr
+
+
+def test_code_that_parses_its_command_line_gets_no_arguments(folder: Path) -> None:
+    (folder / "parses.py").write_text(PARSES)
+    done = typed("tuner train parses:train --steps 3 --json", folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"] == {"acc": 0.5}
+
+
+def test_code_that_ends_its_process_when_it_is_imported_is_refused_with_advice(folder: Path) -> None:
+    (folder / "exits.py").write_text(EXITS)
+    done = typed("tuner train exits:train", folder)
+    assert done.returncode == 1
+    assert "trainable: the code ended its process with 2 while it was imported" in done.stderr
 
 
 def test_program_is_trained_in_the_current_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import typer
 
 from tuner.cli.job_yaml import read_job
 from tuner.domain.space import SpaceRefused
+from tuner.training.channel import message_at_import
 
 OBJECTIVE_METRIC = "value"  # Optuna's name for the number that an objective returns
 
@@ -167,13 +168,14 @@ def _imported(entry: str) -> Any:
         raise SpaceRefused("not_importable", f"{entry!r} is not of the form module:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    sys.argv = sys.argv[:1]  # user code that parses its command line gets no arguments, as on a worker
     try:
         with _output_on_stderr():
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise SpaceRefused(
             "not_importable",
-            f"importing {module_name} in {os.getcwd()} raised {type(error).__name__}: {error}",
+            f"importing {module_name} in {os.getcwd()} raised {type(error).__name__}: {message_at_import(error)}",
         ) from error
     if not hasattr(module, name):
         raise SpaceRefused("not_importable", f"{module_name} has no {name!r}")

@@ -148,10 +148,13 @@ def _loaded(entry: str) -> Callable[..., Any]:
     module, colon, attribute = entry.partition(":")
     if not (module and colon and attribute):
         raise Invalid.at("trainable", f"{entry!r} is not a trainable: write it as module:function")
+    sys.argv = sys.argv[:1]  # user code that parses its command line gets no arguments, as on a worker
     try:
         return child.load(entry)
     except child.NotTrainable as error:
         raise Invalid.at("trainable", str(error)) from error
+    except SystemExit as error:
+        raise Invalid.at("trainable", words.message_at_import(error)) from error
     except (ImportError, AttributeError) as error:
         raise Invalid.at(
             "trainable", f"{error}; train in the directory that contains {module}, or set PYTHONPATH to it"
