@@ -48,6 +48,25 @@ arguments = parser.parse_args()
 def train(config):
     return {"acc": arguments.lr}
 """
+WRITES_MORE = """
+from pathlib import Path
+from ray import tune
+from tuner.training.framework_run import FrameworkRun
+
+def uses_the_directory(config):
+    run = FrameworkRun()
+    run.begin()
+    (run.directory / "trainer").mkdir()
+    while True:
+        if run.report({"acc": 1}):
+            run.save(lambda place: (place / "model.txt").write_text("trained"))
+
+class Steps(tune.Trainable):
+    def step(self):
+        return {"acc": 1}
+    def save_checkpoint(self, checkpoint_dir):
+        (Path(checkpoint_dir) / "model.txt").write_text("trained")
+"""
 EXITS = """
 raise SystemExit(2)
 """
@@ -106,6 +125,22 @@ def test_error_of_a_trainable_is_shown(folder: Path) -> None:
     done = typed("tuner train fails:train", folder)
     assert done.returncode == 1
     assert "its own fault" in done.stderr
+
+
+@pytest.mark.parametrize("target", ["uses_the_directory", "Steps"])
+def test_nothing_but_the_checkpoint_remains_of_a_training(tmp_path: Path, target: str) -> None:
+    (tmp_path / "writes.py").write_text(WRITES_MORE)
+    (tmp_path / "scratch").mkdir()
+    line = f"TMPDIR={tmp_path}/scratch PYTHONDONTWRITEBYTECODE=1 tuner train writes:{target} --steps 2"
+    for option in ("", "--save kept", "--save kept"):
+        done = typed(f"{line} {option}", tmp_path)
+        assert done.returncode == 0, done.stderr
+        expected = {"writes.py", "scratch", *(["kept"] if option else [])}
+        assert {path.name for path in tmp_path.iterdir()} == expected
+        assert list((tmp_path / "scratch").iterdir()) == []
+    assert f"saved in {tmp_path}/kept/step_00000002" in done.stderr
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["step_00000002"]
+    assert (tmp_path / "kept" / "step_00000002" / "model.txt").read_text() == "trained"
 
 
 def test_code_that_parses_its_command_line_gets_no_arguments(folder: Path) -> None:

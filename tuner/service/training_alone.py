@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -94,18 +95,21 @@ def train(training: LocalTraining, *, on_report: OnReport) -> Trained:
     from tuner.worker import child, tune_compat
     from tuner.worker.program import ProgramFailed
 
-    target, save_to = _loaded(training.entry), training.save_to
-    with TemporaryDirectory(prefix="tuner-train-") as scratch:
-        if save_to is not None:
-            save_to.mkdir(parents=True, exist_ok=True)
-        staging = str(save_to.absolute()) if save_to is not None else scratch
+    target = _loaded(training.entry)
+    save_to = None if training.save_to is None else training.save_to.absolute()
+    if save_to is not None:
+        save_to.mkdir(parents=True, exist_ok=True)
+    # With `save_to` the checkpoint is written to the file system to which it is moved.
+    with TemporaryDirectory(prefix="tuner-train-", dir=save_to) as scratch:
+        staging = Path(scratch) / "staging"
+        staging.mkdir()
         ours, theirs = Pipe()
         begin = BeginMessage(
             "alone",
             1,
             training.entry,
             dict(training.config),
-            staging,
+            str(staging),
             max_step=training.steps,
             seed=training.seed,
             kind=training.kind,
@@ -126,9 +130,10 @@ def train(training: LocalTraining, *, on_report: OnReport) -> Trained:
             answering.join()
             words.close_channel()
             tune_compat.uninstall()
-    return Trained(
-        training.entry, dict(training.config), answering.step, answering.metrics, answering.checkpoint
-    )
+        checkpoint = None
+        if save_to is not None and answering.checkpoint is not None:
+            checkpoint = str(_moved(Path(answering.checkpoint), save_to))
+    return Trained(training.entry, dict(training.config), answering.step, answering.metrics, checkpoint)
 
 
 def is_found(entry: str) -> bool:
@@ -139,6 +144,13 @@ def is_found(entry: str) -> bool:
 
 def _extend_path() -> None:
     sys.path[:0] = [path for path in import_path() if path not in sys.path]
+
+
+def _moved(checkpoint: Path, save_to: Path) -> Path:
+    """Move a checkpoint into the directory `save_to`, in place of one of the same step. Return its new path."""
+    target = save_to / checkpoint.name
+    shutil.rmtree(target, ignore_errors=True)
+    return checkpoint.rename(target)
 
 
 def _loaded(entry: str) -> Callable[..., Any]:
