@@ -32,7 +32,8 @@ class LocalTraining:
     config: Mapping[str, Any]  #: The configuration of the trial, including constants.
     steps: int | None  #: The last step. None if the trainable decides.
     save_to: Path | None = None  #: A directory for the last step's checkpoint. None saves none.
-    seed: int | None = None  #: Seed of all random generators. None leaves them unchanged.
+    #: Seed of all random generators. None keeps the states that the import of the module has left, which begins with seed 0.
+    seed: int | None = None
     #: How the trainable is called, as in the field `kind` of a job file, such as `optuna`. None means the default.
     kind: str | None = None
     metric: str | None = None  #: The metric under which an Optuna objective's value is reported.

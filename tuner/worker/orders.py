@@ -21,7 +21,8 @@ class BeginOrder(TypedDict):
     entry: str  # the trainable as `module:function`
     kind: NotRequired[str | None]  # the kind of the trainable
     config: dict[str, Any]
-    seed: NotRequired[int | None]  # the worker sets no seeds if it is None
+    # None keeps the states that the import of the module has left, which begins with seed 0.
+    seed: NotRequired[int | None]
     lease_ns: int
     # The part of the lease that another node has used already. Default: the time since the last attempt.
     used_ns: NotRequired[int]
