@@ -246,6 +246,16 @@ def test_diverged_trial_does_not_change_the_expected_best() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "scores", [[1, 1, 1, 1, 1, 0.6, 0.5, 0.3, 0.2], [0.98, 0.97, 0.97, 0.96, 0.95, 0.9, 0.85, 0.8]]
+)
+def test_bad_trials_have_not_diverged_if_most_are_near_the_best(scores: list[float]) -> None:
+    trials = [SeenTrial({"lr": 0.1}, 10 * NS, ((1, score / 2), (9, score)), 9) for score in scores]
+    paces = Paces(of_trials(trials, source="history", delays=Delays(), jobs=["job_1"]), 9)
+    assert not any(paces.has_diverged(trial) for trial in trials)
+    assert paces.place_spread > 0
+
+
 def test_plan_of_tiny_losses_is_that_of_usual_ones_times_a_factor() -> None:
     """The losses are from 0.15 to 0.8, and a ten-thousandth of that."""
     large, small = (made(evidence=losses(times=times, gain=0.5), mode="min").best for times in (0.5, 0.5e-4))

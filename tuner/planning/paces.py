@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tuner.domain.space import Config
 from tuner.planning.evidence import EARLY_STEPS, PaceEvidence, SeenTrial
+from tuner.planning.outlooks import FAR
 
 # Scores between 0 and 1, such as accuracies, are extrapolated on a logistic scale, so that extrapolated scores stay between 0 and 1.
 
@@ -104,10 +105,15 @@ class Paces:
 
     @cached_property
     def floor(self) -> float:
-        """The lowest score at which a trial ends. The trials that reported a lower last score count as diverged."""
+        """The lowest score at which a trial ends. The trials that reported a lower last score count as diverged.
+
+        It is -inf if most trials have the same last score, because the distance of the others then says nothing.
+        """
         last = [trial.curve[-1][1] for trial in self.evidence.curves]
         middle = median(last)
-        return middle + FLOOR * (max(last) - middle)
+        spread = median(abs(score - middle) for score in last)
+        # If the median is near the best score, as with many good trials, usual bad trials are far below the first of the two floors.
+        return min(middle + FLOOR * (max(last) - middle), middle - FAR * spread) if spread > 0 else -math.inf
 
     def has_diverged(self, trial: SeenTrial) -> bool:
         return trial.curve[-1][1] < self.floor
