@@ -12,12 +12,20 @@ from hypothesis import strategies as st
 from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import CostKind
-from tuner.domain.job import Algorithm, JobSpec, MarketPolicy, Resources, SamplerName, SchedulerName
+from tuner.domain.job import (
+    Algorithm,
+    JobSpec,
+    MarketPolicy,
+    Resources,
+    SamplerName,
+    SchedulerName,
+    StartPoint,
+)
 from tuner.domain.money import Cost, Money, Price
 from tuner.domain.objective import Fidelity, Mode, Objective
 from tuner.domain.offer import Offer
 from tuner.domain.records import AttemptRow
-from tuner.domain.space import Float, Int, Space
+from tuner.domain.space import Categorical, Float, Int, Space
 from tuner.domain.time import NS, Instant
 from tuner.planning import planner
 from tuner.planning.alternatives import MachineCandidate
@@ -272,6 +280,16 @@ def test_huge_first_loss_of_a_trial_does_not_change_the_curves_of_others() -> No
     known = of_trials([spike, *trials[1:6], *early], source="history", delays=Delays(), jobs=["job_1"])
     paces = Paces(known, 9)
     assert all(-1.5 < paces.place(trial, 9) < 0.2 for trial in known.trials)
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid", "tpe"])
+def test_configurations_with_a_given_result_are_not_planned(sampler: SamplerName) -> None:
+    asked = question(sampler=sampler, usd="50", evidence=seen())
+    space = Space({"lr": Categorical((0.1, 0.2)), "width": Categorical((8, 16, 32))})
+    given = tuple(StartPoint({"lr": 0.1, "width": width}, 0.5) for width in (8, 16, 32))
+    plan = planner.plan(replace(asked, spec=replace(asked.spec, space=space, start=given)), simulate)
+    assert plan.trials.expected == 3
+    assert plan.ends.keys() <= {"trials", "space_exhausted"}
 
 
 def test_learning_sampler_prefers_better_and_more_expensive_trials() -> None:

@@ -294,10 +294,10 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
     The copy differs from the job as follows:
 
     - It always has a last step, and it always maximizes a score.
-    - It has at most as many trials as the search space has configurations.
+    - It has at most as many trials as the search space has configurations whose result the user has not given.
     - It has no target and no plateau if no learning curves are known, because scores would not be meaningful.
     - It has no `stop.worth`, no `confirm`, no constraints, no second objective, no limits of single trials and no time window.
-    - It does not begin with configurations of the user.
+    - It does not begin with configurations of the user. Given results remain, so that samplers do not suggest them.
     - It finishes when its budget is exhausted.
 
     Args:
@@ -311,10 +311,12 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         fidelity = replace(fidelity, min=min(fidelity.min, last), max=last)
     target = spec.objective.target if knows_curves else None
     score = None if target is None else spec.objective.score(target)
+    known = tuple(point for point in spec.start if point.metric is not None)
     size = spec.space.size()
     budget = spec.budget
     if size is not None:
-        budget = replace(budget, trials=min(size, budget.trials or size))
+        untried = max(1, size - len(known))
+        budget = replace(budget, trials=min(untried, budget.trials or untried))
     return replace(
         spec,
         fidelity=fidelity,
@@ -323,7 +325,7 @@ def for_planning(spec: JobSpec, *, steps: int | None, knows_curves: bool) -> Job
         worth_micro_usd=None,
         confirm=None,
         budget=replace(budget, on_exhausted="finish"),
-        start=(),
+        start=known,
         constraints=(),
         second=None,
         trial_limits=None,

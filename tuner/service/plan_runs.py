@@ -24,7 +24,7 @@ from tuner.simulator.fleet import Markets
 from tuner.simulator.traces import UpTimes
 from tuner.simulator.worker import Overheads
 from tuner.simulator.world import ALWAYS_UP, SimulatedRun, SpotMachines, pace_of
-from tuner.tuning.samplers import Sampler
+from tuner.tuning.samplers import Sampler, known_results
 from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 
 TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
@@ -88,11 +88,11 @@ def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
     spec, seed = scenario.spec, scenario.seed
     name = spec.algorithm.sampler
     if name == "grid":
-        return GridSampler(spec.space, seed, listed=GRID_LISTED)
+        return GridSampler(spec.space, seed, known_results(spec), listed=GRID_LISTED)
     if name in LEARNING and scenario.paces.knows_curves:
         last, thrifty = spec.fidelity.max or 1, name == "auto"
         return KnowingSampler(spec.space, seed, training, last=last, thrifty=thrifty)
-    return RandomSampler(spec.space, seed)
+    return RandomSampler(spec.space, seed, known_results(spec))
 
 
 def _overheads(delays: Delays, *, spot: bool) -> Overheads:
