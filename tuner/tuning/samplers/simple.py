@@ -144,12 +144,12 @@ class GridSampler(Oblivious):
         rng = number_rng(seed, -1)
         self._space = space
         self._seed = seed
+        self._grid: list[Config] | None
         if combinations <= listed:
-            self._grid: list[Config] | None = list(space.grid(GRID_POINTS))
-            rng.shuffle(self._grid)
-            for past in history:
-                if past.is_given and past.config in self._grid:
-                    self._grid.remove(past.config)
+            points = list(space.grid(GRID_POINTS))
+            rng.shuffle(points)
+            given = {_key(past.config) for past in history if past.is_given}
+            self._grid = [point for point in points if _key(point) not in given] if given else points
         else:
             self._grid = None
 
