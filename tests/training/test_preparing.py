@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch import manual_seed
 
 from tuner.training import prepare, preparing, seed_everything
 from tuner.training.seeding import seed_attempt, seed_untouched
@@ -123,13 +124,26 @@ def test_generators_that_user_code_has_seeded_with_the_same_number_are_left_unch
     expected = [draw() for _ in range(700)]  # more than a block of 624 numbers
     seed_attempt(0)
     assert [draw() for _ in range(700)] == expected
-    for set_own_seed in (seed_everything, torch.manual_seed, numpy.random.seed, random.seed):
+    for set_own_seed in (seed_everything, manual_seed, numpy.random.seed, random.seed):
         seed_attempt(0)
         set_own_seed(0)
         seed_untouched(9, before=0)
         kept = [drawn == first for drawn, first in zip(draw(), expected[0], strict=True)]
-        libraries = (random.seed, numpy.random.seed, torch.manual_seed)
+        libraries = (random.seed, numpy.random.seed, manual_seed)
         assert kept == [set_own_seed in (seed_everything, own) for own in libraries]
+
+
+def test_seed_of_an_attempt_is_the_initial_seed_of_pytorch() -> None:
+    for seed in (0, 3, 2**40):
+        seed_attempt(seed)
+        assert torch.initial_seed() == seed
+        torch.rand(3)
+        seed_untouched(9, before=seed)
+        assert torch.initial_seed() == 9
+    seed_attempt(0)
+    torch.default_generator.manual_seed(5)
+    seed_untouched(9, before=0)
+    assert torch.initial_seed() == 5
 
 
 def test_library_that_the_function_imports_is_seeded_and_left_as_if_imported_later() -> None:

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 LIBRARIES = ("numpy", "torch")
-MARK = 0x74756E65  # the upper 32 bits of the seed of PyTorch's generator that mark it as seeded by `seed_attempt`
 
 
 def seed_everything(seed: int, *, threads: int | None = None) -> None:
@@ -35,8 +34,8 @@ def seed_attempt(seed: int) -> None:
 def seed_untouched(seed: int, *, before: int) -> None:
     """Seed the generators that user code has not seeded itself since `seed_attempt(before)`.
 
-    The mark of PyTorch's generator remains when numbers are drawn. Those of the other two do not, so the generators of Python and NumPy are
-    also left unchanged if user code has drawn from them.
+    The marks of Python and NumPy are lost when numbers are drawn, so these generators are also left unchanged if user code has drawn from
+    them.
     """
     ours = random.Random(before)
     _mark_python(ours)
@@ -48,7 +47,7 @@ def seed_untouched(seed: int, *, before: int) -> None:
         _mark_numpy(legacy)
         if _state(numpy.random) == _state(legacy):
             _seed("numpy", seed, None)
-    if torch is not None and torch.initial_seed() == _marked_for_torch(before):
+    if torch is not None and _is_untouched(torch, before):
         _seed("torch", seed, None)
 
 
@@ -79,9 +78,34 @@ def _mark_numpy(generator: Any) -> None:
     generator.set_state((name, words, 0, *gauss))
 
 
-def _marked_for_torch(seed: int) -> int:
-    """Return a marked seed: PyTorch's generator on the CPU uses only the lowest 32 bits of its seed, but records all bits."""
-    return MARK << 32 | seed % 2**32
+class _SeedWatch:
+    """The mark of PyTorch: it takes the place of a function that PyTorch calls whenever all its generators are seeded, until this happens.
+
+    User code may have imported `manual_seed` before, so `manual_seed` itself is not replaced.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module, self._seed = module, module._seed_custom_device
+
+    def install(self) -> None:
+        self._module._seed_custom_device = self
+
+    def __call__(self, seed: int) -> None:
+        self.remove()
+        self._seed(seed)
+
+    def remove(self) -> None:
+        self._module._seed_custom_device = self._seed
+
+
+def _watch_of(torch: Any) -> _SeedWatch | None:
+    watch = getattr(torch.random, "_seed_custom_device", None)
+    return watch if isinstance(watch, _SeedWatch) else None
+
+
+def _is_untouched(torch: Any, seed: int) -> bool:
+    """Return whether PyTorch has not been seeded since `seed_attempt(seed)`. The numbers drawn since then do not matter."""
+    return _watch_of(torch) is not None and torch.initial_seed() == seed % 2**63
 
 
 def _state(generator: Any) -> tuple[bytes, int]:
@@ -126,11 +150,13 @@ def _seed(name: str, seed: int, threads: int | None, *, is_marked: bool = False)
         if is_marked:
             _mark_numpy(library.random)
         return
+    if watch := _watch_of(library):
+        watch.remove()
     # `torch.manual_seed` also formats the call stack for each type of device, which takes longer than the rest of the seeding. Without such
     # devices, as in PyTorch for CPUs, only the default generator is seeded.
     has_devices = library.accelerator.current_accelerator() is not None
     (library if has_devices else library.default_generator).manual_seed(seed % 2**63)
-    if is_marked:
-        library.default_generator.manual_seed(_marked_for_torch(seed))
+    if is_marked and hasattr(library.random, "_seed_custom_device"):
+        _SeedWatch(library.random).install()
     if threads is not None:
         library.set_num_threads(threads)
