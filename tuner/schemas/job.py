@@ -105,8 +105,9 @@ class Fidelity(Request):
     """How many steps a trial may train, and the steps (rungs) at which trials are compared.
 
     If `max` is null, a trial trains until the trainable returns, and has no rungs. With `asha` and `asha_stopping`, the first rung is step
-    `min`, and each further rung is the step of the previous rung times `reduction_factor`. With `auto`: rungs at a twelfth of `max` (at
-    least `min`), then doubled; `reduction_factor` applies only to `asha`, `asha_stopping` and proxies.
+    `min`, and each further rung is the step of the previous rung times `reduction_factor`. With `auto`, the first rung is at a
+    twelfth of `max`, but at least at `min`, and each further rung is at twice the steps of the one before. `reduction_factor` applies only to
+    `asha`, `asha_stopping` and proxies.
 
     `proxies` makes early steps cheaper: for each name, such as `resolution` or `data_fraction`, it lists one value per rung. While a trial
     trains towards a rung, `run.fidelity(name)` returns the value of that rung. After the last rung, it returns the last value. With
