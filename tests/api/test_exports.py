@@ -18,6 +18,7 @@ from tests.driver.export_actors import FakeExportActors, variant
 from tests.fakes import FakeService
 from tuner.checkpoints.checkpoints import CheckpointStore
 from tuner.checkpoints.storage import Storage
+from tuner.cli.escape import usd
 from tuner.cli.main import app
 from tuner.client import ApiError, Client
 from tuner.database.database import Database
@@ -566,6 +567,13 @@ def test_command_waits_shows_the_figures_and_downloads_the_files(
     assert done.exit_code == 0, done.output
     assert "export_00001 succeeded" in done.output
     assert "int8-static was not delivered [no_calibration]" in done.output
+    export = own.get_export(job, "export_00001")
+    cheapest, own_market = export.variants[0].serving
+    assert (cheapest.market, own_market.market, export.market) == ("spot", "on_demand", "on_demand")
+    words = " ".join(done.stdout.split())
+    assert f"on {own_market.instance_type}, on_demand, at {usd(own_market.usd_per_hour)}/h" in words
+    assert usd(own_market.batch_usd_per_million) in words
+    assert usd(cheapest.batch_usd_per_million) not in words
     assert (tmp_path / "out/int8-dynamic.onnx").read_bytes() == CONTENT
     refused = CliRunner().invoke(app, ["export", job, "--formats", "tflite"])
     assert refused.exit_code == 1

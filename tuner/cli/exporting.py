@@ -119,7 +119,7 @@ def _shown(answer: Export) -> RenderableType:
         parts.append(Text(f"{answer.code}: {answer.detail}"))
     delivered = [variant for variant in answer.variants if variant.file is not None]
     if delivered:
-        parts += [Text(""), _table(answer, delivered), Text(""), Text(_legend(answer))]
+        parts += [Text(""), _table(answer, delivered), Text(""), Text(_legend(answer, delivered[0]))]
     missing = [variant for variant in answer.variants if variant.file is None]
     parts += [
         Text(f"{variant.format} was not delivered [{variant.code}]: {variant.detail}") for variant in missing
@@ -131,8 +131,9 @@ def _table(answer: Export, variants: Sequence[ExportVariant]) -> RenderableType:
     def latency(variant: ExportVariant, batch: int) -> VariantLatency:
         return next(each for each in variant.latency if each.batch == batch)
 
-    def cheapest(variant: ExportVariant, price: Callable[[ServingPrice], float]) -> str:
-        return usd(price(variant.serving[0])) if variant.serving else ""
+    def shown_price(variant: ExportVariant, price: Callable[[ServingPrice], float]) -> str:
+        serving = _own_market(answer, variant)
+        return "" if serving is None else usd(price(serving))
 
     return tables.rows(
         variants,
@@ -145,15 +146,30 @@ def _table(answer: Export, variants: Sequence[ExportVariant]) -> RenderableType:
             ("p99 ms", lambda variant: number(round(latency(variant, 1).p99_ms, 3))),
             ("1/s", lambda variant: number(round(latency(variant, 1).per_second))),
             ("1/s of 64", lambda variant: number(round(latency(variant, 64).per_second))),
-            ("real time", lambda variant: cheapest(variant, lambda price: price.real_time_usd_per_million)),
-            ("batch", lambda variant: cheapest(variant, lambda price: price.batch_usd_per_million)),
+            (
+                "real time",
+                lambda variant: shown_price(variant, lambda price: price.real_time_usd_per_million),
+            ),
+            ("batch", lambda variant: shown_price(variant, lambda price: price.batch_usd_per_million)),
             ("front", lambda variant: "*" if variant.format in answer.pareto else ""),
         ],
     )
 
 
-def _legend(answer: Export) -> str:
+def _own_market(answer: Export, variant: ExportVariant) -> ServingPrice | None:
+    """Return what serving costs on the market that the export ran on, or on the cheapest one if that has no price."""
+    own = (serving for serving in variant.serving if serving.market == answer.market)
+    return next(own, next(iter(variant.serving), None))
+
+
+def _legend(answer: Export, variant: ExportVariant) -> str:
+    serving = _own_market(answer, variant)
+    machine = (
+        ""
+        if serving is None
+        else f", on {serving.instance_type}, {serving.market}, at {usd(serving.usd_per_hour)}/h; --json has the other markets"
+    )
     return (
-        f"real time and batch: dollars per million predictions, at {answer.requests_per_second:g} requests per second and in batches, on the "
-        f"cheapest market. Measured with {answer.threads} thread(s); * marks the Pareto front of metric and dollars in batches."
+        f"real time and batch: dollars per million predictions, at {answer.requests_per_second:g} requests per second and in batches{machine}. "
+        f"Measured with {answer.threads} thread(s); * marks the Pareto front of metric and dollars in batches."
     )

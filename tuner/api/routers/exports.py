@@ -103,6 +103,7 @@ def _export(view: ExportView, serving: ServingQuery) -> show.Export:
             "metric": row.result.get("metric"),
             "threads": row.result.get("threads"),
             "instance_type": None if row.offer is None else row.offer.instance_type,
+            "market": None if row.offer is None else row.offer.market,
             "requests_per_second": serving.per_second,
             "start_seconds": serving.start_s,
             "variants": [_variant(variant_view) for variant_view in view.variants],
