@@ -75,7 +75,10 @@ class SilenceNote:
             self._timer.cancel()
 
     def _write(self) -> None:
-        text = f"{self._url} has not answered for {SILENT_S:g} s; it may be stopped or overloaded. Still waiting; press Ctrl-C to stop"
+        text = (
+            f"no answer from {self._url} after {SILENT_S:g} s; the service may still be computing, or be overloaded or stopped. "
+            "Still waiting; press Ctrl-C to stop"
+        )
         typer.echo(harmless(text), err=True)
 
 
