@@ -277,7 +277,10 @@ def test_silent_service_is_reported_while_the_command_waits(
     result = CliRunner().invoke(app, ["jobs"])
     assert result.exit_code == 0
     assert asked.is_set()
-    assert "no answer from http://tuner after 0.01 s; the service may still be computing, or be overloaded" in result.stderr
+    assert (
+        "no answer from http://tuner after 0.01 s; the service may still be computing, or be overloaded"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from tuner.domain.text import nearest
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
+from tuner.service.confirmation import Confirmation as Confirmation
+from tuner.service.confirmation import confirmation_of
 from tuner.service.machines import MachineEvidence, pricing
 from tuner.service.machines import MachinePricing as MachinePricing
 from tuner.service.machines import MachineQuery as MachineQuery
@@ -28,12 +30,8 @@ from tuner.store.best import CostLimits as CostLimits
 from tuner.store.best import JobExtremes
 from tuner.store.jobs import JobRow
 from tuner.store.pareto_front import loss_of, skyline
-from tuner.tuning.confirm import confidence, mean
 
 HERE = MachineQuery()
-#: The configuration with the better mean is really better only with some probability. Two configurations count as equally
-#: good if this probability is below `EQUAL_BELOW`.
-EQUAL_BELOW = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +49,6 @@ class PricedPoint:
     @property
     def duration_ns(self) -> int:
         return self.point.duration_ns if self.elsewhere is None else self.elsewhere.duration_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmation:
-    """A configuration that was chosen after the best ones were trained with several seeds, and how certain the choice is."""
-
-    trial: str  #: The trial that found the configuration. The trainings with other seeds are separate trials.
-    step: int
-    seeds: int  #: Number of seeds that the configuration was trained with.
-    mean: float  #: Mean of the metric over the seeds.
-    #: Trial of the best other configuration that was trained with several seeds. None if there was only one configuration.
-    runner_up: str | None
-    #: Probability that the configuration is better than the runner-up. None without a runner-up.
-    confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -133,30 +117,11 @@ def best_trial(db: Connection, row: JobRow) -> str | None:
 
 
 def _confirmed(db: Connection, view: BestView) -> BestView:
-    """Replace the best configuration with the confirmed one, if the job repeated configurations with several seeds.
-
-    The first candidate is the configuration with the best mean over its seeds. Another configuration is a candidate too if
-    the probability that the first candidate is really better is below `EQUAL_BELOW`. The cheapest candidate is confirmed.
-    """
-    configs = fronts.repeated(db, view.job.id) if view.job.spec.confirm is not None else []
-    if not configs:
+    """Replace the best configuration with the confirmed one, if the job repeated configurations with several seeds."""
+    confirmation = confirmation_of(db, view.job)
+    if confirmation is None:
         return view
-    score = view.job.spec.objective.score
-    configs.sort(key=lambda config: (-mean([score(value) for value in config.values]), config.trial))
-    results = [[score(value) for value in config.values] for config in configs]
-    equal = [i for i in range(len(configs)) if i == 0 or confidence(results, 0, i) < EQUAL_BELOW]
-    chosen = min(equal, key=lambda i: (configs[i].usd, i))
-    other = next((i for i in range(len(configs)) if i != chosen), None)
-    config = configs[chosen]
-    confirmation = Confirmation(
-        config.trial,
-        config.step,
-        len(config.values),
-        mean(config.values),
-        None if other is None else configs[other].trial,
-        None if other is None else confidence(results, chosen, other),
-    )
-    point = fronts.report_at(db, view.job.id, config.trial, config.step)
+    point = fronts.report_at(db, view.job.id, confirmation.trial, confirmation.step)
     return replace(view, best=PricedPoint(point), confirmation=confirmation)
 
 
