@@ -17,6 +17,8 @@ from tests.api.test_bad_bodies import check_problem
 from tests.copies import copy_job
 from tests.fakes import FakeService
 from tests.packages.making import plain
+from tuner.cli import render, tables
+from tuner.client import Client
 from tuner.cluster import nodes
 from tuner.database.tables import attempts
 from tuner.domain.events import Reported, Suggested
@@ -251,6 +253,12 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
         assert best_trial(db, jobs.get(db, job)) == best["trial"], "the one that is exported and registered"
     with journal.transaction() as tx:
         tx.put_job("succeeded", "confirmed", at=service.now())
+    ended, report = Client("http://tuner", fakes.KEY, transport=client._transport), f"/v1/jobs/{job}/report"
+    assert (ended.job(job).confirmed_trial, client.get(report).json()["confirmed_trial"]) == (
+        best["trial"],
+    ) * 2
+    for shown in (render.job(ended.job(job)), render.report(ended.report(job))):
+        assert f"{best['trial']} is the best with several seeds" in tables.text(shown, tables.Style.TABLE)
     student = fakes.submit(client, teacher={"job": job, "trial": "best"})
     assert client.get(f"/v1/jobs/{student}").json()["teacher"]["trial"] == best["trial"]
 

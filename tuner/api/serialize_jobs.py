@@ -59,6 +59,7 @@ def job_of(view: JobView) -> job_models.Job:
             running_seconds=seconds(view.running_ns),
         ),
         best=None if view.best is None else best_of(view.best),
+        confirmed_trial=view.confirmed_trial,
         links=job_models.Links(
             ray_dashboard=view.ray_dashboard,
             optuna_dashboard=view.optuna_dashboard,

@@ -87,9 +87,22 @@ def job(answer: Job) -> RenderableType:
     if answer.constraints:
         table.add_row("constraints", ", ".join(str(Constraint(**limit)) for limit in answer.constraints))
     if answer.best_so_far:
-        table.add_row("best", best_line(answer.best_so_far, answer.objective["metric"]))
-        table.add_row("", config(answer.best_so_far.config))
+        _add_best(table, answer, answer.best_so_far)
     return table
+
+
+def _add_best(table: Table, answer: Job, best: Best) -> None:
+    table.add_row("best", best_line(best, answer.objective["metric"]))
+    table.add_row("", config(best.config))
+    if other := _other_confirmed(best.trial, answer.confirmed_trial, answer.id):
+        table.add_row("confirmed", other)
+
+
+def _other_confirmed(best: str, confirmed: str | None, job: str) -> str:
+    """Return what to say if the trial confirmed with several seeds is not the one with the best single result. Return "" otherwise."""
+    return (
+        "" if confirmed in (None, best) else f"{confirmed} is the best with several seeds: tuner best {job}"
+    )
 
 
 def _of(limit: float | None, shown: Callable[[float], str]) -> str:
@@ -347,6 +360,7 @@ def report(answer: show.JobReport) -> RenderableType:
         return Text(f"{usd(answer.spent_usd)} spent; no trial has reported {answer.metric} yet")
     best, spent = answer.best, usd(answer.spent_usd)
     estimates = tables.plain("search method", "estimated spend for the same result", "5 to 95 %", "saved")
+    other = _other_confirmed(best.trial, answer.confirmed_trial, answer.job)
     notes = []
     for estimate in answer.estimates:
         name = METHODS.get(estimate.method, estimate.method)
@@ -355,6 +369,7 @@ def report(answer: show.JobReport) -> RenderableType:
     return Group(
         Text(f"{usd(answer.best_spent_usd)} bought {answer.metric} {number(best.metric)}", style="bold"),
         Text(f"{best.trial} at step {best.step}: {config(best.config)}"),
+        *([Text(other)] if other else []),
         Text(f"{spent} was spent in total, on {plural(answer.trials, 'trial')} that reported"),
         *(Text(line, no_wrap=True) for line in curve(answer.best_curve, answer.spent_usd)),
         estimates,

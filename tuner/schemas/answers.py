@@ -565,7 +565,8 @@ class JobReport(Answer):
 
     `best_curve` lists, in order, each report that was better than all earlier ones. If the job has proxies, only reports of the highest
     rung that was reached are compared, as for `best`. `best_spent_usd` is what the job had spent when its best metric was first reported.
-    `trials` counts the trials that reported the metric.
+    `trials` counts the trials that reported the metric. `confirmed_trial` is the trial that `best` without limits returns, if the job trained
+    its best configurations with several seeds.
     """
 
     job: str
@@ -574,6 +575,7 @@ class JobReport(Answer):
     spent_usd: Usd
     best_spent_usd: Usd | None
     best: Best | None
+    confirmed_trial: str | None = None
     best_curve: list[SpentPoint]
     trials: int
     estimates: list[PeerEstimate]

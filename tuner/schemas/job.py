@@ -466,6 +466,9 @@ class JobFacts(Answer):
     window, `next_opening` is the time at which the window opens. `rungs` lists the steps at which the job's scheduler compares trials,
     lowest first. `driver` is null while no driver runs the job.
 
+    `confirmed_trial` is the trial that `best` without limits returns, if the job has ended and trained its best configurations with several
+    seeds. It may be another trial than that of the best single result.
+
     `revision` changes only when the budget, the tags, the priority or `max_concurrent_trials` change. A PATCH with `If-Match: "<revision>"`
     is refused if any of these has changed since the revision was read.
     """
@@ -507,6 +510,7 @@ class JobFacts(Answer):
     progress: Progress
     links: Links
     driver: Driver | None = None
+    confirmed_trial: str | None = None
     created_at: str
     started_at: str | None
     ended_at: str | None

@@ -15,6 +15,7 @@ from tuner.planning.search_estimates import (
 )
 from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
 from tuner.service.bootstrap import Service
+from tuner.service.confirmation import confirmation_of
 from tuner.store import best, curves, jobs
 from tuner.store.answers import CostedReport
 from tuner.store.curves import Improvement as Improvement
@@ -32,6 +33,7 @@ class ReportView:
     job: JobRow
     spent: Money
     best: CostedReport | None
+    confirmed_trial: str | None  #: Trial that the job confirmed with several seeds.
     curve: Sequence[Improvement]
     trials: int  #: Number of trials that reported the metric.
     estimates: Sequence[SearchEstimate]
@@ -57,10 +59,12 @@ def report(service: Service, job: str) -> ReportView:
         row = jobs.get(db, job, service.project)
         spent = ledger.account(db, job).posted.usd
         best_report = best.best(db, job)
+        confirmation = confirmation_of(db, row)
         curve = curves.improvements(db, job, row.spec)
     evidence = _evidence(service, row, curve[-1]) if curve else None
     trials = len(evidence.trials) if evidence is not None else 0
-    return ReportView(row, spent, best_report, curve, trials, estimates(evidence))
+    confirmed = None if confirmation is None else confirmation.trial
+    return ReportView(row, spent, best_report, confirmed, curve, trials, estimates(evidence))
 
 
 def _evidence(service: Service, row: JobRow, best: Improvement) -> ReplayEvidence:

@@ -11,6 +11,7 @@ from tuner.database.database import Connection, Database
 from tuner.domain.trial import TrialState
 from tuner.service.access import shows_all
 from tuner.service.bootstrap import Service
+from tuner.service.confirmation import confirmation_of
 from tuner.service.queue import QueueWait, waits_of
 from tuner.service.ray_dashboard import optuna_link, ray_link
 from tuner.store import answers, best, job_summaries, jobs
@@ -36,6 +37,8 @@ class JobView:
     wait: QueueWait  #: What the job waits for if it has no driver.
     ray_dashboard: str | None
     optuna_dashboard: str | None
+    #: Trial that the job confirmed with several seeds. None if it confirmed none, or has not ended.
+    confirmed_trial: str | None = None
 
     @property
     def budget_used(self) -> float:
@@ -71,6 +74,7 @@ class _Progress:
     states: Mapping[TrialState, int]
     steps: int
     best: CostedReport | None
+    confirmed_trial: str | None = None
 
 
 # The cache of summaries, by database. Without it, a page of 100 jobs takes 32 ms instead of 7 ms. The key contains the numbers of the
@@ -99,10 +103,19 @@ def _progress_of(
         return known
     states, steps = answers.states_of(db, unread), answers.steps_of(db, unread)
     reports = best.best_of_each(db, unread)
+    confirmed = {
+        row.id: confirmation.trial
+        for row in rows
+        if row.id in states
+        and row.ended_at is not None
+        and (confirmation := confirmation_of(db, row)) is not None
+    }
     if len(kept) + len(unread) > KEPT:
         kept.clear()
     for job in unread:
-        kept[keys[job]] = known[job] = _Progress(states[job], steps[job], reports.get(job))
+        kept[keys[job]] = known[job] = _Progress(
+            states[job], steps[job], reports.get(job), confirmed.get(job)
+        )
     return known
 
 
@@ -126,7 +139,10 @@ def view_of(db: Connection, service: Service, row: JobRow) -> JobView:
 
 
 def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[JobView]:
-    """Return the views of these jobs. The number of queries does not depend on the number of jobs."""
+    """Return the views of these jobs.
+
+    The number of queries does not depend on the number of jobs, except for jobs that ended with `confirm` and are not in the cache.
+    """
     now, summaries = service.now(), job_summaries.of_jobs(db, [row.id for row in rows])
     launched = {job: summary.launch for job, summary in summaries.items() if summary.launch is not None}
     progress = _progress_of(db, service, rows, summaries)
@@ -143,6 +159,7 @@ def views_of(db: Connection, service: Service, rows: Sequence[JobRow]) -> list[J
             waits[row.id],
             ray_link(service, summaries[row.id].launch) if with_links else None,
             optuna_link(service.settings, row.id) if with_links else None,
+            progress[row.id].confirmed_trial,
         )
         for row in rows
     ]

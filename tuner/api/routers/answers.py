@@ -216,6 +216,7 @@ def _report(view: ReportView) -> show.JobReport:
             "spent_usd": view.spent,
             "best_spent_usd": view.best_spent,
             "best": view.best,
+            "confirmed_trial": view.confirmed_trial,
             "best_curve": view.curve,
             "trials": view.trials,
             "estimates": [
