@@ -55,6 +55,8 @@ def chosen(plan: dict[str, Any]) -> dict[str, Any]:
 
 def test_cheap_machine_is_chosen_without_a_deadline(client: TestClient) -> None:
     cheap_plan = plan(client, **one_training())
+    (width,) = (choice for choice in cheap_plan["choices"] if choice["what"] == "concurrency")
+    assert width["why"].endswith("the job ends after 2:12 h")
     assert chosen(cheap_plan)["instance_type"] == "cheap"
     usd = {alternative["instance_type"]: alternative["usd"] for alternative in cheap_plan["alternatives"]}
     assert usd["cheap"] == pytest.approx(3.08, rel=0.01)

@@ -1,5 +1,6 @@
 """Each rule finds its own problem and no other, and computes its dollars from the evidence."""
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from math import isclose
@@ -255,6 +256,7 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     expensive = saved(1000, train="8.00", checkpoint="2.00")  # 7.2 s of training per stall of 1.8 s
     advice = made(checkpoint_interval(JobEvidence(**{**vars(expensive), "risks": exposures})))
     assert advice.kind == "checkpoints_expensive"
+    assert re.match(r"A checkpoint every 7\.\d+ s of training, but \d+:\d\d min would be best$", advice.title)
     assert advice.change.setting == "checkpoint.interval"
     assert advice.saves is not None
     assert usd("1.00") < advice.saves <= usd("2.00")
@@ -263,6 +265,9 @@ def test_too_expensive_and_too_rare_checkpoints_are_reported() -> None:
     assert advice.kind == "checkpoints_too_rare"
     assert advice.saves is not None
     assert usd("0") < advice.saves <= usd("1.00")
+    often = saved(100_000, train="8.00", checkpoint="2.00")
+    advice = made(checkpoint_interval(JobEvidence(**{**vars(often), "risks": exposures})))
+    assert advice.title.startswith("A checkpoint every 0.07")
     never = made(
         checkpoint_interval(JobEvidence(**{**vars(saved(0, train="8.00", lost="8.00")), "risks": exposures}))
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.domain.money import dollars, plain
+from tuner.domain.time import duration_text
 
 # The C0 and C1 control characters except tab and newline, and the characters that change the direction of text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -58,18 +59,5 @@ def plural(count: int, singular: str, many: str | None = None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Return a duration as text for people.
-
-    >>> span(9.87), span(90), span(5400), span(200_000), span(None)
-    ('9.87 s', '1:30 min', '1:30 h', '2.3 days', '-')
-    """
-    if seconds is None:
-        return "-"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.3g} s" if seconds < 9.95 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    if whole < 172_800:
-        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
-    return f"{seconds / 86_400:.1f} days"
+    """Return a duration as text for people, or "-" for None."""
+    return "-" if seconds is None else duration_text(seconds)

@@ -111,19 +111,6 @@ def shown(answer: Plan) -> RenderableType:
     return Group(*parts)
 
 
-def hours(seconds: float | None) -> str:
-    """Return a duration as text for people.
-
-    >>> hours(90), hours(5400), hours(None)
-    ('90 s', '1.5 h', '-')
-    """
-    if seconds is None:
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.4g} h"
-
-
 def _summary(answer: Plan) -> RenderableType:
     table = tables.plain("", "expected", "8 of 10 within")
     table.add_row("dollars", usd(answer.usd.expected), f"{usd(answer.usd.low)} to {usd(answer.usd.high)}")
@@ -131,14 +118,16 @@ def _summary(answer: Plan) -> RenderableType:
         span = f"{answer.gpu_hours.low:.4g} to {answer.gpu_hours.high:.4g}"
         table.add_row("GPU-hours", f"{answer.gpu_hours.expected:.4g}", span)
     finish = answer.finish_seconds
-    table.add_row("done after", hours(finish.expected), f"{hours(finish.low)} to {hours(finish.high)}")
+    table.add_row(
+        "done after", escape.span(finish.expected), f"{escape.span(finish.low)} to {escape.span(finish.high)}"
+    )
     trials = answer.trials
     table.add_row("trials", f"{trials.expected:g}", f"{trials.low:g} to {trials.high:g}")
     if answer.best is not None:
         span = f"{number(answer.best.low)} to {number(answer.best.high)}"
         table.add_row(f"best {answer.job['objective']['metric']}", number(answer.best.expected), span)
     if answer.in_time is not None:
-        table.add_row(f"in {hours(answer.deadline_seconds)}", _chance(answer.in_time), "")
+        table.add_row(f"in {escape.span(answer.deadline_seconds)}", _chance(answer.in_time), "")
     if answer.target is not None:
         table.add_row("reaches its target", _chance(answer.target), "")
     runs = plural(answer.inputs.runs, "run")
@@ -159,7 +148,7 @@ def _rungs(answer: Plan) -> RenderableType:
             f"to {answer.job['fidelity']['unit']}": lambda rung: rung.step,
             "trials": lambda rung: f"{rung.trials:.3g}",
             "steps": lambda rung: f"{rung.steps:.4g}",
-            "a step": lambda rung: hours(rung.step_seconds),
+            "a step": lambda rung: escape.span(rung.step_seconds),
             "training": lambda rung: usd(rung.train_usd),
             "overhead": lambda rung: usd(rung.overhead_usd),
             "dollars": lambda rung: usd(rung.usd),
@@ -176,7 +165,7 @@ def _alternatives(answer: Plan) -> RenderableType:
             alternative.market,
             usd(alternative.usd_per_hour),
             usd(alternative.usd),
-            hours(alternative.finish_seconds),
+            escape.span(alternative.finish_seconds),
             usd(alternative.usd_per_1000_steps),
             _chance(alternative.in_time) if alternative.in_time is not None else "-",
             "chosen" if alternative.chosen else alternative.why_not or "",
@@ -192,7 +181,7 @@ def _comparisons(answer: Plan) -> RenderableType:
             "instead": lambda other: CORRECT.get(other.name, other.name.replace("_", " ")),
             "dollars": lambda other: usd(other.usd),
             "GPU-hours": lambda other: f"{other.gpu_hours:.4g}",
-            "done after": lambda other: hours(other.finish_seconds),
+            "done after": lambda other: escape.span(other.finish_seconds),
             "trials": lambda other: other.trials,
             "what": lambda other: other.note,
         },
@@ -214,4 +203,4 @@ def _evidence(answer: Plan) -> str:
         "given": "step times that were given",
         "none": "default assumptions only",
     }[evidence.source]
-    return f"Based on {by}: {hours(evidence.step_seconds)} per step, in {plural(answer.inputs.runs, 'simulated run')}."
+    return f"Based on {by}: {escape.span(evidence.step_seconds)} per step, in {plural(answer.inputs.runs, 'simulated run')}."

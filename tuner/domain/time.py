@@ -43,6 +43,24 @@ def parse_duration_ns(text: str | int | float) -> int:
     return seconds_ns(seconds)
 
 
+def duration_text(seconds: float) -> str:
+    """Return a duration as text for people.
+
+    >>> duration_text(0.2431), duration_text(9.87), duration_text(90), duration_text(5400), duration_text(200_000)
+    ('0.24 s', '9.87 s', '1:30 min', '1:30 h', '2.3 days')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        if seconds < 1:
+            return f"{seconds:.2g} s"
+        return f"{seconds:.3g} s" if seconds < 9.95 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    if whole < 172_800:
+        return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+    return f"{seconds / 86_400:.1f} days"
+
+
 def rfc3339(at: int) -> str:
     """Return the instant as RFC 3339 text in UTC with microseconds."""
     moment = datetime.fromtimestamp(at // NS, UTC).replace(microsecond=at % NS // 1000)

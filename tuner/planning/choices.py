@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 from tuner.domain.checkpointing import LEAST_STALL_NS, Hazard, InterruptionRisk, SaveTimes, steps_between
 from tuner.domain.job import JobSpec
-from tuner.domain.time import NS
+from tuner.domain.time import NS, duration_text
 from tuner.planning.alternatives import FEW_RUNS, SURE_ENOUGH, in_time
 from tuner.planning.paces import Paces
 from tuner.planning.plan import PlannedCheckpoints, SettingChoice
@@ -41,8 +41,8 @@ def checkpoints(setting: Setting, requested: JobSpec) -> PlannedCheckpoints:
     steps = steps_between(step_ns=step_ns, saving=saving, risk=risk)
     lost = "is preempted or crashes" if life is not None else "crashes"
     why = (
-        f"a save stalls training for {saving.stall_ns / NS:.1f} s, and a machine {lost} every "
-        f"{risk.mean_ns / NS / 3600:.1f} h on average (Young 1974, Daly 2006)"
+        f"a save stalls training for {duration_text(saving.stall_ns / NS)}, and a machine {lost} every "
+        f"{duration_text(risk.mean_ns / NS)} on average (Young 1974, Daly 2006)"
     )
     every = min(steps, requested.fidelity.max or setting.spec.fidelity.max or steps)
     return PlannedCheckpoints(every, every * step_ns / NS, why)
@@ -179,8 +179,8 @@ def _concurrency(
     wanted = None if current is None else str(current)
     now = setting.concurrency
     if limit_ns is None:
-        hours = mean([run.elapsed_ns for run in runs]) / NS / 3600
-        why = f"no deadline: as many trials as the job requests and the machines have room for; the job ends after {hours:.3g} h"
+        after = duration_text(mean([run.elapsed_ns for run in runs]) / NS)
+        why = f"no deadline: as many trials as the job requests and the machines have room for; the job ends after {after}"
         return SettingChoice("concurrency", wanted, str(now), why)
     tried = sorted({max(1, now // 2), now, 2 * now if room is None else min(room, 2 * now)})
     for count in tried:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from tuner.domain.checkpointing import LEAST_STALL_NS, Hazard, InterruptionRisk, daly_ns
 from tuner.domain.money import ZERO, Money, plain
-from tuner.domain.time import NS
+from tuner.domain.time import NS, duration_text
 from tuner.domain.units import GB
 from tuner.planning.advice.evidence import (
     AdviceFinding,
@@ -54,7 +54,7 @@ def checkpoint_interval(evidence: JobEvidence) -> AdviceFinding | None:
     now, then = (Fraction(stall, each) + Fraction(each, 2 * mean) for each in (between, best))
     return AdviceFinding(
         kind="checkpoints_expensive" if too_expensive else "checkpoints_too_rare",
-        title=f"A checkpoint every {between / NS:.0f} s of training, but {best / NS:.0f} s would be best",
+        title=f"A checkpoint every {duration_text(between / NS)} of training, but {duration_text(best / NS)} would be best",
         evidence={
             "interval_seconds": Fraction(between, NS),
             "best_interval_seconds": Fraction(best, NS),
