@@ -100,6 +100,27 @@ def test_plan_respects_usd_gpu_hour_and_trial_limits(client: TestClient) -> None
     assert full["trials"] == pytest.approx(limited_plan["trials"]["expected"], abs=1)
 
 
+def test_grid_search_has_as_many_trials_as_the_grid_has_points(client: TestClient) -> None:
+    """Combinations that differ only in an inactive parameter are the same point: 5 * 5 * (5 + 1), not 5 * 5 * 2 * 5."""
+    number = {"type": "float", "low": 0.0, "high": 1.0}
+    compared = plan(
+        client,
+        {"step_seconds": 1},
+        search_space={
+            "lr": number,
+            "momentum": number,
+            "layers": {"type": "int", "low": 1, "high": 2},
+            "dropout": {**number, "when": {"layers": [2]}},
+        },
+        budget={"usd": 1.0, "trials": 300},
+    )["comparisons"]
+    notes = {comparison["name"]: (comparison["trials"], comparison["note"]) for comparison in compared}
+    trials, note = notes["grid_search"]
+    assert trials == 150
+    assert note.startswith("150 trials, each")
+    assert "all 150 points" in note
+
+
 def test_spot_and_on_demand_are_compared(client: TestClient) -> None:
     machine = {"instance_type": "gpu", "usd_per_hour": 4, "spot_usd_per_hour": 1.2, "gpus": 1, "cpus": 4}
     spot_plan = plan(

@@ -8,6 +8,7 @@ from tuner.domain.budget import Budget
 from tuner.domain.job import Algorithm, MarketPolicy, Resources, SamplerName
 from tuner.domain.money import MS_PER_HOUR, Money, Price
 from tuner.domain.offer import Offer
+from tuner.domain.space import Space
 from tuner.domain.time import NS
 from tuner.planning.plan import Alternative, Chance, ComparisonName, SimulatedComparison
 from tuner.planning.simulations import Setting, Simulate, SimulatedOutcome, SpotLife, mean
@@ -16,6 +17,8 @@ from tuner.tuning.samplers.simple import GRID_POINTS
 MOST = 8  # at most this many candidates are simulated
 RUNS = 10
 FEW_RUNS = 3
+# A grid with more points is not listed, because that takes longer than drawing random points.
+GRID_LISTED = 2000
 SURE_ENOUGH = 0.8  # a candidate counts as in time if at least this share of its runs ends before the deadline
 
 
@@ -201,10 +204,7 @@ def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Sim
     is not limited.
     """
     sampler: SamplerName = "grid" if name == "grid_search" else "random"
-    # An upper bound of the number of grid points, because combinations that differ only in inactive parameters are counted too.
-    points = math.prod(
-        len(parameter.grid(GRID_POINTS)) for parameter in setting.spec.space.parameters.values()
-    )
+    points = _grid_points(setting.spec.space)
     count = min(trials, points) if sampler == "grid" else trials
     spec = replace(
         setting.spec,
@@ -221,6 +221,15 @@ def _searched(name: ComparisonName, setting: Setting, trials: int, simulate: Sim
         whole = mean([run.cost.usd.micro_usd for run in runs]) * points // count
         note += f"; all {points} points of the grid, with {GRID_POINTS} values of each number without a step, would cost {Money(whole)}"
     return _comparison(name, runs, note)
+
+
+def _grid_points(space: Space) -> int:
+    """Return the number of points of the grid.
+
+    If it may exceed GRID_LISTED, the result is an upper bound, which also counts combinations that differ only in inactive parameters.
+    """
+    most = math.prod(len(parameter.grid(GRID_POINTS)) for parameter in space.parameters.values())
+    return most if most > GRID_LISTED else sum(1 for _ in space.grid(GRID_POINTS))
 
 
 def _comparison(name: ComparisonName, runs: Sequence[SimulatedOutcome], note: str) -> SimulatedComparison:

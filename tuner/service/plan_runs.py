@@ -10,6 +10,7 @@ from tuner.domain.money import Money
 from tuner.domain.offer import Offer, market_selector
 from tuner.domain.time import HOUR_NS, NS
 from tuner.driver.ports import LoopConfig
+from tuner.planning.alternatives import GRID_LISTED
 from tuner.planning.evidence import Delays
 from tuner.planning.paces import DrawnTraining
 from tuner.planning.simulations import (
@@ -30,8 +31,6 @@ from tuner.tuning.samplers.simple import GridSampler, RandomSampler
 TURNS_MAX = 2_000_000  # a simulation that takes more events has hung
 # Samplers that learn from results. In a simulation, `KnowingSampler` takes their place.
 LEARNING = ("auto", "tpe", "gp", "cmaes")
-# A grid with more points is not listed, because that takes longer than drawing random points.
-GRID_LISTED = 2000
 SPOT_HEARTBEAT_NS = 60 * NS
 # While a trial waits for a spot machine, the simulation checks this many times whether the trial should move to the other market. With a
 # check every second, planning a job of a million steps took 36 s instead of 6 s.
