@@ -121,6 +121,11 @@ def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
     (line,) = logged(share(0.13))
     assert line.startswith("$0.01 of $0.50 spent; 1 trial, 1 running; best acc 0.5")
     assert logged(share(0.2)) == []
+    paused = job(state="paused", progress=share(0.3)[1]["progress"])
+    assert [line[:5] for line in logged(paused)] == ["pause", "$0.01"]
+    log.last()
+    assert len(written) == 2
+    assert logged(share(0.3)) == ["running"]
     assert len(logged(after_s=31)) == 1
     assert logged(after_s=5) == []
     follower.on_connection = log.connection

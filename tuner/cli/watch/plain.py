@@ -24,7 +24,7 @@ class Log:
         self, follower: JobFollower, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._follower, self._write, self._clock = follower, write, clock
-        self._written_at, self._written_share = clock(), 0.0
+        self._written_at, self._written_share, self._progress_text = clock(), 0.0, ""
         self._lock, self._over, self._is_lost = threading.Lock(), threading.Event(), False
 
     def add(self, highlights: Sequence[Highlight]) -> None:
@@ -35,9 +35,11 @@ class Log:
             self._progress(also=self._share() >= self._written_share + EVERY_SHARE)
 
     def last(self) -> None:
-        """Write a line that summarizes the job at the end."""
+        """Write a line that summarizes the job at the end, unless the last line of progress says the same."""
         with self._lock:
-            self._line(summary(self._follower.view()))
+            text = summary(self._follower.view())
+            if text != self._progress_text:
+                self._line(text)
 
     def tick(self) -> None:
         """Write a line of progress if the last line of progress is at least 30 s old."""
@@ -66,7 +68,8 @@ class Log:
             return
         if also or self._clock() - self._written_at >= EVERY_S:
             self._written_at, self._written_share = self._clock(), self._share()
-            self._line(summary(self._follower.view()))
+            self._progress_text = summary(self._follower.view())
+            self._line(self._progress_text)
 
     def _share(self) -> float:
         progress = self._follower.job.data.get("progress")
