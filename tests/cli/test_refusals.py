@@ -142,6 +142,7 @@ def one_line(text: str) -> str:
             "name: a\nbudget: {usd: 1\nx: [\n",
             "line 3, column 2, is not YAML: expected ',' or '}', but got ':'",
         ),
+        ("name: a\n---\nname: b\n", "line 2, column 1, begins a second YAML document; give one"),
         ("name: a\n\tb: 1\n", "line 2, column 1, is not YAML: found character '\\t'"),
     ],
 )
@@ -251,6 +252,11 @@ def test_refused_key_of_a_user_is_reported_with_the_reason(
 )
 def test_options_that_exclude_each_other_are_refused(tuner: Tuner, done: str, words: tuple[str, ...]) -> None:
     assert tuner(*(done if word == "JOB" else word for word in words)).exit_code == 2
+
+
+def test_unknown_choice_of_an_option_is_refused_in_plain_words(tuner: Tuner, done: str) -> None:
+    text = one_line(tuner("bill", done, "--format", "xml").stderr)
+    assert "Invalid value for '--format': 'xml' is not one of 'table', 'markdown', 'csv'" in text
 
 
 def test_silent_service_is_reported_while_the_command_waits(

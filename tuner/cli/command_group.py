@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from tuner.cli.output import with_problems
 
@@ -97,6 +98,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 
+class PlainCommand(TyperCommand):
+    """A command whose errors about an option's value begin without the words that pydantic adds to them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
+
 class CommandGroup(typer.Typer):
     """Commands under a common name, or the top-level commands if `name` is None."""
 
@@ -109,7 +121,9 @@ class CommandGroup(typer.Typer):
         def register(function: F) -> F:
             command = name or function.__name__.replace("_", "-")
             full_name = command if self.info.name is None else f"{self.info.name} {command}"
-            self.command(command, epilog=_epilog(full_name), **options)(with_problems(function))
+            self.command(command, cls=PlainCommand, epilog=_epilog(full_name), **options)(
+                with_problems(function)
+            )
             return function
 
         return register

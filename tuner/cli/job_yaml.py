@@ -24,6 +24,10 @@ MAX_VALUES = 100_000
 MERGE = "tag:yaml.org,2002:merge"
 
 
+class SecondDocument(ComposerError):
+    """The file has more than one YAML document."""
+
+
 class JobYaml(yaml.SafeLoader):
     """A safe loader that reads numbers, true and false as YAML 1.2 does.
 
@@ -36,6 +40,14 @@ class JobYaml(yaml.SafeLoader):
         self._depth, self._values = 0, 0
         # The number of values in each finished node, by the node's id(). An alias of a node counts as that many values.
         self._sizes: dict[int, int] = {}
+
+    def get_single_node(self) -> Any:
+        self.get_event()  # type: ignore[no-untyped-call]  # the start of the stream
+        is_empty = self.check_event(yaml.StreamEndEvent)
+        node = None if is_empty else self.compose_document()  # type: ignore[no-untyped-call]
+        if not self.check_event(yaml.StreamEndEvent):
+            raise SecondDocument(None, None, None, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        return node
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         before = self._values
@@ -157,6 +169,8 @@ def read_mapping(file: Path, what: str) -> dict[str, Any]:
     text = _text(file)
     try:
         mapping = yaml.load(text, JobYaml)  # noqa: S506  JobYaml is a SafeLoader
+    except SecondDocument as error:
+        raise typer.BadParameter(f"{_place(file, error)} begins a second YAML document; give one") from error
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{_place(file, error)} is not YAML: {_problem(error)}") from error
     except (TypeError, ValueError) as error:  # such as the date 2026-02-31
