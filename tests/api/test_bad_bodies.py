@@ -298,6 +298,33 @@ def test_lone_surrogates_are_refused(client: TestClient, untouched: None, change
     check_problem(client.post("/v1/jobs", content=json.dumps(body(**change)), headers=HEADERS))
 
 
+@pytest.mark.parametrize(
+    ("call", "at", "value", "says"),
+    [
+        ("jobs", "", [], "must be an object, such as"),
+        ("jobs", "/objective", "acc", "must be an object, such as"),
+        ("jobs", "/search_space", [], "must be an object, such as"),
+        ("jobs", "/search_space/lr/log", "yes", "must be true or false"),
+        ("jobs", "/budget/usd", "5", "must be a number without quotes"),
+        ("jobs", "/budget/trials", "5", "must be a whole number without quotes"),
+        ("jobs", "/priority", "high", "must be a whole number"),
+        ("jobs", "/budget/trials", 5.5, "must be a whole number"),
+        ("jobs", "/name", 5, "must be text in quotes"),
+        ("jobs", "/constraints", "acc", "must be a list"),
+        ("jobs", "/objective/mode", "MAX", "must be 'max' or 'min'"),
+        ("exports", "/formats", [], "must have at least 1 item"),
+        ("exports", "/max_cost_usd", 0, "must be greater than 0"),
+    ],
+)
+def test_wrong_types_are_refused_in_plain_words(
+    client: TestClient, run: str, call: str, at: str, value: Any, says: str
+) -> None:
+    path, right = ("/v1/jobs", body()) if call == "jobs" else (f"/v1/jobs/{run}/exports", {})
+    (error,) = check_problem(client.post(path, json=with_value(right, at, value)))["errors"]
+    assert error["pointer"] == at
+    assert error["detail"].removesuffix(' {"name": "value"}') == says
+
+
 @pytest.mark.parametrize("path", ["/v1/jobs/%00", "/v1/jobs/job_1/trials/a%00b", "/v1/members/%00"])
 def test_path_with_a_nul_character_does_not_exist(client: TestClient, path: str) -> None:
     assert check_problem(client.get(path), 404)["code"] == "no-such-path"

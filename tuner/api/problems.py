@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from tuner.domain import errors
 from tuner.domain.errors import MAX_FAULTS
@@ -51,6 +52,8 @@ KINDS = {
     431: "headers-too-large",
     503: "unavailable",
 }
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def status_of(kind: type[errors.TunerError]) -> int:
@@ -100,7 +103,7 @@ def joined(fields: Iterable[FieldProblem]) -> str:
     return "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields)
 
 
-def _on_http(_request: Request, error: Exception) -> JSONResponse:
+def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     title = {
         404: "This path does not exist",
@@ -110,9 +113,14 @@ def _on_http(_request: Request, error: Exception) -> JSONResponse:
         416: "The range of bytes does not exist",
         422: "The request is not valid",
     }
-    detail, fields = str(error.detail), list[FieldProblem]()
+    detail, fields, headers = str(error.detail), list[FieldProblem](), dict(error.headers or {})
     if error.status_code == 422:
         fields = [FieldProblem(pointer="", detail=detail)]
+    elif error.status_code == 404:
+        detail = "no route has this path; /docs lists all paths"
+    elif error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
+        detail = f"{request.method} is not allowed for this path; the allowed methods are: {headers['Allow']}"
     response = answer(
         error.status_code,
         title.get(error.status_code, "The request was refused"),
@@ -120,8 +128,20 @@ def _on_http(_request: Request, error: Exception) -> JSONResponse:
         kind="no-such-path" if error.status_code == 404 else None,
         fields=fields,
     )
-    response.headers.update(error.headers or {})
+    response.headers.update(headers)
     return response
+
+
+def _allowed(request: Request) -> list[str]:
+    """Return the methods that routes accept for the path of the request. Starlette itself names only those of the first such route."""
+    return [
+        method
+        for method in METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
 
 
 def _on_unexpected_error(_request: Request, _error: Exception) -> JSONResponse:
@@ -220,16 +240,43 @@ def pointer_to(path: Iterable[Any], body: Any, *, missing: bool) -> str:
     return "".join(f"/{token}" for token in tokens)
 
 
+NUMBER = re.compile(r"\s*[-+]?\d*\.?\d+(e[-+]?\d+)?\s*", re.IGNORECASE)
+# What to send instead, by pydantic's type of the error.
+FIXES = {
+    "missing": "is required",
+    "union_tag_not_found": "the type is missing or unknown: give float, int or categorical",
+    "union_tag_invalid": "the type is missing or unknown: give float, int or categorical",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": 'must be an object, such as {"name": "value"}',
+    "model_type": 'must be an object, such as {"name": "value"}',
+    "model_attributes_type": 'must be an object, such as {"name": "value"}',
+}
+
+
 def _fix(fault: dict[str, Any]) -> str:
-    match fault["type"]:
-        case "missing":
-            return "is required"
-        case "union_tag_not_found" | "union_tag_invalid":
-            return "the type is missing or unknown: give float, int or categorical"
+    kind, given = fault["type"], fault.get("input")
+    if kind in ("int_type", "float_type") and isinstance(given, str) and NUMBER.fullmatch(given):
+        return f"{FIXES[kind]} without quotes"
+    if kind == "string_type" and isinstance(given, int | float):
+        return f"{FIXES[kind]} in quotes"
+    if kind in FIXES:
+        return FIXES[kind]
+    match kind:
         case "too_long":
             return f"has too many entries; give at most {fault['ctx']['max_length']}"
+        case "too_short":
+            count = fault["ctx"]["min_length"]
+            return f"must have at least {count} item{'' if count == 1 else 's'}"
         case "value_error":
             return str(fault["ctx"]["error"])
         case _:
-            message = str(fault["msg"])
+            message = str(fault["msg"]).replace("Input should be", "must be", 1)
             return message[0].lower() + message[1:]

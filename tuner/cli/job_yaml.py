@@ -44,7 +44,7 @@ class JobYaml(yaml.SafeLoader):
     def get_single_node(self) -> Any:
         self.get_event()  # type: ignore[no-untyped-call]  # the start of the stream
         is_empty = self.check_event(yaml.StreamEndEvent)
-        node = None if is_empty else self.compose_document()  # type: ignore[no-untyped-call]
+        node = None if is_empty else self.compose_document()
         if not self.check_event(yaml.StreamEndEvent):
             raise SecondDocument(None, None, None, self.peek_event().start_mark)  # type: ignore[no-untyped-call]
         return node
