@@ -184,6 +184,8 @@ def test_unknown_query_parameter_is_refused_with_a_suggestion(client: TestClient
     details = {error["pointer"]: error["detail"] for error in answer.json()["errors"]}
     assert details["max_cost"] == "is not a parameter of this path; did you mean max_cost_usd?"
     assert details["zzz"].startswith("is not a parameter of this path; the parameters are ")
+    detail = client.get("/v1/jobs?after=zzz").json()["errors"][0]["detail"]
+    assert detail.startswith("is not a parameter of this path; the parameters are "), "`state` is not similar"
     assert client.post(f"/v1/jobs/{run}/pause?force=1").status_code == 422
     assert client.get("/v1/whoami?x=1").json()["errors"][0]["detail"].endswith("the parameters are none")
 

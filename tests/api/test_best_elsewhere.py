@@ -325,13 +325,14 @@ def test_worth_with_proxies_is_refused(client: TestClient) -> None:
     ("query", "pointer", "word"),
     [
         ({"instance_type": "g4dn.xlrge"}, "instance_type", "g4dn.xlarge"),
-        ({"instance_type": "locl"}, "instance_type", "local"),
+        ({"instance_type": "locl"}, "instance_type", "the nearest: local"),
+        ({"instance_type": "zzz"}, "instance_type", "for example: local, "),
         ({"market": "spott"}, "market", "spot"),
         ({"market": "spot_with_fallback"}, "market", "spot"),
         ({**T4, "region": "us-esat-1"}, "region", "us-east-1"),
         ({"region": "us-east-1"}, "region", "name an instance_type"),
         ({**T4, "region": "eastus"}, "region", "us-east-1"),
-        ({"region": "nowhere at all"}, "region", "eu-central-1"),
+        ({"region": "nowhere at all"}, "region", "for example: "),
     ],
 )
 @pytest.mark.parametrize("path", ["jobs/{job}/best", "jobs/{job}/pareto", "best"])

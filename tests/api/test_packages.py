@@ -129,7 +129,7 @@ def test_trainable_of_a_job_must_be_in_its_package(on: TestClient, service: Fake
     unknown = on.post("/v1/jobs", json=fakes.body(package=f"{package[:-1]}x", trainable=ENTRY))
     refused(unknown, 422, "/package", "64 hexadecimal digits")
     unknown = on.post("/v1/jobs", json=fakes.body(package=f"pkg_{'0' * 64}", trainable=ENTRY))
-    refused(unknown, 422, "/package", f"the nearest: {package} (mine)")
+    refused(unknown, 422, "/package", f"for example: {package} (mine)")
     assert on.post("/v1/plans", json=fakes.body(package=package, trainable=ENTRY)).status_code == 200
     assert service.prober.described.count(ENTRY) == 2
 

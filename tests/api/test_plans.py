@@ -261,6 +261,12 @@ def test_prices_and_source_of_a_candidate_are_those_of_one_region(client: TestCl
     assert (alternative["usd_per_hour"], alternative["source"]) == (9.0, "as given")
 
 
+def test_wrong_deadline_is_refused_with_both_forms(client: TestClient) -> None:
+    detail = refused(client, {"deadline": "yesterday"})["/planning/deadline"]
+    assert "a duration such as" in detail
+    assert detail.endswith("or a time such as 2026-12-01T08:00:00Z")
+
+
 def test_only_time_in_the_window_counts_until_the_deadline(client: TestClient, service: FakeService) -> None:
     opens = datetime.fromtimestamp(service.now() / 1e9, UTC) + timedelta(hours=3)
     window = {"start": f"{opens:%H:%M}", "end": f"{opens + timedelta(hours=8):%H:%M}"}

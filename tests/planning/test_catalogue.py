@@ -103,7 +103,7 @@ def test_unknown_value_suggests_the_nearest() -> None:
     assert "p4d.24xlarge" in str(SHIPPED.unknown("instance_type", "p4d.24xlrge"))
     assert "us-east-1" in str(SHIPPED.unknown("region", "us-east1b"))
     assert "aws" in str(SHIPPED.unknown("cloud", "xyzzy"))
-    assert "the nearest: lambda, aws, azure, gcp" in str(SHIPPED.unknown("cloud", "amazon"))
+    assert "it has: lambda, aws, azure, gcp" in str(SHIPPED.unknown("cloud", "amazon"))
     assert SHIPPED.nearest("accelerator", "h100")[0] == "H100"
 
 

@@ -94,7 +94,7 @@ def _parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
-    near = nearest(name, known, 1)
+    near = nearest(name, known, 1, cutoff=0.7)  # the default finds `state` for `after`
     if near:
         return f"is not a parameter of this path; did you mean {near[0]}?"
     return f"is not a parameter of this path; the parameters are {', '.join(sorted(known)) or 'none'}"

@@ -320,4 +320,7 @@ def _deadline(given: float | str) -> tuple[int | None, Instant | None]:
     """Return a deadline as a pair: nanoseconds from now, and a time. One of the two is None."""
     if is_time(given):
         return None, parse_rfc3339(str(given))
-    return parse_duration_ns(given), None
+    try:
+        return parse_duration_ns(given), None
+    except ValueError as error:
+        raise ValueError(f"{error}, or a time such as 2026-12-01T08:00:00Z") from error

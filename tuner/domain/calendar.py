@@ -13,7 +13,7 @@ from typing import Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from tuner.domain.errors import Fault
-from tuner.domain.text import nearest
+from tuner.domain.text import nearest, suggested
 from tuner.domain.time import DAY_NS, NS, Instant, parse_rfc3339
 
 Period = Literal["day", "week", "month"]
@@ -35,8 +35,8 @@ def zone(name: str) -> ZoneInfo:
     wanted = name.strip().lower().replace(" ", "_")
     cities = [known for lower, known in zones.items() if wanted and lower.rpartition("/")[2] == wanted]
     near = list(dict.fromkeys([*cities, *nearest(wanted, zones.values())]))[:3]
-    known = ", ".join(near or ["UTC", "Europe/Berlin", "America/New_York"])
-    raise ValueError(f"the time zone {name[:100]!r} is unknown; the nearest are {known}")
+    known = suggested(near, ["UTC", "Europe/Berlin", "America/New_York"])
+    raise ValueError(f"the time zone {name[:100]!r} is unknown; {known}")
 
 
 def instant(moment: datetime) -> Instant:

@@ -1,6 +1,6 @@
 """Texts that databases accept, and suggestions for misspelled words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 # Only this many characters of a misspelled word are compared, because the time of a comparison is quadratic.
@@ -33,6 +33,15 @@ def nearest(word: str, known: Iterable[str], count: int = 3, *, cutoff: float = 
     """
     by_case = {name.casefold(): name for name in known}
     return [by_case[near] for near in get_close_matches(word[:LONGEST].casefold(), by_case, count, cutoff)]
+
+
+def suggested(near: Sequence[str], examples: Sequence[str]) -> str:
+    """Return the end of an error text, which names the words that are spelled like a wrong one, or else examples of known words.
+
+    >>> suggested(["budget"], ["trials"]), suggested([], ["budget", "trials"])
+    ('the nearest: budget', 'for example: budget, trials')
+    """
+    return f"the nearest: {', '.join(near)}" if near else f"for example: {', '.join(examples)}"
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from tuner.domain.errors import BadFile
 from tuner.domain.listing import MARKETS, Listing, Market
 from tuner.domain.money import Money, Price
-from tuner.domain.text import nearest
+from tuner.domain.text import nearest, suggested
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,9 @@ def read_listings(text: str, name: str) -> tuple[Listing, ...]:
 def _wrong_columns(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         if name not in COLUMNS:
-            near = nearest(name, COLUMNS, 1) or [", ".join(COLUMNS)]
-            yield f"line 1, {name}: is not a column of a price catalogue (prices are in US dollars); the nearest: {near[0]}"
+            near = nearest(name, COLUMNS, 1)
+            known = f"the nearest: {near[0]}" if near else f"the columns are {', '.join(COLUMNS)}"
+            yield f"line 1, {name}: is not a column of a price catalogue (prices are in US dollars); {known}"
     for name in COLUMNS:
         if names.count(name) > 1:
             yield f"line 1, {name}: appears twice: keep one"
@@ -273,14 +274,16 @@ class Catalogue:
         if word.casefold() in (known.casefold() for known in self._words[field]):
             return None
         words, named = self._words[field], field.replace("_", " ")
-        near = self.nearest(field, word) or words[:FEW]
+        if not words:
+            return f"the catalogue {self.name} has no {named}"
+        near = self.nearest(field, word)
         # If there are only a few values, name all of them, because the most similar spelling may not be the intended value. For the word
         # "amazon", for example, it is not "aws".
         if len(words) <= FEW:
-            near = sorted(words, key=lambda known: known not in near)
-        if not near:
-            return f"the catalogue {self.name} has no {named}"
-        return f"the {named} {word!r} is not in the catalogue {self.name}; the nearest: {', '.join(near)}"
+            known = f"it has: {', '.join(sorted(words, key=lambda known: known not in near))}"
+        else:
+            known = suggested(near, words[:3])
+        return f"the {named} {word!r} is not in the catalogue {self.name}; {known}"
 
     @property
     def newest(self) -> str | None:

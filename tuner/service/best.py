@@ -12,7 +12,7 @@ from tuner.database.database import Connection
 from tuner.domain.errors import Invalid, NothingAffordable
 from tuner.domain.money import Cost
 from tuner.domain.objective import Objective
-from tuner.domain.text import nearest
+from tuner.domain.text import nearest, suggested
 from tuner.domain.time import NS
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
@@ -217,8 +217,7 @@ def _priced(
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
-    near = nearest(word, known) or known[:3]
-    return f"; the nearest: {', '.join(near)}" if near else ""
+    return f"; {suggested(nearest(word, known), known[:3])}" if known else ""
 
 
 def pareto(

@@ -16,7 +16,7 @@ from tuner.domain.job import JobSpec, Resources
 from tuner.domain.listing import MARKETS, Market
 from tuner.domain.money import Price, Rate
 from tuner.domain.offer import Offer
-from tuner.domain.text import nearest
+from tuner.domain.text import nearest, suggested
 from tuner.planning.accelerators import chip_of
 from tuner.planning.catalogue import Catalogue
 from tuner.planning.repricing import SAME, RelativeTime, Repricing, assumed_same, catalogued, measured
@@ -126,9 +126,8 @@ def _market(row: JobRow, requested: str | None) -> Market:
     for market in MARKETS:
         if requested == market:
             return market
-    near = nearest(requested, MARKETS, 1) or list(MARKETS)
     raise Invalid.at(
-        "market", f"{requested!r} is not a market with a price; the nearest are {', '.join(near)}"
+        "market", f"{requested!r} is not a market with a price; the markets are {' and '.join(MARKETS)}"
     )
 
 
@@ -192,10 +191,10 @@ def _listed(
 
 
 def _unknown(prices: Catalogue, row: JobRow, kind: str) -> str:
-    """Return the text of the error that an instance type has no price. The text names the most similar types."""
+    """Return the text of the error that an instance type has no price. The text names the most similar types, or examples."""
     own = sorted({offer.instance_type for offer in row.offers})
     near = [*nearest(kind, own, 1), *prices.nearest("instance_type", kind)]
-    return f"no price of {kind!r} is known; the nearest: {', '.join(near or [*own, *prices.values_of('instance_type')[:5]])}"
+    return f"no price of {kind!r} is known; {suggested(near, [*own, *prices.values_of('instance_type')[:2]])}"
 
 
 def _is(name: str, other: str) -> bool:

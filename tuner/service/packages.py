@@ -10,7 +10,7 @@ from tuner.database.database import Connection
 from tuner.domain.errors import BadFile, Conflict, Fault, Invalid, NotFound, Unavailable
 from tuner.domain.ids import NAME, PACKAGE_ID, package_id
 from tuner.domain.job import JobSpec, entry_faults
-from tuner.domain.text import nearest
+from tuner.domain.text import nearest, suggested
 from tuner.domain.units import MIB
 from tuner.service import audit_log, trainables
 from tuner.service.bootstrap import Service
@@ -201,8 +201,7 @@ def _missing(folder: Path, entry: str) -> str | None:
     if base.with_suffix(".py").is_file() or (base / "__init__.py").is_file():
         return None
     there = sorted(_module(path.relative_to(folder)) for path in folder.rglob("*.py"))
-    near = nearest(module, there) or there[:3]
-    return f"the package has no module {module}; the nearest: {', '.join(near)}"
+    return f"the package has no module {module}; {suggested(nearest(module, there), there[:3])}"
 
 
 def _module(file: Path) -> str:
@@ -218,7 +217,7 @@ def _nearest(service: Service, name: str) -> str:
     ids = [row.id for row in package_rows]
     near = nearest(name, ids, 1) or [row.id for row in package_rows if row.name == name]
     words = {row.id: f"{row.id} ({row.name})" for row in package_rows}
-    return f"; the nearest: {', '.join(words[near_id] for near_id in near or ids[:3])}"
+    return f"; {suggested([words[near_id] for near_id in near], [words[id_] for id_ in ids[:3]])}"
 
 
 def _name_of(contents: PackageContents) -> str:

@@ -13,7 +13,7 @@ from tuner.domain.job import MAX_CONCURRENT_TRIALS, JobSpec, MarketPolicy, Resou
 from tuner.domain.listing import MARKETS, Listing, Market
 from tuner.domain.money import Price
 from tuner.domain.offer import Offer
-from tuner.domain.text import nearest
+from tuner.domain.text import nearest, suggested
 from tuner.domain.time import NS
 from tuner.planning.accelerators import chip_of, relative_speed
 from tuner.planning.alternatives import MachineCandidate
@@ -401,7 +401,6 @@ def check_speeds(speeds: Mapping[str, float], known: Sequence[str]) -> list[Faul
     faults = []
     for name in speeds:
         if name not in known:
-            near = nearest(name, known) or list(known)[:3]
-            detail = f"is not one of the machines of this plan; the nearest: {', '.join(near)}"
+            detail = f"is not one of the machines of this plan; {suggested(nearest(name, known), known[:3])}"
             faults.append(Fault(f"/planning/speeds/{name}", detail))
     return faults

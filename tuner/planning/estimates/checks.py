@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from tuner.domain.errors import Fault, Invalid
 from tuner.domain.listing import Listing
-from tuner.domain.text import nearest
+from tuner.domain.text import nearest, suggested
 from tuner.domain.time import NS
 from tuner.domain.units import GIB
 from tuner.planning.accelerators import ACCELERATORS, accelerator
@@ -203,8 +203,8 @@ def listings_in(where: ListingFilter, catalogue: Catalogue) -> list[Listing]:
 def check_accelerator(pointer: str, name: str) -> Iterator[Fault]:
     """Yield a fault if the accelerator `name` has no data sheet. `pointer` is the name's place in the request."""
     if accelerator(name) is None:
-        near = ", ".join(nearest(name, ACCELERATORS) or ACCELERATORS)
-        yield Fault(pointer, f"no data sheet is known for the accelerator {name!r}; the nearest: {near}")
+        known = suggested(nearest(name, ACCELERATORS), list(ACCELERATORS))
+        yield Fault(pointer, f"no data sheet is known for the accelerator {name!r}; {known}")
 
 
 def check_word(pointer: str, field: str, word: str, catalogue: Catalogue) -> Iterator[Fault]:
