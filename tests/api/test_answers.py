@@ -152,6 +152,10 @@ def test_cheapest_point_is_named_if_nothing_is_affordable(finished: Finished) ->
     )
     for word in (cheapest.trial, f"step {cheapest.step}", str(Money(cheapest.usd))):
         assert word in problem["detail"]
+    assert problem["detail"].startswith("raise the limits: "), (
+        "the title says that no configuration is within them"
+    )
+    assert "GPU-hours" not in problem["detail"], "the job used no GPU"
 
 
 def test_job_without_reports_has_no_best_and_an_empty_pareto_front(finished: Finished) -> None:

@@ -13,7 +13,7 @@ from tuner.domain.errors import Invalid, NothingAffordable
 from tuner.domain.money import Cost
 from tuner.domain.objective import Objective
 from tuner.domain.text import nearest, suggested
-from tuner.domain.time import NS
+from tuner.domain.time import NS, duration_text
 from tuner.planning.repricing import Repriced as Repriced
 from tuner.service.bootstrap import Service
 from tuner.service.confirmation import Confirmation as Confirmation
@@ -344,7 +344,8 @@ def _nothing(db: Connection, cheapest: PricedPoint | None, row: JobRow) -> str:
     if cheapest is None:
         return without_best(db, row)
     point, cost = cheapest.point, cheapest.cost
+    gpus = f", {cost.gpu_hours:.6f} GPU-hours" if cost.gpu_ms else ""
     return (
-        f"no configuration is within the limits; raise them: the cheapest is {point.trial} at step {point.step}, "
-        f"for {cost.usd}, {cost.gpu_hours:.6f} GPU-hours and {cheapest.duration_ns / NS:.1f} s"
+        f"raise the limits: the cheapest configuration is {point.trial} at step {point.step}, "
+        f"for {cost.usd}{gpus} and {duration_text(cheapest.duration_ns / NS)}"
     )
