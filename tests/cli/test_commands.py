@@ -352,6 +352,13 @@ def test_job_is_paused_cancelled_and_resumed(
     assert state in tuner(action, waiting).stdout
 
 
+def test_cancel_of_a_running_job_says_that_it_takes_effect_soon(
+    tuner: Tuner, service: FakeService, waiting: str
+) -> None:
+    fakes.begin(service, waiting)
+    assert "The job was asked to stop; it is cancelled within seconds." in tuner("cancel", waiting).stdout
+
+
 def test_trials_of_a_job_are_steered(tuner: Tuner, rest: TestClient, service: FakeService) -> None:
     job = fakes.submit(rest, algorithm={"scheduler": "asha", "sampler": "random"})
     fakes.simulate(service, job, messages=60)

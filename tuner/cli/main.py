@@ -310,8 +310,8 @@ def resume(job: JobId, as_json: Json = False) -> None:
 
 
 def cancel(job: JobId, as_json: Json = False) -> None:
-    """Cancel a job immediately. A cancelled job cannot be resumed."""
-    Output(as_json).show(connect().cancel(job), render.job)
+    """Cancel a job: its work stops within seconds. A cancelled job cannot be resumed."""
+    Output(as_json).show(connect().cancel(job), render.cancelled)
 
 
 def priority(

@@ -91,6 +91,12 @@ def job(answer: Job) -> RenderableType:
     return table
 
 
+def cancelled(answer: Job) -> RenderableType:
+    if answer.state == "cancelled":
+        return job(answer)
+    return Group(job(answer), Text("The job was asked to stop; it is cancelled within seconds."))
+
+
 def _add_best(table: Table, answer: Job, best: Best) -> None:
     table.add_row("best", best_line(best, answer.objective["metric"]))
     table.add_row("", config(best.config))
