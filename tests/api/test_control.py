@@ -239,6 +239,10 @@ def test_succeeded_job_resumes_after_a_top_up(client: TestClient, service: FakeS
     fakes.simulate(service, job)
     ended = client.get(f"/v1/jobs/{job}").json()
     assert (ended["state"], ended["stop_reason"]) == ("succeeded", "budget_usd")
+    refused = check_problem(client.post(f"/v1/jobs/{job}/resume"), 409)
+    assert refused["code"] == "budget-refused"
+    assert f"tuner topup {job}" in refused["detail"]
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
     assert patch(client, job, budget={"usd": 0.002}).status_code == 200
     shown = client.post(f"/v1/jobs/{job}/resume").json()
     assert (shown["state"], shown["queue_position"]) == ("running", None)

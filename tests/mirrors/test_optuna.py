@@ -203,6 +203,7 @@ def test_resumed_job_keeps_its_study(service: FakeService, client: TestClient, t
     mirror_thread.one_pass()
     before = study_of(tmp_path, job)
     now = service.now()
+    assert client.patch(f"/v1/jobs/{job}", json={"budget": {"usd": 0.001}}).is_success
     assert client.post(f"/v1/jobs/{job}/resume").status_code == 202
     with fakes.SimulatedSqlJournal(service.database, job, service.project, now).transaction() as tx:
         tx.append(ControlRequested(now, "resume"))

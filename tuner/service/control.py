@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from tuner.database.database import Connection
 from tuner.domain.budget import Budget
-from tuner.domain.errors import Conflict, Invalid, NotFound, Stale, TooManyWaiting
+from tuner.domain.errors import BudgetRefused, Conflict, Invalid, NotFound, Stale, TooManyWaiting
 from tuner.domain.events import EnqueueRequested, PromoteRequested, StopRequested, TrialRequest
 from tuner.domain.ids import TRIAL_ID
 from tuner.domain.job import FINAL, MAX_CONCURRENT_TRIALS, MAX_START, PERMANENT
-from tuner.domain.money import MS_PER_HOUR
+from tuner.domain.money import MS_PER_HOUR, Rate
 from tuner.domain.shared_budget import tag_faults
 from tuner.domain.space import Value
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import TrialState
-from tuner.ledger import budget_waits, shared_budget_changes, shared_budgets
+from tuner.ledger import budget_waits, ledger, shared_budget_changes, shared_budgets
 from tuner.service import audit_log
 from tuner.service.answers import TrialView
 from tuner.service.answers import trial as trial_view
@@ -32,6 +32,7 @@ from tuner.store import exports, jobs, launches, queue, stored_files
 from tuner.store.answers import state_of, trials_with
 from tuner.store.jobs import JobRow
 from tuner.store.journal import end_open, nodes_assigned_at
+from tuner.tuning.guard import UNKNOWN_NEED_NS
 from tuner.tuning.rungs import rungs_of
 
 
@@ -64,7 +65,7 @@ def resume(service: Service, job: str) -> JobView:
         Conflict: The job was cancelled, is being cancelled, or failed; one of its exports has not ended; the checkpoint
             of its teacher, the trial that it learns from, was deleted; or another job, which has not ended, learns from a
             trial of this job.
-        BudgetRefused: A shared budget of the job cannot pay for one second of a trial.
+        BudgetRefused: A shared budget of the job, or the own budget of a succeeded job, cannot pay for one second of a trial.
     """
     with service.database.write("job.resume") as db:
         jobs.change_alone(db, job)
@@ -78,13 +79,26 @@ def resume(service: Service, job: str) -> JobView:
                     f"the export {export.id} of this job is {export.state}; wait until the export has ended"
                 )
             _refuse_if_taught(db, service, row)
-            size = row.spec.resources
-            refuse_without_room(db, service, row.tags, row.offer.rate(size))
+            rate = row.offer.rate(row.spec.resources)
+            _refuse_used_up(db, row, rate)
+            refuse_without_room(db, service, row.tags, rate)
             continue_job(db, row, service.now())
         elif row.control_request == "pause":
             jobs.set_control_request(db, job, "resume")
         _note(db, service, "job.resume", row)
     return job_view(service, job)
+
+
+def _refuse_used_up(db: Connection, row: JobRow, rate: Rate) -> None:
+    """Raise BudgetRefused if a succeeded job cannot pay for one second of a trial: it would end again at once."""
+    left = ledger.account(db, row.id).left
+    if row.state == "succeeded" and rate.affords_ns(left) < UNKNOWN_NEED_NS:
+        gpus = "" if row.budget.gpu_ms is None else f" and {left.gpu_hours:.6f} GPU-hours"
+        usd = "" if row.budget.usd is None else f"{left.usd}"
+        raise BudgetRefused(
+            f"the budget has {usd or 'no limit in dollars'}{gpus} left, which pays for less than one second of a trial: add to it with "
+            f"`tuner topup {row.id}`"
+        )
 
 
 def _refuse_if_taught(db: Connection, service: Service, row: JobRow) -> None:
