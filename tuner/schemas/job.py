@@ -218,7 +218,8 @@ class Confirm(Request):
 
     The best of these configurations are trained with `seeds` seeds, including the seed of the search, and the others with fewer. A part of the
     budget is reserved for these trials. `confirm` requires the scheduler `auto`, `on_exhausted: finish` and `fidelity.max`. These
-    trials are omitted if the job ends because of its target, a rule of `stop`, its wall-clock limit or a user.
+    trials are omitted if the job ends because of its target, a rule of `stop`, its wall-clock limit or a user. The service sets the seeds; a
+    trainable that sets a seed of its own, such as `random_state=0`, trains the same model again.
     """
 
     candidates: int = 3
