@@ -117,7 +117,8 @@ def train(config: dict[str, Any]) -> None:
     of every second block), quantize_aware (true: train for export as int8-static), seed.
     Reports after every 40 optimizer steps: val_loss in nats per character, val_bits_per_char, train_loss.
     """
-    torch.manual_seed(config.get("seed", 0))
+    if "seed" in config:  # otherwise the seed of the service counts, which repeats of `confirm` need
+        torch.manual_seed(config["seed"])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     learned, held_out = texts()
     precision = config.get("precision", "fp32")

@@ -52,7 +52,8 @@ def train(config: dict[str, Any]) -> None:
     Constants: precision (fp32, bf16, fp16), accumulate (micro-batches per step), seed.
     Reports after each epoch: val_accuracy in [0, 1], val_loss, train_loss.
     """
-    torch.manual_seed(config.get("seed", 0))
+    if "seed" in config:  # otherwise the seed of the service counts, which repeats of `confirm` need
+        torch.manual_seed(config["seed"])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x_train, x_val, y_train, y_val = (part.to(device) for part in data())
     precision = config.get("precision", "fp32")

@@ -19,7 +19,7 @@ from trainables import char_lm, digits_cnn, digits_mlp, digits_packed
 from tuner.api.translate import spec_of
 from tuner.domain.space import Space
 from tuner.schemas.job import JobRequest
-from tuner.training import SpotSafe, measured, packed, recompute
+from tuner.training import SpotSafe, measured, packed, recompute, seed_everything
 from tuner.training.channel import StopTraining
 
 Reports = list[dict[str, float]]
@@ -49,12 +49,23 @@ loops = pytest.mark.parametrize("module", LOOPS, ids=short_name)
 digits = pytest.mark.parametrize("module", [digits_mlp, digits_cnn, digits_packed], ids=short_name)
 
 
+@loops
+def test_seed_of_the_service_counts_without_an_own_seed(run_whole: Run, module: ModuleType) -> None:
+    """Repeats of `confirm` differ only in this seed."""
+    first, same, other = (run_whole(module, 1, service_seed=seed) for seed in (0, 0, 1))
+    assert first == same
+    assert first != other
+
+
 @pytest.fixture
 def run_whole(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that calls a module's `train` for a few steps and returns its reports as numbers."""
 
-    def called(module: ModuleType, steps: int, directory: Path | None = None, **config: Any) -> Reports:
+    def called(
+        module: ModuleType, steps: int, directory: Path | None = None, service_seed: int = 0, **config: Any
+    ) -> Reports:
         reports: Reports = []
+        seed_everything(service_seed)
 
         class Limited(SpotSafe):
             def __init__(self, **parts: Any) -> None:
