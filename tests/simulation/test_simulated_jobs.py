@@ -13,7 +13,7 @@ from tests import seeds
 from tests.strategies import examples
 from tuner.domain.budget import Budget
 from tuner.domain.cost import total
-from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
+from tuner.domain.job import Algorithm, Confirm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.money import Cost, Money, Price, Rate
 from tuner.domain.objective import Fidelity, Objective
 from tuner.domain.space import Config, Float, Int, Space
@@ -134,6 +134,19 @@ def test_slow_start_of_cold_worker_does_not_leave_budget_unused() -> None:
     run = SimulatedRun(spec("0.0005"), loop_config(1), QuickCurves(), overheads=cold)
     run.run()
     assert run.journal.tables.account.posted.usd.micro_usd >= 0.97 * 500
+
+
+def test_slow_start_of_a_worker_does_not_end_the_search_before_a_confirmation() -> None:
+    """$0.00046 buys 16.6 s. The worker warms up for 10 s of them, and a trial takes less than a second."""
+    job = replace(
+        spec("0.00046", scheduler="auto"),
+        fidelity=Fidelity("epoch", 1, 3),
+        confirm=Confirm(candidates=2, seeds=3),
+    )
+    run = SimulatedRun(job, loop_config(1), QuickCurves(), overheads=Overheads(warming_ns=10 * 10**9))
+    run.run()
+    assert run.journal.tables.job[:2] == ("succeeded", "confirmed")
+    assert run.journal.tables.account.posted.usd.micro_usd >= 0.9 * 460
 
 
 def test_job_that_spent_its_budget_on_setup_says_how_much_a_trial_needs() -> None:

@@ -89,6 +89,16 @@ def test_money_for_repeats_is_not_left_for_the_search() -> None:
     assert search.left_ns - confirmed.left_ns >= 3 * STEPS * NS
 
 
+def test_later_attempts_are_not_expected_to_start_the_workers_again() -> None:
+    state = state_of(400, Trial("completed", STEPS, STEPS), confirm=Confirm(2, 3))
+    quick = Reserve.of(state)
+    state.spent, state.warming_ns = Money(state.spent.micro_usd + 200 * PER_STEP), 200 * NS
+    slow = Reserve.of(state)
+    assert quick is not None
+    assert slow is not None
+    assert quick.left_ns - slow.left_ns == 200 * NS, "only what was spent is missing"
+
+
 def test_no_trial_begins_with_money_reserved_for_the_leader() -> None:
     leader = Trial("paused", 20, 20)
     assert not reserve(leader, left_steps=100).is_due

@@ -102,6 +102,8 @@ class Reported:
     violation: float | None = field(default=None, metadata={"new": True})
     #: The first metric of a constraint or the second objective that was not reported as a finite number. None if none is missing.
     lacks: str | None = field(default=None, metadata={"new": True})
+    #: The time in which the attempt's new worker prepared itself. 0 if the worker was not new, or if this is not the attempt's first report.
+    warming_ns: int = field(default=0, metadata={"new": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class Loop:
                 self._on_saved(turn, lease, saved.step)
                 lease.saved(turn.tx, saved, self.state.spec, turn.at)
             for report in progress.reports:
-                self._on_report(turn, lease, report)
+                self._on_report(turn, lease, report, progress.warming_ns)
             if progress.reports:
                 lease.reported_outage_ns = progress.outage_ns
             if progress.part is not None:
@@ -439,10 +439,11 @@ class Loop:
         self.saved[lease.trial] = max(step, self.saved.get(lease.trial, 0))
         lease.trained_ns = {s: ns for s, ns in lease.trained_ns.items() if s >= step}
 
-    def _on_report(self, turn: LoopTurn, lease: AttemptLease, report: StepReport) -> None:
+    def _on_report(self, turn: LoopTurn, lease: AttemptLease, report: StepReport, warming_ns: int) -> None:
         trained = report.meter.ns.get("train", 0)
+        is_first = lease.last_step == 0
         train_ns = max(0, trained - lease.reported.ns.get("train", 0))
-        train_ns += 0 if lease.last_step else lease.carried_ns
+        train_ns += lease.carried_ns if is_first else 0
         if report.step - lease.last_step:
             self.pace.stepped(lease.trial, train_ns)
         lease.trained(report.step, trained)
@@ -469,6 +470,7 @@ class Loop:
             cost=None if spec.trial_limits is None else row.cost.usd,
             violation=row.violation if spec.constraints else None,
             lacks=lacks,
+            warming_ns=warming_ns if is_first else 0,
         )
         self._record_and_decide(turn, event)
 

@@ -171,6 +171,7 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if trial.status not in ("running", "pausing"):
         return []
     trial.resumable, trial.last_report = event.resumable, event.step
+    _note_start_of_worker(state, event.warming_ns)
     trial.other_metrics = event.names or trial.other_metrics
     if event.step <= trial.steps:
         return at_step(state, trial, event.step)
@@ -209,6 +210,12 @@ def _on_reported(state: State, event: ev.Reported) -> list[Command]:
     if over is not None and trial.status == "running" and not is_last:
         return drop(state, trial, "stopped", over) + make_room(state)
     return make_room(state) + at_step(state, trial, event.step)
+
+
+def _note_start_of_worker(state: State, warming_ns: int) -> None:
+    """Add the start of a worker to `State.warming_ns`, unless the worker replaces an earlier one."""
+    if warming_ns and state.warmed < state.concurrency:
+        state.warmed, state.warming_ns = state.warmed + 1, state.warming_ns + warming_ns
 
 
 def _on_attempt_end(state: State, event: ev.AttemptEnded) -> list[Command]:

@@ -214,5 +214,9 @@ def _length(state: State, since: int, until: int | None) -> float:
 
 
 def _overhead_ns(state: State) -> int:
-    """Return the mean time that an attempt takes in addition to its training, in nanoseconds."""
-    return max(0, _spent_ns(state) - state.trained_ns) // max(1, state.begun)
+    """Return the mean time that an attempt takes in addition to its training, in nanoseconds.
+
+    The start of the job's first workers is not counted, because later attempts run on the same workers. Otherwise the first trials of a
+    small job would seem so expensive that its search ends.
+    """
+    return max(0, _spent_ns(state) - state.trained_ns - state.warming_ns) // max(1, state.begun)

@@ -164,6 +164,9 @@ class State:
     valid_reports: int = 0  #: Number of reports with a finite value of the objective's metric.
     failures: list[str] = field(default_factory=list)  #: Reasons of the failed trials.
     begun: int = 0  #: Number of attempts that were started.
+    warmed: int = 0  #: How many of the job's first workers have started, at most `concurrency`.
+    #: The time in which these workers prepared themselves. The workers that replace them are not included.
+    warming_ns: int = 0
     steps: int = 0  #: Number of steps of all trials, each counted once.
     trained_ns: int = 0  #: Training time of these steps.
     #: For each stage of the proxies, the number of its steps and their training time. Empty without proxies.
