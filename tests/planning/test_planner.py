@@ -372,6 +372,24 @@ def test_plan_of_short_steps_includes_worker_start_time() -> None:
     assert plan.rungs[0].train_usd < plan.rungs[0].overhead_usd
 
 
+def test_training_in_steps_of_less_than_a_micro_dollar_is_not_booked_as_overhead() -> None:
+    """A step of 20 ms costs 0.28 micro-dollars."""
+    known = KnownDelays(0, 20_000_000, 20_000_000, 20_000_000)
+    price = Price.from_usd_per_hour("0.05")
+    asked = question(usd="0.002", scheduler="auto", evidence=of_given(20_000_000, known=known))
+    candidate = replace(
+        asked.candidates[0],
+        offers=tuple(replace(offer, price=price) for offer in asked.candidates[0].offers),
+    )
+    plan = planner.plan(replace(asked, candidates=(candidate,)), simulate)
+    assert len(plan.rungs) > 1
+    for rung in plan.rungs:
+        assert rung.usd_per_hour == price
+        trained = rung.steps * rung.step_seconds * 0.05 / 3600
+        assert rung.train_usd.usd == pytest.approx(trained, abs=2e-6)
+    assert sum(rung.usd.micro_usd for rung in plan.rungs) == round(plan.usd.expected * 1e6)
+
+
 def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> None:
     price = Price.from_usd_per_hour("3.6")
 

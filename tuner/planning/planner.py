@@ -140,7 +140,7 @@ def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[Pl
     for i, step in enumerate(real_steps_of(setting.spec)):
         uses = [run.rungs[i] for run in runs]
         steps, ns = sum(use.steps for use in uses), sum(use.train_ns for use in uses)
-        train = sum(use.train.micro_usd for use in uses)
+        price_ns = sum(use.price_ns for use in uses)
         used_ms = sum(use.gpu_ms for use in uses) // count
         gpu_ms += used_ms
         rung = PlannedRung(
@@ -148,8 +148,8 @@ def _rungs(setting: Setting, runs: Sequence[SimulatedOutcome]) -> tuple[tuple[Pl
             trials=1000 * sum(use.trials for use in uses) // count / 1000,
             steps=1000 * steps // count / 1000,
             step_seconds=(ns // steps if steps else 0) / NS,
-            usd_per_hour=Price(train * HOUR_NS // ns if ns else 0),
-            train_usd=Money(train // count),
+            usd_per_hour=Price(price_ns // ns if ns else 0),
+            train_usd=Money(price_ns // (count * HOUR_NS)),
             overhead_usd=Money(sum(use.overhead.micro_usd for use in uses) // count),
             gpu_hours=used_ms / MS_PER_HOUR,
         )

@@ -23,7 +23,7 @@ from tuner.domain.money import Cost, Money
 from tuner.domain.objective import Fidelity
 from tuner.domain.offer import Offer
 from tuner.domain.space import Config, Space
-from tuner.domain.time import NS
+from tuner.domain.time import HOUR_NS, NS
 from tuner.planning.evidence import DEFAULT_STEPS, Delays
 from tuner.planning.paces import DrawnTraining, Paces
 from tuner.tuning.rungs import ladder, rungs_of
@@ -122,9 +122,16 @@ class RungUse:
     trials: int
     steps: int
     train_ns: int
-    train: Money  #: The cost of the steps that were not lost.
-    overhead: Money  #: All other costs: setup, restore, checkpoints, idle time and lost steps.
+    price_ns: int  #: Sum of price (micro-dollars per hour) times nanoseconds, over `train_ns`.
+    overhead: (
+        Money  #: All costs but those of training: setup, restore, checkpoints, idle time and lost steps.
+    )
     gpu_ms: int
+
+    @property
+    def train(self) -> Money:
+        """The cost of the steps that were not lost."""
+        return Money(self.price_ns // HOUR_NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +404,7 @@ def _grown(rungs: Sequence[RungUse], factors: Sequence[Fraction]) -> tuple[RungU
             round(rung.trials * by),
             round(rung.steps * by),
             int(rung.train_ns * by),
-            Money(int(rung.train.micro_usd * by)),
+            int(rung.price_ns * by),
             Money(int(rung.overhead.micro_usd * by)),
             int(rung.gpu_ms * by),
         )

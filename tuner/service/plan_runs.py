@@ -1,7 +1,8 @@
 """Simulate a scenario of a plan with the code that runs a real job."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from random import Random
 
 from tuner.domain.cost import total
@@ -155,6 +156,9 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
 
     A step belongs to the first rung at or above it. The overhead of an attempt, such as setup, belongs to the rung of the
     attempt's first step.
+
+    A step may cost much less than a micro-dollar. The costs are therefore added up exactly, in micro-dollars per hour times nanoseconds,
+    and then rounded so that the rungs add up to the cost of the job.
     """
     steps_of = compared_steps(scenario.spec)
     tables, uses = run.journal.tables, [_Use() for _ in steps_of]
@@ -165,35 +169,42 @@ def _rungs(run: SimulatedRun, scenario: Scenario) -> tuple[RungUse, ...]:
     for (trial, step), row in tables.reports.items():
         ns = run.training.step_ns(run.loop.state.trial(trial).config, step)
         price = tables.attempts[trial, row.attempt].price
-        micro = ns * price.micro_usd_per_hour // HOUR_NS
+        exact = ns * price.micro_usd_per_hour
         use = uses[_index_of(steps_of, step)]
-        use.steps, use.train_ns, use.train_micro = use.steps + 1, use.train_ns + ns, use.train_micro + micro
+        use.steps, use.train_ns, use.price_ns = use.steps + 1, use.train_ns + ns, use.price_ns + exact
         gpu_ms = round(1000 * gpus) * ns // (1000 * 1_000_000)
         use.gpu_ms += gpu_ms
-        trained[trial, row.attempt] += micro
+        trained[trial, row.attempt] += exact
         on_gpus[trial, row.attempt] += gpu_ms
         reached[trial] = max(step, reached[trial])
     for key, attempt in tables.attempts.items():
         paid = total(tables.bills.get(key, {}))
         use = uses[_index_of(steps_of, attempt.from_step + 1)]
-        use.overhead_micro += paid.usd.micro_usd - trained[key]
+        use.overhead += paid.usd.micro_usd * HOUR_NS - trained[key]
         use.gpu_ms += paid.gpu_ms - on_gpus[key]
+    money = _rounded([use.price_ns + use.overhead for use in uses])
     return tuple(
         RungUse(
             sum(step >= stop for step in reached.values()),
             round(use.steps * scenario.coarse),
             use.train_ns,
-            Money(use.train_micro),
-            Money(use.overhead_micro),
+            use.price_ns,
+            Money(paid.micro_usd - use.price_ns // HOUR_NS),
             use.gpu_ms,
         )
-        for stop, use in zip(steps_of, uses, strict=True)
+        for stop, use, paid in zip(steps_of, uses, money, strict=True)
     )
+
+
+def _rounded(exact: Sequence[int]) -> list[Money]:
+    """Convert costs in micro-dollars per hour times nanoseconds into whole micro-dollars, so that their sum is rounded only once."""
+    sums = [cost // HOUR_NS for cost in accumulate(exact, initial=0)]
+    return [Money(after - before) for before, after in pairwise(sums)]
 
 
 class _Use:
     def __init__(self) -> None:
-        self.steps = self.train_ns = self.train_micro = self.overhead_micro = self.gpu_ms = 0
+        self.steps = self.train_ns = self.price_ns = self.overhead = self.gpu_ms = 0
 
 
 def _index_of(steps: list[int], step: int) -> int:
