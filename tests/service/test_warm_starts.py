@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.fakes import FakeService, body
 from tests.service.passes import row_of
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
+from tuner.database.tables import reports
 from tuner.domain.ids import trial_id
 from tuner.domain.records import INHERITED, WarmStartTrial
 from tuner.driver.warm_start_copies import Copier, warm_starts_of
@@ -79,14 +81,33 @@ def test_best_trials_with_checkpoints_are_continued(
     service: FakeService, client: TestClient, source: str
 ) -> None:
     inherited = matching_warm_starts(service, warm(client, source), limit=5)
-    scores = [inherited_trial.reports[-1].value for inherited_trial in inherited]
+    best = {
+        trial["id"]: trial["metric"]
+        for trial in client.get(f"/v1/jobs/{source}/trials?limit=200").json()["items"]
+    }
+    scores = [best[inherited_trial.trial] for inherited_trial in inherited]
     assert len(scores) == 5
-    assert scores == sorted(scores, key=lambda value: -(value or 0))
+    assert scores == sorted(scores, reverse=True)
     for warm_start in inherited:
         assert warm_start.reports[-1].step == warm_start.checkpoint.step
     everyone = matching_warm_starts(service, warm(client, source), limit=1000)
-    assert max(inherited_trial.reports[-1].value or 0 for inherited_trial in everyone) == scores[0]
+    assert max(best[inherited_trial.trial] for inherited_trial in everyone) == scores[0]
     assert len({str(inherited_trial.config) for inherited_trial in everyone}) == len(everyone)
+
+
+def test_trials_are_ranked_by_their_best_metric_not_by_that_of_their_checkpoint(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    job = warm(client, source)
+    _, *others = matching_warm_starts(service, job, limit=1000)
+    last = [trial for trial in others if len(trial.reports) > 1][-1]
+    with service.database.write() as db:
+        r = reports.c
+        early = (r.job == source) & (r.trial == last.trial) & (r.step == last.reports[0].step)
+        db.execute(update(reports).where(early).values(value=0.999))
+    first = matching_warm_starts(service, job, limit=1)[0]
+    assert (first.trial, first.checkpoint) == (last.trial, last.checkpoint)
+    assert first.reports[-1] == last.reports[-1]
 
 
 def test_trials_of_other_code_are_not_continued(

@@ -42,6 +42,7 @@ from tuner.domain.space import Config
 from tuner.domain.time import Instant
 
 TRIALS_PAGE = 100
+_BestFirst = tuple[float, int, float]  # violation, negative stage and negative score of a report
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +159,23 @@ def find_warm_starts(
     """Return up to `limit` trials of earlier jobs that the job may continue, best first.
 
     Only source jobs whose trainable's code has the digest `code` are considered. Each trial is returned with its newest checkpoint whose
-    step has a metric that was reported up to the source's cut-off event (`Mark.until_seq`). This metric is the trial's score.
+    step has a metric that was reported up to the source's cut-off event (`Mark.until_seq`).
 
-    Feasible trials come first, by score. The others follow, ordered by how much they violate the job's constraints. Equal trials are
+    A trial is ranked by its best report up to the cut-off event, which may be of another step than its checkpoint. Trials with a feasible
+    report come first, by stage and score. The others follow, ordered by how much they violate the job's constraints. Equal trials are
     ordered by source, as the job lists them, and then by trial number. Failed trials, and trials outside the job's search space, are left
     out. Of several trials with the same configuration, only the best is returned.
     """
-    candidates: list[tuple[float, float, Mark, Row[Any]]] = []
+    candidates: list[tuple[_BestFirst, Mark, Row[Any]]] = []
     for mark in marks(db, job):
         if db.execute(select(jobs.c.code).where(jobs.c.id == mark.source)).scalar() == code:
-            for row in _saved(db, mark, spec):
-                violates = spec.violation(json.loads(row.metrics))
-                if violates is not None:
-                    candidates.append((violates, -spec.objective.score(row.value), mark, row))
+            rows = [
+                row for row in _saved(db, mark, spec) if spec.violation(json.loads(row.metrics)) is not None
+            ]
+            best = _best_reports(db, mark, spec, [row.trial for row in rows])
+            candidates += [(best[row.trial], mark, row) for row in rows]
     chosen: dict[str, tuple[Mark, Row[Any]]] = {}
-    for *_, mark, row in sorted(candidates, key=lambda candidate: candidate[:2]):
+    for _, mark, row in sorted(candidates, key=lambda candidate: candidate[0]):
         chosen.setdefault(json.dumps(json.loads(row.config), sort_keys=True), (mark, row))
     return [_warm_start(db, mark, row, spec) for mark, row in list(chosen.values())[:limit]]
 
@@ -199,6 +202,26 @@ def _saved(db: Connection, mark: Mark, spec: JobSpec) -> list[Row[Any]]:
     )
     rows = db.execute(query).all()
     return [row for row in rows if transferred(spec.space, (was := json.loads(row.config))) == was]
+
+
+def _best_reports(db: Connection, mark: Mark, spec: JobSpec, names: Sequence[str]) -> dict[str, _BestFirst]:
+    """Return the sort key of the best report of each trial up to the cut-off event.
+
+    Reports that lack a metric of the constraints or of the second objective do not count.
+    """
+    r = reports.c
+    columns = [r.trial, r.step, r.value, r.seq, *([r.metrics] if spec.side_metrics else [])]
+    best: dict[str, _BestFirst] = {}
+    for first in range(0, len(names), TRIALS_PAGE):
+        theirs = (r.job == mark.source) & r.trial.in_(names[first : first + TRIALS_PAGE])
+        for row in db.execute(select(*columns).where(theirs, r.value.is_not(None))):
+            # filtered here, for the same reason as in `_curves`
+            violates = spec.violation(json.loads(row.metrics)) if spec.side_metrics else 0.0
+            if row.seq <= mark.until_seq and violates is not None:
+                stage, score = spec.rank(row.step, row.value)
+                key = (violates, -stage, -score)
+                best[row.trial] = min(best.get(row.trial, key), key)
+    return best
 
 
 def _warm_start(db: Connection, mark: Mark, row: Row[Any], spec: JobSpec) -> WarmStartTrial:
