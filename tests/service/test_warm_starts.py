@@ -2,10 +2,12 @@
 
 import shutil
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from sqlalchemy import update
 from starlette.testclient import TestClient
 
@@ -13,11 +15,13 @@ from tests import fakes
 from tests.fakes import FakeService, body
 from tests.service.passes import row_of
 from tuner.checkpoints.checkpoints import CheckpointId, CheckpointStore
+from tuner.cli import render
 from tuner.database.tables import reports
 from tuner.domain.ids import trial_id
 from tuner.domain.records import INHERITED, WarmStartTrial
 from tuner.driver.warm_start_copies import Copier, warm_starts_of
 from tuner.driver.warm_starts import WarmStarts
+from tuner.schemas.answers import JobReport
 from tuner.service.cluster import import_path
 from tuner.service.replay import replay
 from tuner.simulator.world import Faults
@@ -207,6 +211,25 @@ def test_report_counts_the_inherited_best_as_free(
         shown["best"][name] for name in ("trial", "step", "metric")
     )
     assert shown["spend"]["usd"] > 0
+
+
+def test_report_names_the_job_that_paid_for_the_best_and_shows_no_saving(
+    service: FakeService, client: TestClient, source: str
+) -> None:
+    job = warm(client, source, budget={"usd": 0.001})
+    fakes.simulate(service, job, warm_starts=warm_starts(service, job))
+    report = client.get(f"/v1/jobs/{job}/report").json()
+    inherited = client.get(f"/v1/jobs/{job}/trials/{report['best']['trial']}").json()["inherited"]
+    assert inherited["job"] == source
+    assert report["inherited"] == inherited
+    assert any(estimate["usd"] is not None for estimate in report["estimates"])
+    assert [estimate["saved_usd"] for estimate in report["estimates"]] == [None, None]
+    file = StringIO()
+    Console(file=file, width=300).print(render.report(JobReport(**report)))
+    shown = file.getvalue()
+    assert f"{source} had already reached acc" in shown
+    assert f"it continued {inherited['trial']} of {source}" in shown
+    assert client.get(f"/v1/jobs/{source}/report").json()["inherited"] is None
 
 
 def test_rebuilt_job_makes_the_same_decisions_about_continued_trials(

@@ -373,9 +373,10 @@ def report(answer: show.JobReport) -> RenderableType:
         estimates.add_row(name, *_estimate(estimate))
         notes.append(Text(f"{name}: {estimate.note}", style="dim"))
     return Group(
-        Text(f"{usd(answer.best_spent_usd)} bought {answer.metric} {number(best.metric)}", style="bold"),
+        Text(f"{_source(answer)} {answer.metric} {number(best.metric)}", style="bold"),
         Text(f"{best.trial} at step {best.step}: {config(best.config)}"),
         *([Text(other)] if other else []),
+        *_inherited(answer),
         Text(f"{spent} was spent in total, on {plural(answer.trials, 'trial')} that reported"),
         *(Text(line, no_wrap=True) for line in curve(answer.best_curve, answer.spent_usd)),
         estimates,
@@ -383,15 +384,37 @@ def report(answer: show.JobReport) -> RenderableType:
     )
 
 
+def _source(answer: show.JobReport) -> str:
+    """Return what gave the best result: this job's spend, or an earlier job."""
+    inherited = answer.inherited
+    if inherited is not None and answer.best is not None and answer.best.step <= inherited.step:
+        return f"{inherited.job} had already reached"
+    return f"{usd(answer.best_spent_usd)} bought"
+
+
+def _inherited(answer: show.JobReport) -> list[RenderableType]:
+    if answer.inherited is None:
+        return []
+    job, trial, step, cost = (
+        getattr(answer.inherited, name) for name in ("job", "trial", "step", "cost_usd")
+    )
+    return [
+        Text(
+            f"it continued {trial} of {job}: training up to step {step} costs {usd(cost)}, which the earlier job paid; savings are therefore not known"
+        )
+    ]
+
+
 def _estimate(estimate: show.PeerEstimate) -> tuple[str, str, str]:
     if estimate.status == "not_enough_data":
         return "not enough data", "", ""
     low = "never" if estimate.low_usd is None else usd(estimate.low_usd)
     high = "never" if estimate.high_usd is None else usd(estimate.high_usd)
-    if estimate.usd is None or estimate.saved_usd is None:
+    if estimate.usd is None:
         return "would have missed it", f"{low} to {high}", ""
     bias = ", likely more" if estimate.is_biased_low else ""
-    return f"{usd(estimate.usd)}{bias}", f"{low} to {high}", usd(estimate.saved_usd)
+    saved = "" if estimate.saved_usd is None else usd(estimate.saved_usd)
+    return f"{usd(estimate.usd)}{bias}", f"{low} to {high}", saved
 
 
 def curve(points: Sequence[show.SpentPoint], spent_usd: float) -> list[str]:

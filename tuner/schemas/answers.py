@@ -543,7 +543,7 @@ class PeerEstimate(Answer):
 
     `usd` is the median over the orders; `low_usd` and `high_usd` are the 5th and 95th percentile. An amount is null if too many orders did
     not reach the metric. `saved_usd` is `usd` minus the report's `best_spent_usd`; it is negative if the other method would have been
-    cheaper.
+    cheaper, and null if the best trial continued a trial of an earlier job.
 
     If `is_biased_low` is true, the assumptions favour the other method, so its real cost is probably higher than `usd`. `usd` may still be
     too high by chance. `note` says how the estimate was made, which assumptions it uses and what is missing.
@@ -567,6 +567,9 @@ class JobReport(Answer):
     rung that was reached are compared, as for `best`. `best_spent_usd` is what the job had spent when its best metric was first reported.
     `trials` counts the trials that reported the metric. `confirmed_trial` is the trial that `best` without limits returns, if the job trained
     its best configurations with several seeds.
+
+    `inherited` names the trial of an earlier job that the best trial continued, and the last step that the earlier job paid for. It is null
+    if the best trial continued none. Otherwise no estimate has a `saved_usd`, because `best_spent_usd` leaves out what the earlier job paid.
     """
 
     job: str
@@ -578,6 +581,7 @@ class JobReport(Answer):
     confirmed_trial: str | None = None
     best_curve: list[SpentPoint]
     trials: int
+    inherited: Inherited | None = None
     estimates: list[PeerEstimate]
 
 

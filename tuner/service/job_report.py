@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.domain.money import Money
+from tuner.database.database import Connection
+from tuner.domain.money import Cost, Money
 from tuner.ledger import ledger
 from tuner.planning.search_estimates import (
     End,
@@ -16,7 +17,7 @@ from tuner.planning.search_estimates import (
 from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
 from tuner.service.bootstrap import Service
 from tuner.service.confirmation import confirmation_of
-from tuner.store import best, curves, jobs
+from tuner.store import best, curves, jobs, warm_starts
 from tuner.store.answers import CostedReport
 from tuner.store.curves import Improvement as Improvement
 from tuner.store.jobs import JobRow
@@ -24,6 +25,16 @@ from tuner.store.jobs import JobRow
 # Samplers whose next proposal does not depend on results.
 OBLIVIOUS = ("random", "grid", "qmc")
 ENDS: Mapping[str, End] = {"completed": "completed", "failed": "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedSteps:
+    """The steps of the best trial that an earlier job trained and paid for."""
+
+    job: str
+    trial: str
+    step: int  #: The last of these steps.
+    cost: Cost
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class ReportView:
     curve: Sequence[Improvement]
     trials: int  #: Number of trials that reported the metric.
     estimates: Sequence[SearchEstimate]
+    inherited: InheritedSteps | None  #: None if the best trial did not continue a trial of an earlier job.
 
     @property
     def best_spent(self) -> Money | None:
@@ -46,9 +58,10 @@ class ReportView:
     def saved(self, estimate: SearchEstimate) -> Money | None:
         """Return the saving compared with another search strategy's estimate, or None if either amount is not known.
 
-        The saving is negative if the other strategy would have been cheaper.
+        The saving is negative if the other strategy would have been cheaper. It is not known if an earlier job paid for steps of the best
+        trial, because the spend of this job does not include them.
         """
-        if estimate.usd is None or self.best_spent is None:
+        if estimate.usd is None or self.best_spent is None or self.inherited is not None:
             return None
         return estimate.usd - self.best_spent
 
@@ -61,10 +74,19 @@ def report(service: Service, job: str) -> ReportView:
         best_report = best.best(db, job)
         confirmation = confirmation_of(db, row)
         curve = curves.improvements(db, job, row.spec)
+        inherited = None if best_report is None else _inherited(db, job, best_report.trial)
     evidence = _evidence(service, row, curve[-1]) if curve else None
     trials = len(evidence.trials) if evidence is not None else 0
     confirmed = None if confirmation is None else confirmation.trial
-    return ReportView(row, spent, best_report, confirmed, curve, trials, estimates(evidence))
+    return ReportView(row, spent, best_report, confirmed, curve, trials, estimates(evidence), inherited)
+
+
+def _inherited(db: Connection, job: str, trial: str) -> InheritedSteps | None:
+    earlier = warm_starts.inherited(db, job, trial)
+    if earlier is None:
+        return None
+    cost = best.report_at(db, job, trial, earlier.step).cost
+    return InheritedSteps(earlier.job, earlier.trial, earlier.step, cost)
 
 
 def _evidence(service: Service, row: JobRow, best: Improvement) -> ReplayEvidence:

@@ -219,6 +219,7 @@ def _report(view: ReportView) -> show.JobReport:
             "confirmed_trial": view.confirmed_trial,
             "best_curve": view.curve,
             "trials": view.trials,
+            "inherited": view.inherited,
             "estimates": [
                 {**fields_of(estimate), "saved_usd": view.saved(estimate), "estimate": True}
                 for estimate in view.estimates

@@ -84,7 +84,9 @@ export class Meter {
   /** Show how much was spent since the best metric improved, from the job's report. */
   showReport(report) {
     const idle = report.best_spent_usd === null || !report.spent_usd ? null : Math.max(0, report.spent_usd - report.best_spent_usd);
-    text(this.since, idle === null ? "" : `Found after ${usd(report.best_spent_usd)} was spent. The ${usd(idle)} spent since then (${share(idle / report.spent_usd)}) found nothing better.`);
+    const isInherited = report.inherited !== null && report.best.step <= report.inherited.step;
+    if (isInherited) text(this.since, `Reached by ${report.inherited.job}, whose trial this job continued.`);
+    else text(this.since, idle === null ? "" : `Found after ${usd(report.best_spent_usd)} was spent. The ${usd(idle)} spent since then (${share(idle / report.spent_usd)}) found nothing better.`);
   }
 
   /** Show the expected gain of more training, from the answer of `best`. */
