@@ -239,6 +239,18 @@ def test_job_paused_or_cancelled_while_queued_is_not_launched(
     assert service.cluster.submitted == [f"{paused}-2"]
 
 
+def test_job_paused_before_it_began_returns_to_the_queue(service: FakeService, client: TestClient) -> None:
+    give_room(service, cpus=2)
+    at_work = submit(service, client)
+    one_pass(service)
+    paused = submit(service, client)
+    client.post(f"/v1/jobs/{paused}/pause")
+    resumed = client.post(f"/v1/jobs/{paused}/resume").json()
+    assert (resumed["state"], resumed["queue_position"]) == ("queued", 1)
+    one_pass(service)
+    assert service.cluster.submitted == [f"{at_work}-1"]
+
+
 def test_driver_of_a_submission_with_lost_response_is_kept(service: FakeService, client: TestClient) -> None:
     job = submit(service, client)
     service.cluster.failures_left = 1

@@ -63,7 +63,8 @@ UNFINISHED: tuple[JobState, ...] = tuple(state for state in JOB_STATES if state 
 MOVES: Mapping[JobState, frozenset[JobState]] = {
     "queued": frozenset({"running", "paused", "cancelled", "failed"}),
     "running": frozenset({"paused", "succeeded", "cancelled", "failed"}),
-    "paused": frozenset({"running", "cancelled", "failed"}),
+    # A job that was paused before it began returns to the queue.
+    "paused": frozenset({"queued", "running", "cancelled", "failed"}),
     "succeeded": frozenset({"running"}),  # after a top-up and a resume
     "cancelled": frozenset(),
     "failed": frozenset(),

@@ -486,15 +486,18 @@ def note_code(db: Connection, job: str, code: str | None) -> None:
 
 
 def revive(db: Connection, job: str) -> None:
-    """Set a paused or succeeded job back to the state running. Its running time counts again once it has a driver.
+    """Set a paused or succeeded job back to the state running, or a job that was paused before it began to queued.
+
+    Its running time counts again once it has a driver.
 
     Raises:
         Conflict: The job is in a state from which it cannot run.
     """
-    state = db.execute(select(jobs.c.state).where(jobs.c.id == job)).scalar_one()
-    check_move(state, "running")
+    row = db.execute(select(jobs.c.state, jobs.c.started_at).where(jobs.c.id == job)).one()
+    state: JobState = "queued" if row.state == "paused" and row.started_at is None else "running"
+    check_move(row.state, state)
     gone = dict.fromkeys(("stop_reason", "ended_at", "running_since", "wish"))
-    fresh = {"state": "running", "detail": "", **gone}
+    fresh = {"state": state, "detail": "", **gone}
     db.execute(update(jobs).where(jobs.c.id == job).values(fresh))
 
 
