@@ -43,6 +43,18 @@ def test_candidates_get_a_second_seed_and_the_better_half_a_third() -> None:
     assert (ending.state, ending.reason) == ("succeeded", "confirmed")
 
 
+def test_candidate_left_out_of_the_third_seed_stays_out_if_that_seed_is_unlucky() -> None:
+    """Trial 1 is the better one after two seeds. After its third seed, its mean is below that of trial 2."""
+    story = searched(0.1, 0.9, 0.8)
+    complete(story, 3, 0.9)
+    complete(story, 4, 0.8)
+    assert repeats(story) == [(1, 1), (2, 1), (1, 2)]
+    complete(story, 5, 0.1)
+    assert repeats(story) == [(1, 1), (2, 1), (1, 2)]
+    assert story.state.ending is not None
+    assert story.state.ending.reason == "confirmed"
+
+
 def test_third_seed_waits_for_the_results_of_the_second() -> None:
     story = searched(0.9, 0.5, concurrency=2)
     assert repeats(story) == [(0, 1), (1, 1)]

@@ -78,21 +78,23 @@ def _next_candidate(state: State) -> TrialRecord | None:
     searched = list({json.dumps(trial.config, sort_keys=True): trial for trial in reversed(full)}.values())
     searched.sort(key=lambda trial: (-score(trial.value or 0.0), trial.number))
     candidates = searched[: state.spec.confirm.candidates]
-    results = {trial.number: [score(trial.value or 0.0)] for trial in candidates}
-    runs, violations = dict.fromkeys(results, 1), dict.fromkeys(results, 0.0)
+    repeats: dict[int, list[TrialRecord]] = {trial.number: [] for trial in candidates}
     for trial in state.trials:
-        if trial.repeats in runs:
-            runs[trial.repeats] += 1
-            if trial.status == "completed" and trial.value is not None:
-                results[trial.repeats].append(score(trial.value))
-                violations[trial.repeats] += trial.violation
+        if trial.repeats in repeats:
+            repeats[trial.repeats].append(trial)
 
-    def rank(trial: TrialRecord) -> tuple[float, float, int]:
-        return violations[trial.number], -mean(results[trial.number]), trial.number
+    def rank(candidate: TrialRecord, seed: int) -> tuple[float, float, int]:
+        """Return the sort key of a candidate by its results with the seeds below `seed`."""
+        earlier = [repeat for repeat in repeats[candidate.number] if repeat.seed < seed]
+        results = [repeat for repeat in earlier if repeat.status == "completed" and repeat.value is not None]
+        scores = [score(trial.value or 0.0) for trial in (candidate, *results)]
+        return math.fsum(trial.violation for trial in results), -mean(scores), candidate.number
 
-    ranked = sorted(candidates, key=rank)
+    remaining = candidates
     for seed in range(1, state.spec.confirm.seeds):
-        lacking = [trial for trial in ranked[: kept(len(ranked), seed)] if runs[trial.number] <= seed]
+        # Only earlier seeds decide. Otherwise an unlucky result with this seed would bring back a candidate that was left out.
+        remaining = sorted(remaining, key=lambda trial: rank(trial, seed))[: kept(len(candidates), seed)]
+        lacking = [trial for trial in remaining if len(repeats[trial.number]) < seed]
         if lacking:
             return lacking[0]
         if any(state.trials[number].repeats is not None for number in state.active):
