@@ -405,6 +405,24 @@ def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> Non
     assert (delays.setup_ns, delays.warming_ns) == (NS, 11 * NS)
 
 
+def test_waiting_for_the_driver_is_measured_and_planned() -> None:
+    price = Price.from_usd_per_hour("3.6")
+    idle: dict[CostKind, Cost] = {"setup": Cost(price.of(NS)), "idle": Cost(price.of(2 * NS))}
+    began = Instant(0)
+    row = AttemptRow(
+        "trial_0", 1, began, node="n", from_step=0, to_step=3, costs=idle, market="on_demand",
+        price=price, assigned_at=began, ended_at=Instant(4 * NS),
+    )  # fmt: skip
+    assert delays_of([row]).idle_ns == 2 * NS
+    known = of_given(NS, known=KnownDelays(0, NS, NS, 0))
+    waits = replace(known, delays=replace(known.delays, idle_ns=4 * NS))
+    quick, slow = (made(usd="0.5", evidence=evidence, scheduler="none") for evidence in (known, waits))
+    a_trial_s = 1 + 9  # without idle time: the setup and nine steps
+    assert slow.trials.expected / quick.trials.expected == pytest.approx(
+        a_trial_s / (a_trial_s + 4), rel=0.05
+    )
+
+
 def test_predicted_accuracy_stays_below_one() -> None:
     """Early accuracies from 0.2 to 0.93 rise by a quarter on average. No trial may be predicted to end at 1."""
     rng, trials = Random(3), []

@@ -270,6 +270,7 @@ def _inputs(inputs: Inputs, spec: JobSpec) -> plan_models.PlanInputs:
         warming_seconds=delays.warming_ns / NS,
         restore_seconds=delays.restore_ns / NS,
         checkpoint_seconds=delays.save_ns / NS,
+        idle_seconds=delays.idle_ns / NS,
         instance_type=evidence.machine or None,
         knows_curves=evidence.knows_curves,
         digest=evidence.digest,

@@ -71,6 +71,7 @@ class Delays:
     #: The time from the start of an attempt that restores a checkpoint until it trains. It includes the setup.
     restore_ns: int = DEFAULT_SETUP_NS
     save_ns: int = DEFAULT_SAVE_NS  #: The time of a save that the attempt waits for.
+    idle_ns: int = 0  #: The time per attempt in which the worker waits for the driver.
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ class Setting:
         if budget.wall_clock_ns is not None:
             affordable = min(affordable, budget.wall_clock_ns * self.workers)
         steps = steps_a_trial(replace(self.spec, fidelity=fidelity))
-        trial_ns = steps * step_ns + delays.setup_ns + delays.save_ns
+        trial_ns = steps * step_ns + delays.setup_ns + delays.idle_ns + delays.save_ns
         trials = affordable / trial_ns
         if budget.trials is not None:
             trials = min(trials, budget.trials)

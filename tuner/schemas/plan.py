@@ -171,7 +171,7 @@ class PlanEvidence(Answer):
     """The source of the step times: `pilot`, `history`, `given` or `none`.
 
     `doubt` and `step_spread` are standard deviations of the logarithm of the step time. `doubt` is the uncertainty of the mean step time,
-    and `step_spread` the difference between configurations.
+    and `step_spread` the difference between configurations. `idle_seconds` is how long the worker of an attempt waits for the driver.
     """
 
     source: Literal["pilot", "history", "given", "none"]
@@ -184,6 +184,7 @@ class PlanEvidence(Answer):
     warming_seconds: float
     restore_seconds: float
     checkpoint_seconds: float
+    idle_seconds: float
     instance_type: str | None
     knows_curves: bool
     digest: str

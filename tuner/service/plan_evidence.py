@@ -343,7 +343,7 @@ def _setup_ns(trial: TrialPace, row: AttemptRow | None) -> int | None:
 
 
 def delays_of(attempts: Sequence[AttemptRow], saves_ns: Sequence[int] = ()) -> Delays:
-    """Return the mean times that these attempts spent on setup, restores and saves of checkpoints.
+    """Return the mean times that these attempts spent on setup, restores, saves of checkpoints and waiting for the driver.
 
     `warming_ns` of the result is the additional setup time of an attempt on a new worker.
 
@@ -366,6 +366,9 @@ def delays_of(attempts: Sequence[AttemptRow], saves_ns: Sequence[int] = ()) -> D
         setup_ns=setup_ns,
         restore_ns=_mean(resumed, setup_ns),
         save_ns=_mean(saves_ns, usual.save_ns),
+        idle_ns=_mean(
+            [ns_of(row, "idle") or 0 for row in attempts if row.price.micro_usd_per_hour], usual.idle_ns
+        ),
     )
 
 

@@ -96,11 +96,12 @@ def _sampler(scenario: Scenario, training: DrawnTraining) -> Sampler:
 
 
 def _overheads(delays: Delays, *, spot: bool) -> Overheads:
+    """Return the overheads of simulated attempts. The driver of a simulation answers at once, so the idle time is part of the setup."""
     return Overheads(
         warming_ns=delays.warming_ns,
-        setup_ns=delays.setup_ns,
+        setup_ns=delays.setup_ns + delays.idle_ns,
         resumed_setup_ns=0,
-        restore_ns=delays.restore_ns,
+        restore_ns=delays.restore_ns + delays.idle_ns,
         save_ns=delays.save_ns,
         stall_ns=delays.save_ns // 10 if spot else 0,
         save_every_ns="auto" if spot else None,
