@@ -401,8 +401,15 @@ def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> Non
             price=price, assigned_at=began, ended_at=ended,
         )  # fmt: skip
 
-    delays = delays_of([attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)])
-    assert (delays.setup_ns, delays.warming_ns) == (NS, 11 * NS)
+    job = [attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)]
+    later = [
+        attempt(0, 100, 12),
+        attempt(1, 114, 0.5),
+        attempt(2, 116, 1.5),
+    ]  # on one worker, on the same machine
+    for jobs in ([job], [job, later]):
+        delays = delays_of(jobs)
+        assert (delays.setup_ns, delays.warming_ns) == (NS, 11 * NS)
 
 
 def test_waiting_for_the_driver_is_measured_and_planned() -> None:
@@ -413,7 +420,7 @@ def test_waiting_for_the_driver_is_measured_and_planned() -> None:
         "trial_0", 1, began, node="n", from_step=0, to_step=3, costs=idle, market="on_demand",
         price=price, assigned_at=began, ended_at=Instant(4 * NS),
     )  # fmt: skip
-    assert delays_of([row]).idle_ns == 2 * NS
+    assert delays_of([[row]]).idle_ns == 2 * NS
     known = of_given(NS, known=KnownDelays(0, NS, NS, 0))
     waits = replace(known, delays=replace(known.delays, idle_ns=4 * NS))
     quick, slow = (made(usd="0.5", evidence=evidence, scheduler="none") for evidence in (known, waits))

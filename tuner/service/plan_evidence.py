@@ -69,7 +69,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
     The machine of the evidence is the instance type of the first job.
     """
     trials: list[SeenTrial] = []
-    attempts: list[AttemptRow] = []
+    attempts: list[Sequence[AttemptRow]] = []
     saves_ns: list[int] = []
     used: list[str] = []
     with service.database.read() as db:
@@ -80,7 +80,7 @@ def of_jobs(service: Service, spec: JobSpec, rows: Sequence[JobRow]) -> PaceEvid
         if comparable:
             factor = factors[row.id].factor if row.id in factors else Fraction(1)
             trials += [_slowed(trial, factor) for trial in comparable]
-            attempts, used = [*attempts, *history.attempts], [*used, row.id]
+            attempts, used = [*attempts, history.attempts], [*used, row.id]
             saves_ns += _saves_ns(history)
     if not trials:
         return None
@@ -342,33 +342,32 @@ def _setup_ns(trial: TrialPace, row: AttemptRow | None) -> int | None:
     return setup_ns if early.trained_ns - setup_ns >= COARSE * coarse_ns else None
 
 
-def delays_of(attempts: Sequence[AttemptRow], saves_ns: Sequence[int] = ()) -> Delays:
+def delays_of(attempts_of_jobs: Sequence[Sequence[AttemptRow]], saves_ns: Sequence[int] = ()) -> Delays:
     """Return the mean times that these attempts spent on setup, restores, saves of checkpoints and waiting for the driver.
 
     `warming_ns` of the result is the additional setup time of an attempt on a new worker.
 
     Args:
+        attempts_of_jobs: The attempts of each job. Each job has workers of its own, also on the machines of an earlier job.
         saves_ns: The time that one save of a checkpoint took, for each attempt that saved. If it is empty, the usual time is assumed.
     """
     usual = Delays()
-    fresh = _on_new_workers(attempts)
-    begun = [row for row in attempts if row.attempt == 1 and row.price.micro_usd_per_hour]
-    firsts = [ns_of(row, "setup") or 0 for row in begun if (row.trial, row.attempt) in fresh]
-    others = [ns_of(row, "setup") or 0 for row in begun if (row.trial, row.attempt) not in fresh]
-    resumed = [
-        ns_of(row, "setup", "restore") or 0
-        for row in attempts
-        if row.from_step and row.price.micro_usd_per_hour
-    ]
+    attempts = [row for rows in attempts_of_jobs for row in rows if row.price.micro_usd_per_hour]
+    firsts, others = list[int](), list[int]()
+    for rows in attempts_of_jobs:
+        fresh = _on_new_workers(rows)
+        for row in rows:
+            if row.attempt == 1 and row.price.micro_usd_per_hour:
+                setups = firsts if (row.trial, row.attempt) in fresh else others
+                setups.append(ns_of(row, "setup") or 0)
+    resumed = [ns_of(row, "setup", "restore") or 0 for row in attempts if row.from_step]
     setup_ns = _mean(others or firsts, usual.setup_ns)
     return Delays(
         warming_ns=max(0, _mean(firsts, setup_ns) - setup_ns),
         setup_ns=setup_ns,
         restore_ns=_mean(resumed, setup_ns),
         save_ns=_mean(saves_ns, usual.save_ns),
-        idle_ns=_mean(
-            [ns_of(row, "idle") or 0 for row in attempts if row.price.micro_usd_per_hour], usual.idle_ns
-        ),
+        idle_ns=_mean([ns_of(row, "idle") or 0 for row in attempts], usual.idle_ns),
     )
 
 
