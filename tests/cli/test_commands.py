@@ -338,7 +338,7 @@ def test_detail_of_an_ended_job_does_not_control_the_terminal(
 
 @pytest.mark.parametrize(
     ("actions", "state"),
-    [(["pause"], "paused"), (["cancel"], "cancelled"), (["pause", "resume"], "running")],
+    [(["pause"], "paused"), (["cancel"], "cancelled"), (["pause", "resume"], "queued")],
 )
 def test_job_is_paused_cancelled_and_resumed(
     tuner: Tuner, rest: TestClient, waiting: str, actions: list[str], state: str
