@@ -17,8 +17,8 @@ from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.ids import RESTORED, hold_id
 from tuner.domain.money import Cost, Money
-from tuner.domain.records import EntryPlace
-from tuner.domain.time import Instant
+from tuner.domain.records import AttemptRow, EntryPlace, OpenHold
+from tuner.domain.time import NS, Instant
 from tuner.ledger import ledger
 from tuner.service.bootstrap import build
 from tuner.service.doctor import of_database
@@ -26,7 +26,7 @@ from tuner.service.reconciler import Reconciler
 from tuner.store import copies, exports, jobs, launches
 from tuner.store import restore_corrections as restored
 from tuner.store.copies import HalfRestored
-from tuner.store.journal import SqlJournal
+from tuner.store.journal import SqlJournal, close_open
 
 NEWER = """#!/bin/sh
 {} "$@" || exit $?
@@ -304,6 +304,37 @@ def test_drivers_from_before_the_restore_cannot_write(
         with service.database.write() as db:
             launches.record_heartbeat(db, job, launch.epoch, service.now())
         old.append(SqlJournal(service.database, job, service.project, launch.epoch, service.now()))
+
+
+def test_holds_of_a_driver_that_an_aborted_restore_fenced_are_billed_until_then(
+    service: FakeService, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launch was ordered an hour before the restore, and its driver has sent heartbeats until the restore."""
+    job = fakes.submit(client, **LONG)
+    back_up(service, tmp_path / "b")
+    fakes.begin(service, job)
+    service.now.pass_s(3600)
+    now = service.now()
+    with SqlJournal(service.database, job, service.project, 1, now).transaction() as tx:
+        tx.put_attempt(AttemptRow("trial_00000", 1, now, assigned_at=now))
+        name, cost = hold_id(job, "trial_00000", 1, 1), Cost(Money(600))
+        assert tx.hold(OpenHold(name, "trial_00000", 1, 1, cost, now, Instant(now + 600 * NS)))
+    service.now.pass_s(2)
+    with service.database.write() as db:
+        launches.record_heartbeat(db, job, 1, service.now())
+    service.now.pass_s(1)
+    monkeypatch.setattr(copies, "put", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        put_back(service, tmp_path / "b")
+
+    with service.database.write() as db:
+        launch = launches.get(db, job)
+        assert launch is not None
+        assert (launch.epoch, launch.state) == (2, "wanted")
+        assert launch.previous_workers_ended_by == now + 3.5 * NS
+        close_open(db, service.project, job, died_at=launch.previous_workers_ended_by, at=service.now())
+        assert ledger.posted_by_kind(db, job, "trial_00000", 1) == {"lost": Cost(Money(4))}
+    check_books(service)
 
 
 def test_damaged_file_with_a_log_is_restored_after_its_processes_have_ended(

@@ -247,11 +247,11 @@ def _put(
         replaced database was not damaged.
     """
     if about.kind == "postgresql":
-        replaced = _fenced(database, replaced)
+        replaced = _fenced(database, replaced, now)
         copies.put(database, copy, at=now)
         return _correct(database, about, replaced, now), None
     _refuse_altered(copy)
-    replaced = _fenced(database, replaced)
+    replaced = _fenced(database, replaced, now)
     staged = Database(f"sqlite:///{copy}", failpoint=failpoint)
     try:
         rows = _correct(staged, about, replaced, now)
@@ -260,7 +260,7 @@ def _put(
     return rows, copies.put(database, copy, at=now)
 
 
-def _fenced(database: Database, replaced: Mapping[str, Account]) -> Mapping[str, Account]:
+def _fenced(database: Database, replaced: Mapping[str, Account], now: Instant) -> Mapping[str, Account]:
     """Fence the drivers that use the database that is to be replaced, and return its accounts from then on.
 
     A driver that still ran could otherwise spend more after the accounts were read. If the accounts could not be read, return `replaced`
@@ -269,7 +269,7 @@ def _fenced(database: Database, replaced: Mapping[str, Account]) -> Mapping[str,
     if not replaced:
         return replaced
     try:
-        return copies.fence(database)
+        return copies.fence(database, now)
     except Unavailable:
         if not database.is_sqlite:
             raise

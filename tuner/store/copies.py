@@ -421,18 +421,27 @@ def _accounts(db: Connection) -> dict[str, Account]:
     return {job: ledger.account(db, job) for job in every}
 
 
-def fence(database: Database) -> dict[str, Account]:
+def fence(database: Database, at: Instant) -> dict[str, Account]:
     """Fence all drivers that use the database, and return the accounts of its jobs, which no driver can change from then on.
 
     The next launches of the jobs are ordered at the same time. If the database is not replaced after all, the service launches new drivers.
+
+    Args:
+        at: The present time. The workers of drivers that run now are billed until about then.
 
     Raises:
         Unavailable: The database cannot be written.
     """
     with database.write("restore.fence") as db:
         # The schema may be older than this code, so only columns that every schema has are named.
-        live = "state IN ('submitted', 'running')"
-        db.execute(text(f"UPDATE launches SET epoch = epoch + 1, state = 'wanted' WHERE {live}"))
+        # A launch that was submitted but has sent no heartbeat keeps its time, at which the death of an earlier driver was noticed.
+        db.execute(
+            text(
+                "UPDATE launches SET epoch = epoch + 1, state = 'wanted', wanted_at = CASE state WHEN 'running' THEN :at ELSE wanted_at END"
+                " WHERE state IN ('submitted', 'running')"
+            ),
+            {"at": at},
+        )
         return _accounts(db)
 
 
