@@ -1,12 +1,14 @@
 """How the controller handles drivers that die."""
 
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from tests import books, fakes
 from tests.fakes import FakeService
 from tests.service.passes import die, launch_of, one_pass, row_of, submit, until_submitted
 from tuner.cluster.jobs import JobStatus
+from tuner.database import tables
 from tuner.domain.errors import Unavailable
 from tuner.domain.ids import hold_id
 from tuner.domain.money import FREE, Cost, Money
@@ -250,6 +252,33 @@ def test_time_after_a_death_is_not_billed_when_the_next_drivers_die_before_they_
     with service.database.read() as db:
         assert ledger.posted_by_kind(db, job, "trial_00000", 1) == {"lost": Cost(Money(7))}
     assert violations(service) == []
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_hold_of_a_driver_that_began_after_the_clock_was_set_back_is_billed_until_its_death(
+    service: FakeService, client: TestClient, gives_up: bool
+) -> None:
+    """The hold's time is before the time at which the launch was ordered, as that of an earlier driver is."""
+    job = submit(service, client)
+    one_pass(service)
+    service.now.pass_s(-3600)
+    fakes.begin(service, job)
+    launch, now = launch_of(service, job), service.now()
+    with SqlJournal(service.database, job, service.project, launch.epoch, now).transaction() as tx:
+        tx.put_attempt(AttemptRow("trial_00000", 1, now, assigned_at=now))
+        name, cost = hold_id(job, "trial_00000", 1, 1), Cost(Money(600))
+        assert tx.hold(OpenHold(name, "trial_00000", 1, 1, cost, now, Instant(now + 600 * NS)))
+    if gives_up:
+        with service.database.write() as db:
+            db.execute(update(tables.launches).values(quick_deaths=QUICK_DEATHS_MAX - 1))
+    die(service, job)
+    one_pass(service)
+    if not gives_up:
+        assert launch_of(service, job).previous_workers_ended_by == now + 1.5 * NS
+        return
+    assert row_of(service, job).state == "failed"
+    with service.database.read() as db:
+        assert ledger.posted_by_kind(db, job, "trial_00000", 1) == {"lost": Cost(Money(2))}
 
 
 def report(service: FakeService, job: str) -> None:

@@ -319,7 +319,7 @@ class Controller(PeriodicService):
             again = launches.again(
                 db,
                 present,
-                at=present.wanted_at if never_ran or _left_holds(db, present) else now,
+                at=present.wanted_at if never_ran or _left_holds(db, present, now) else now,
                 not_before=Instant(now + delay_ns),
                 quick_deaths=deaths,
             )
@@ -345,7 +345,7 @@ class Controller(PeriodicService):
             row = jobs.get(db, launch.job)
             now = self._service.now()
             died_at = workers_ended_by(launch.heartbeat_at or now, now, outlive_ns=WORKERS_OUTLIVE_NS)
-            if _left_holds(db, launch):
+            if _left_holds(db, launch, now):
                 died_at = launch.previous_workers_ended_by or died_at
             close_open(db, row.project, row.id, died_at=died_at, at=now)
             launches.end(db, launch.job, launch.epoch)
@@ -361,12 +361,17 @@ class Controller(PeriodicService):
         log.error("%s failed: its driver died %d times in a row", launch.job, QUICK_DEATHS_MAX)
 
 
-def _left_holds(db: Connection, launch: Launch) -> bool:
+def _left_holds(db: Connection, launch: Launch, now: Instant) -> bool:
     """Return whether the job has an open hold from before the launch.
 
     The driver of the launch then died before it settled the holds of the driver before it. The workers that these holds paid for had
     ended before the launch was ordered.
+
+    Return False if the launch was ordered after `now`. The clock has then been set back since, so that the times of the holds do not show
+    which driver placed them.
     """
+    if launch.wanted_at > now:
+        return False
     return any(hold.placed_at < launch.wanted_at for hold in ledger.open_holds(db, launch.job))
 
 
