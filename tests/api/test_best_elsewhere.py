@@ -22,6 +22,7 @@ from tuner.client import Client
 from tuner.cluster import nodes
 from tuner.database.tables import attempts
 from tuner.domain.events import Reported, Suggested
+from tuner.domain.job import Confirm
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.space import Config
@@ -287,6 +288,9 @@ def test_configuration_with_an_infeasible_seed_is_not_the_best(
     limits = {"constraints": [{"metric": "latency_ms", "max": 20}]}
     confirm = {"confirm": {"candidates": 2, "seeds": 2}, "fidelity": {"max": 9}, "algorithm": AUTO}
     job = fakes.submit(client, **limits, **confirm)
+    assert client.get(f"/v1/jobs/{job}").json()["confirm"] == confirm["confirm"]
+    with service.database.read() as db:
+        assert jobs.get(db, job).spec.confirm == Confirm(2, 2, distinct=True)
     fakes.begin(service, job)
     journal = SqlJournal(service.database, job, service.project, 1, service.now())
     runs = [(0.1, 0.9, 0.0), (0.2, 0.7, 0.0), (0.1, 0.95, 0.5), (0.2, 0.6, 0.0)]

@@ -473,7 +473,9 @@ def test_trials_over_their_own_limits_are_replayed(sampler: SamplerName) -> None
 )
 def test_best_candidates_are_confirmed_within_the_budget(usd: str, last: int, faults: Faults) -> None:
     job = spec(usd, scheduler="auto", sampler="random", seed=1)
-    run = ran(replace(job, fidelity=Fidelity(max=last), confirm=Confirm(3, 3)), faults=faults, seed=1)
+    run = ran(
+        replace(job, fidelity=Fidelity(max=last), confirm=Confirm(3, 3, distinct=True)), faults=faults, seed=1
+    )
     state = run.loop.state
     repeats = [trial for trial in state.trials if trial.repeats is not None]
     assert all(trial.config == state.trials[trial.repeats or 0].config for trial in repeats)

@@ -69,7 +69,7 @@ specs = st.builds(
     window=st.none() | st.builds(Window, st.text(), st.text(), st.text()),
     tags=texts,
     teacher=st.none() | st.builds(Teacher, st.text(), st.text(), st.none() | big, st.none() | big),
-    confirm=st.none() | st.builds(Confirm, big, big),
+    confirm=st.none() | st.builds(Confirm, big, big, st.booleans()),
     worth_micro_usd=st.none() | big,
 )
 offers = st.builds(Offer, st.text(), st.builds(Price, big), numbers, numbers, region=st.none() | st.text())
@@ -196,6 +196,7 @@ def test_new_fields_that_are_not_used_are_left_out_for_older_releases() -> None:
     spec = builders.spec(builders.budget())
     used = decode(encode(dataclasses.replace(spec, resources=Resources(1, 2, processes_per_node=1, pack=4))))
     assert (used.resources.processes_per_node, used.resources.pack) == (1, 4)
+    assert "distinct" not in encode(dataclasses.replace(spec, confirm=Confirm(3, 3)))
 
 
 COLUMN = Column("body", Text)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.tuning.test_decide import AT, Story, begins
+from tuner.database.codec import decode
 from tuner.domain import commands as do
 from tuner.domain import events as ev
 from tuner.domain.ids import trial_id
@@ -14,7 +15,7 @@ from tuner.tuning.reserve import Reserve
 def searched(*values: float, seeds: int = 3, concurrency: int = 1) -> Story:
     """Return a job that confirms its best two trials, after all trials of its search have reached these values."""
     configs = [number / 100 for number in range(len(values))]
-    confirm = Confirm(candidates=2, seeds=seeds)
+    confirm = Confirm(candidates=2, seeds=seeds, distinct=True)
     story = Story(concurrency, "none", trials=len(values), configs=configs, confirm=confirm)
     for number, value in enumerate(values):
         complete(story, number, value)
@@ -63,14 +64,27 @@ def test_third_seed_waits_for_the_results_of_the_second() -> None:
     assert repeats(story)[-1] == (0, 2)
 
 
-def test_candidates_are_different_configurations() -> None:
+CONFIRM_OF_EARLIER_RELEASES = '{"v":1,"value":{"$":"Confirm","candidates":3,"seeds":2}}'
+
+
+@pytest.mark.parametrize(
+    ("confirm", "again", "configs"),
+    [
+        (Confirm(candidates=3, seeds=2, distinct=True), [(0, 1), (3, 1), (1, 1)], [0.1, 0.3, 0.2]),
+        (decode(CONFIRM_OF_EARLIER_RELEASES), [(0, 1), (2, 1), (4, 1)], [0.1, 0.1, 0.1]),
+    ],
+    ids=["new", "begun by an earlier release"],
+)
+def test_candidates_are_different_configurations_in_new_jobs(
+    confirm: Confirm, again: list[tuple[int, int]], configs: list[float]
+) -> None:
     """Three trials of the search have the configuration with the best results."""
-    configs, values = [0.1, 0.2, 0.1, 0.3, 0.1], [0.9, 0.5, 0.9, 0.6, 0.9]
-    story = Story(scheduler="none", trials=5, configs=configs, confirm=Confirm(candidates=3, seeds=2))
+    suggested, values = [0.1, 0.2, 0.1, 0.3, 0.1], [0.9, 0.5, 0.9, 0.6, 0.9]
+    story = Story(scheduler="none", trials=5, configs=suggested, confirm=confirm)
     for number, value in enumerate([*values, 0.8, 0.5, 0.6]):
         complete(story, number, value)
-    assert repeats(story) == [(0, 1), (3, 1), (1, 1)]
-    assert [trial.config["x"] for trial in story.state.trials[5:]] == [0.1, 0.3, 0.2]
+    assert repeats(story) == again
+    assert [trial.config["x"] for trial in story.state.trials[5:]] == configs
 
 
 def test_preempted_repeat_resumes_before_another_begins() -> None:

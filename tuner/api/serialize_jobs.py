@@ -118,7 +118,9 @@ def spec_to_wire(spec: JobSpec, budget: Budget) -> dict[str, Any]:
         },
         "algorithm": fields_of(spec.algorithm),
         "stop": {"plateau": stop, "worth": worth, "trial": _trial_limits_to_wire(spec.trial_limits)},
-        "confirm": None if spec.confirm is None else fields_of(spec.confirm),
+        "confirm": None
+        if spec.confirm is None
+        else {"candidates": spec.confirm.candidates, "seeds": spec.confirm.seeds},
         "start": [
             dict(point.config)
             if point.metric is None

@@ -96,7 +96,7 @@ def spec_of(request: job_models.JobRequest) -> JobSpec:
         algorithm=Algorithm(**request.algorithm.model_dump()),
         plateau=_plateau(read, request.stop.plateau),
         worth_micro_usd=_worth(read, request.stop.worth),
-        confirm=None if request.confirm is None else Confirm(**request.confirm.model_dump()),
+        confirm=None if request.confirm is None else Confirm(**request.confirm.model_dump(), distinct=True),
         trial_limits=_trial_limits(read, request.stop.trial),
         start=tuple(_start_point(space, entry) for entry in request.start),
         constraints=tuple(Constraint(**limit.model_dump()) for limit in request.constraints),

@@ -194,6 +194,9 @@ class Confirm:
 
     candidates: int  #: How many configurations are trained again.
     seeds: int  #: With how many seeds the best candidate is trained, including the seed of the search.
+    #: Whether the candidates are different configurations. Jobs of earlier releases do not have this rule, and no events record the choice
+    #: of a repeat, so a driver that continues such a job must choose as before.
+    distinct: bool = field(default=False, metadata={"new": True})
 
     def faults(self) -> list[Fault]:
         limits = {"candidates": (self.candidates, 1), "seeds": (self.seeds, 2)}

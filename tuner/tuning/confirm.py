@@ -3,7 +3,7 @@
 A part of the budget is reserved for the confirmation (`reserve.py`). It begins when the rest of the budget is used up, or nothing is left
 to search. Sequential halving (Karnin, Koren & Somekh, ICML 2013) decides which candidates are trained again: all of them with a second
 seed, the better half with a third seed, and so on. Each repeat is a new trial, which the search neither ranks nor learns from. The next
-repeat depends on the state alone, so no events record the choice. A job that ends for another reason, such as its target, does not confirm.
+repeat depends on the state and the job's specification alone, so no events record the choice. A job that ends for another reason, such as its target, does not confirm.
 """
 
 import json
@@ -73,9 +73,11 @@ def _next_candidate(state: State) -> TrialRecord | None:
     score = state.spec.objective.score
     complete = [trial for trial in state.trials if trial.status == "completed" and trial.value is not None]
     feasible = [trial for trial in complete if not trial.violation]
-    full = [trial for trial in feasible if trial.repeats is None and trial.steps == state.max_step]
-    # The search may have trained a configuration several times. Reversed, because the first trial of each configuration counts.
-    searched = list({json.dumps(trial.config, sort_keys=True): trial for trial in reversed(full)}.values())
+    searched = [trial for trial in feasible if trial.repeats is None and trial.steps == state.max_step]
+    if state.spec.confirm.distinct:
+        # The search may have trained a configuration several times. Reversed, because the first trial of each configuration counts.
+        of_config = {json.dumps(trial.config, sort_keys=True): trial for trial in reversed(searched)}
+        searched = list(of_config.values())
     searched.sort(key=lambda trial: (-score(trial.value or 0.0), trial.number))
     candidates = searched[: state.spec.confirm.candidates]
     repeats: dict[int, list[TrialRecord]] = {trial.number: [] for trial in candidates}
