@@ -281,9 +281,11 @@ def test_refused_driver_is_submitted_again_and_the_job_keeps_its_place(
         assert launch_of(service, job).epoch == epoch
         one_pass(service)  # Ray does not know the driver
     service.cluster.unfit = "it has Ray 2.9.0"
+    failures = service.health.counted("launch_failures")
     for _ in range(3):
         with pytest.raises(RayUnfit):
             one_pass(service)
+    assert service.health.counted("launch_failures") == failures + 3
     service.cluster.unfit = ""
     one_pass(service)
     launch = launch_of(service, job)

@@ -8,7 +8,8 @@ a pass is interrupted, or if it continues after another service has become the l
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from tuner.cluster.jobs import JobStatus, money_metadata
@@ -187,23 +188,30 @@ class Controller(PeriodicService):
             decided: The job's row from which the pass decided to launch the job.
         """
         # A cluster with other versions would refuse each claimed launch, one after the other.
-        self._service.cluster.check_fit()
+        with self._counting_failures():
+            self._service.cluster.check_fit()
         spot = any(offer.market == "spot" for offer in decided.offers)
         code = code_of(decided.spec, import_path()) if spot else None
         row = self._claim(term, launch, decided)
         if row is None:
             return
-        try:
+        with self._counting_failures():
             self._service.cluster.submit(
                 launch.submission_id, job=launch.job, epoch=launch.epoch, about=about(row), code=code
             )
-        except Exception:
-            self._service.health.count("launch_failures")
-            raise
         # A pass that launches many jobs may take long. Without this call, the service would give up its term meanwhile.
         self._service.leading.pass_succeeded()
         self._service.health.count("launches")
         log.info("launched %s (%s)", launch.submission_id, row.spec.name)
+
+    @contextmanager
+    def _counting_failures(self) -> Iterator[None]:
+        """Count an error in the body of a `with` statement as a launch that the cluster did not accept."""
+        try:
+            yield
+        except Exception:
+            self._service.health.count("launch_failures")
+            raise
 
     def _claim(self, term: Term, launch: Launch, decided: JobRow) -> JobRow | None:
         """Record that a launch is submitted, and return the job's row.
