@@ -2,7 +2,8 @@
 those of earlier jobs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ from tuner.driver.ports import LoopConfig
 from tuner.driver.recovery import recover
 from tuner.driver.replay import JobRecord, check
 from tuner.driver.warm_starts import WarmStarts
-from tuner.simulator.journal import MemoryJournal
+from tuner.simulator.journal import MemoryJournal, MemoryTx
 from tuner.simulator.worker import SimulatedClock
 from tuner.simulator.world import SimulatedRun
 from tuner.tuning.samplers import sampler_for
@@ -426,6 +427,32 @@ class ManyTrials(Job):
 def test_any_number_of_slow_suggestions_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.driver.loop.SLOW_SUGGESTION_NS", -1)
     assert len(ManyTrials().world.begun) == 400
+
+
+def test_first_suggestion_of_a_driver_is_computed_outside_of_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sampler may learn from all trials of the job before it suggests the first configuration."""
+    open_transactions, suggested_inside = list[MemoryJournal](), list[bool]()
+    transaction, suggest = MemoryJournal.transaction, Learner.suggest
+
+    @contextmanager
+    def recorded(journal: MemoryJournal) -> Iterator[MemoryTx]:
+        with transaction(journal) as tx:
+            open_transactions.append(journal)
+            yield tx
+            open_transactions.pop()
+
+    def watched(learner: Learner, state: State, trial: str, at: Instant) -> ev.Suggested | ev.Predicted:
+        suggested_inside.append(bool(open_transactions))
+        return suggest(learner, state, trial, at)
+
+    monkeypatch.setattr(MemoryJournal, "transaction", recorded)
+    monkeypatch.setattr(Learner, "suggest", watched)
+    ManyTrials()
+    assert suggested_inside[:2] == [False, True], (
+        "the simulated clock says that the first suggestion took no time"
+    )
 
 
 def delay_suggestions(monkeypatch: pytest.MonkeyPatch, taken_ns: int) -> None:

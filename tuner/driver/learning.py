@@ -34,7 +34,8 @@ class Learner:
         self._reported_step: dict[int, int] = {}
         # Trials whose end was reported to the sampler.
         self._finished: set[int] = set()
-        self.suggestion_ns = 0
+        # How long the newest suggestion took. None if this driver has computed none yet.
+        self.suggestion_ns: int | None = None
 
     def answer(
         self, state: State, order: do.Suggest | do.Predict, clock: Clock

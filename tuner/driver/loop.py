@@ -353,7 +353,12 @@ class Loop:
         return []
 
     def _is_slow(self, turn: LoopTurn) -> bool:
-        """Return whether a suggestion would hold the turn's transaction open for too long, if it takes as long as the last one."""
+        """Return whether a suggestion would hold the turn's transaction open for too long, if it takes as long as the last one.
+
+        The first suggestion of a driver is assumed to be slow: a sampler may learn from all trials of the job first.
+        """
+        if self.learner.suggestion_ns is None:
+            return True
         lasts_ns = self._clock.elapsed_ns() - turn.began_ns
         return lasts_ns + self.learner.suggestion_ns > SLOW_SUGGESTION_NS
 
