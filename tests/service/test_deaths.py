@@ -1,5 +1,7 @@
 """How the controller handles drivers that die."""
 
+import time
+
 import pytest
 from sqlalchemy import update
 from starlette.testclient import TestClient
@@ -352,6 +354,37 @@ def test_pass_over_unavailable_cluster_raises_and_changes_nothing(
     service.cluster.is_down = False
     one_pass(service)
     assert launch_of(service, job).state == "submitted"
+
+
+def test_refused_driver_is_logged_once_until_a_driver_runs(
+    service: FakeService,
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    submit_to_ray, refused = service.cluster.submit, list[str]()
+    caplog.set_level("INFO", "tuner")
+    monkeypatch.setattr("tuner.service.controller.PASS_S", 0.01)
+    job = submit(service, client)
+    controller = Controller(service)
+
+    def refuse(submission_id: str, **_: object) -> None:
+        refused.append(submission_id)
+        if len(refused) == 10:
+            monkeypatch.setattr(service.cluster, "submit", submit_to_ray)
+        raise Unavailable("the agent refused the job")
+
+    monkeypatch.setattr(service.cluster, "submit", refuse)
+    controller.start()
+    while not service.cluster.submitted:
+        assert controller.is_alive()
+        time.sleep(0.01)
+    controller.stop()
+    assert [record.getMessage() for record in caplog.records if record.name == "tuner.controller"] == [
+        "A part that the service needs does not answer: the agent refused the job",
+        f"Ray has no driver {job}-1; it will be submitted again",
+        f"launched {job}-11 (digits)",
+    ]
 
 
 def test_controller_thread_survives_errors_and_signals_readiness(

@@ -55,6 +55,8 @@ class Controller(PeriodicService):
         self._exports = ExportSupervisor(service)
         self._asked_at: dict[str, float] = {}
         self._watch = SilenceWatch()
+        # Jobs whose driver Ray did not know. They are logged once, although several drivers of a job may be refused per second.
+        self._refused = set[str]()
         # Rows and windows of launched and waiting jobs. They are cached because a job's resources and window never change.
         self._rows: dict[str, JobRow] = {}
         self._concurrency: dict[str, int] = {}
@@ -74,6 +76,7 @@ class Controller(PeriodicService):
             return
         with self._service.database.read() as db:
             live, begun = launches.actionable(db, self._service.now()), queue.begun(db)
+        self._refused &= {launch.job for launch in live}
         for launch in self._due(live):
             self._supervise(term, launch)
         # An error of an export does not prevent launches, and an error of a launch does not prevent exports.
@@ -266,6 +269,8 @@ class Controller(PeriodicService):
         self._asked_at[launch.submission_id] = time.monotonic()
         status = self._service.cluster.status(launch.submission_id)
         self._service.leading.pass_succeeded()
+        if status != "unknown":
+            self._refused.discard(launch.job)
         if status in ("failed", "stopped", "succeeded", "unknown"):
             self._on_dead(term, launch, status)
         elif silent_ns > HUNG_NS and self._stays_silent(launch) and self._is_still_silent(term, launch):
@@ -334,7 +339,12 @@ class Controller(PeriodicService):
             if again and _ended_as_requested(db, service, launch.job):
                 log.info("the driver %s ended (%s) before its job began", launch.submission_id, status)
                 return
-        if again and not never_ran:
+        if never_ran:
+            if launch.job not in self._refused:
+                log.info("Ray has no driver %s; it will be submitted again", launch.submission_id)
+            self._refused.add(launch.job)
+            return
+        if again:
             service.health.count("driver_restarts")
         log.warning(
             "the driver %s ended (%s) while its job was unfinished; another driver will be launched",

@@ -23,6 +23,10 @@ Counted = Literal[
     "ledger_checks",
 ]
 
+# An error that occurs again within this time is not logged again, even if passes have succeeded since. While Ray refuses a driver, for
+# example, each second pass submits it and fails.
+REPEATS_WITHIN_S = 60.0
+
 
 @dataclass
 class ServiceHealth:
@@ -64,8 +68,8 @@ class ServiceHealth:
 class PeriodicService(threading.Thread, ABC):
     """Call `one_pass` at intervals in a thread, until `stop()` is called. A stopped thread cannot be started again.
 
-    A failed pass is counted and logged, and the next pass starts from the beginning. A `TunerError` that repeats in successive passes is
-    logged only once.
+    A failed pass is counted and logged, and the next pass starts from the beginning. A `TunerError` that repeats in successive passes, or
+    within `REPEATS_WITHIN_S`, is logged only once.
     """
 
     def __init__(
@@ -91,7 +95,10 @@ class PeriodicService(threading.Thread, ABC):
         self._over = threading.Event()
         self._every_s, self._first_s = every_s, first_s
         self._health, self._failures = health, failures
-        self._error_text = ""
+        self._error_text = (
+            ""  # The error that was logged last. Empty if the same error would be logged again.
+        )
+        self._error_s = 0.0  # When it occurred last, on the process's monotonic clock.
         self._log = logging.getLogger(f"tuner.{name}")
 
     @abstractmethod
@@ -104,7 +111,8 @@ class PeriodicService(threading.Thread, ABC):
             wait_s = self._every_s
             try:
                 self.one_pass()
-                self._error_text = ""
+                if time.monotonic() - self._error_s > REPEATS_WITHIN_S:
+                    self._error_text = ""
                 self.ready.set()
             except Fenced as fenced:
                 self._log.warning("a pass ended early, because another service leads now: %s", fenced.detail)
@@ -113,7 +121,7 @@ class PeriodicService(threading.Thread, ABC):
                 error_text = f"{error.title()}: {error.detail}"
                 if error_text != self._error_text:
                     self._log.warning("%s", error_text)
-                self._error_text = error_text
+                self._error_text, self._error_s = error_text, time.monotonic()
             except Exception:
                 self._count_failure()
                 self._log.exception("a pass failed; the next one starts from the beginning")
