@@ -20,6 +20,7 @@ from tests.packages.making import plain
 from tuner.cli import render, tables
 from tuner.client import Client
 from tuner.cluster import nodes
+from tuner.database.codec import decode
 from tuner.database.tables import attempts
 from tuner.domain.events import Reported, Suggested
 from tuner.domain.job import Confirm
@@ -29,6 +30,7 @@ from tuner.domain.space import Config
 from tuner.domain.time import HOUR_NS, NS
 from tuner.service.best import best_trial
 from tuner.store import jobs
+from tuner.store.best import repeats
 from tuner.store.job_record import numbered_events
 from tuner.store.journal import SqlJournal
 from tuner.tuning.stopping import points_per_usd
@@ -280,6 +282,30 @@ def test_only_repeats_count_as_further_seeds(client: TestClient, service: FakeSe
     confirmation = client.get(f"/v1/jobs/{job}/best?forecast=false").json()["confirmation"]
     assert (confirmation["trial"], confirmation["runner_up"]) == ("trial_00000", "trial_00001")
     assert (confirmation["seeds"], confirmation["mean_metric"]) == (2, pytest.approx(0.7))
+
+
+@pytest.mark.parametrize(("again", "expected"), [(0, 100), (150, 200), (299, 301)])
+def test_only_suggestions_since_the_first_trial_in_question_are_read(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch, again: int, expected: int
+) -> None:
+    """The search suggested 301 trials, of which one has the configuration of the first trial. A job may have a million events."""
+    job = fakes.submit(client, confirm={"candidates": 2, "seeds": 2}, fidelity={"max": 9}, algorithm=AUTO)
+    fakes.begin(service, job)
+    journal = SqlJournal(service.database, job, service.project, 1, service.now())
+    lrs = [number / 1000 for number in range(1, 302)]
+    if again:
+        lrs[300 - again] = lrs[0]
+    with journal.transaction() as tx:
+        for number, lr in enumerate([*lrs, lrs[0], lrs[2]]):
+            name = f"trial_{number:05d}"
+            if number < len(lrs):
+                tx.append(Suggested(service.now(), name, {"lr": lr}))
+            tx.put_trial(name, "completed", at=service.now(), config={"lr": lr})
+    read = list[str]()
+    monkeypatch.setattr("tuner.store.best.decode", lambda body: read.append(body) or decode(body))  # type: ignore[func-returns-value]
+    with service.database.read() as db:
+        assert repeats(db, job) == {"trial_00301", "trial_00302"}
+    assert len(read) == expected
 
 
 def test_configuration_with_an_infeasible_seed_is_not_the_best(

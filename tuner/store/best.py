@@ -12,6 +12,7 @@ from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, case, 
 from tuner.database.codec import decode, stored_name
 from tuner.database.tables import checkpoints, events, front, jobs, reports, same_step, same_trial, trials
 from tuner.domain.events import Reported, Suggested
+from tuner.domain.ids import trial_number
 from tuner.domain.job import JobSpec
 from tuner.domain.money import ZERO, Money
 from tuner.domain.objective import Mode
@@ -108,25 +109,46 @@ class RepeatedConfig:
 _CONFIGS = (
     select(trials.c.trial, trials.c.config).where(trials.c.job == bindparam("of")).order_by(trials.c.number)
 )
-_SUGGESTED = select(events.c.body).where(
-    events.c.job == bindparam("of"), events.c.type == stored_name(Suggested)
+_SUGGESTIONS = 100  # how many suggestions are read at once
+_SUGGESTED_BEFORE = (
+    select(events.c.seq, events.c.body)
+    .where(
+        events.c.job == bindparam("of"),
+        events.c.type == stored_name(Suggested),
+        events.c.seq < bindparam("before"),
+    )
+    .order_by(events.c.seq.desc())
+    .limit(_SUGGESTIONS)
 )
 
 
 def repeats(db: Connection, job: str) -> set[str]:
     """Return the trials with which a job confirmed its best configurations.
 
-    They have the configuration of an earlier trial, and the search did not suggest them. The events of the job are read only if
-    configurations occur several times, because a job may have a million events.
+    They have the configuration of an earlier trial, and the search did not suggest them.
     """
     seen, again = set[str](), set[str]()
     for trial, config in db.execute(_CONFIGS, {"of": job}):
         if config in seen:
             again.add(trial)
         seen.add(config)
-    if not again:
-        return again
-    return again.difference(decode(body).trial for body in db.execute(_SUGGESTED, {"of": job}).scalars())
+    return again - _suggested_from(db, job, min(map(trial_number, again))) if again else again
+
+
+def _suggested_from(db: Connection, job: str, first: int) -> set[str]:
+    """Return the trials that the search suggested, from trial number `first` on.
+
+    Trials are suggested in the order of their numbers. The newest suggestions are read first, so that the events before that of trial
+    `first` are not read: a job may have a million events.
+    """
+    suggested, before = set[str](), 2**31 - 1
+    while True:
+        rows = db.execute(_SUGGESTED_BEFORE, {"of": job, "before": before}).all()
+        trials_of_rows = [decode(row.body).trial for row in rows]
+        suggested.update(trials_of_rows)
+        if len(rows) < _SUGGESTIONS or trial_number(trials_of_rows[-1]) < first:
+            return suggested
+        before = rows[-1].seq
 
 
 def repeated(db: Connection, job: str) -> list[RepeatedConfig]:
