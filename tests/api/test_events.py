@@ -177,6 +177,29 @@ def test_stream_of_an_ended_job_has_the_revision_that_a_change_needs(
     assert (last["tags"], last["priority"]) == ({"team": "x"}, 7)
 
 
+def test_stream_that_was_read_during_a_change_is_not_shown_after_the_change_is_undone(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = fakes.submit(client)
+    fakes.simulate(service, job)
+    revision_before = answers.revision
+
+    def tag(team: str) -> None:
+        client.patch(f"/v1/jobs/{job}", json={"tags": {"team": team}}).raise_for_status()
+
+    def revision(service: Service, job: str) -> str:
+        monkeypatch.setattr(answers, "revision", revision_before)
+        before = revision_before(service, job)
+        tag("y")
+        return before
+
+    tag("x")
+    monkeypatch.setattr(answers, "revision", revision)
+    assert stream(client, job)[-1].data["tags"] == {"team": "y"}
+    tag("x")
+    assert stream(client, job)[-1].data["tags"] == {"team": "x"}
+
+
 def test_reader_of_a_running_job_misses_no_event(client: TestClient, service: FakeService) -> None:
     """The job runs and ends while it is read."""
     job = fakes.submit(client, budget={"usd": 0.001})

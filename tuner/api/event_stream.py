@@ -25,7 +25,7 @@ from tuner.domain.job import FINAL
 from tuner.service import answers
 from tuner.service.answers import ChangesSince
 from tuner.service.bootstrap import Service
-from tuner.service.views import JobView
+from tuner.service.views import JobView, revision_of
 
 READ_EVERY_S = 0.25
 # How often a stream without news sends a line, because clients treat a stream that is silent for 4 s as broken.
@@ -310,15 +310,15 @@ class JobEvents:
     async def newest(self) -> int:
         return await asyncio.to_thread(answers.newest, self._service, self._job)
 
-    def whole(self, after: int) -> bytes:
+    def whole(self, after: int, revision: str) -> bytes:
         """Return the whole stream of a job that has ended: the messages of all events after `after`, and the job's state.
 
-        Return b"" if there are more events than one call reads.
+        Return b"" if there are more events than one call reads, or if the job has another revision than `revision`.
         """
         changes, view = answers.changes(self._service, self._job, after)
-        return (
-            b"" if changes.more else BEGIN + (_batch(changes).after(after) + _messages(_state(view))).encode()
-        )
+        if changes.more or revision_of(view.row) != revision:
+            return b""
+        return BEGIN + (_batch(changes).after(after) + _messages(_state(view))).encode()
 
     def _read(self, after: int | None) -> JobReading:
         seq = answers.newest(self._service, self._job) if after is None else after

@@ -51,7 +51,8 @@ async def stream_events(
 def _whole_stream(shared: AnswerCache[bytes], service: Service, job: str, after: int) -> bytes:
     """Return the whole stream after event `after` of a job that has ended, from the cache if possible.
 
-    Return b"" if the job has not ended, or if there are more events than one call reads. Raise NotFound if the job does not exist.
+    Return b"" if the job has not ended, if there are more events than one call reads, or if the job changes meanwhile. Raise NotFound if
+    the job does not exist.
 
     A request is answered in 5 ms of processor time in this way. Streaming the events as for a running job would take 16 ms.
     """
@@ -61,7 +62,7 @@ def _whole_stream(shared: AnswerCache[bytes], service: Service, job: str, after:
     # A change of the tags or the priority changes the stream's last message, but not the version.
     revision = answers.revision(service, job)
     key = (service.project, "events", job, version, revision, after)
-    return shared.get(key, None, lambda: JobEvents(service, job).whole(after))
+    return shared.get(key, None, lambda: JobEvents(service, job).whole(after, revision))
 
 
 def _number(text: str) -> int:
