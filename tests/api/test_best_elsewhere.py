@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import event, select, update
 from starlette.testclient import TestClient
 
 from tests import fakes
@@ -20,7 +20,8 @@ from tests.packages.making import plain
 from tuner.cli import render, tables
 from tuner.client import Client
 from tuner.cluster import nodes
-from tuner.database.codec import decode
+from tuner.database import tables
+from tuner.database.codec import decode, encode
 from tuner.database.tables import attempts
 from tuner.domain.events import Reported, Suggested
 from tuner.domain.job import Confirm
@@ -29,10 +30,11 @@ from tuner.domain.records import CheckpointRow, ReportRow
 from tuner.domain.space import Config
 from tuner.domain.time import HOUR_NS, NS
 from tuner.service.best import best_trial
-from tuner.store import jobs
+from tuner.store import jobs, packages
 from tuner.store.best import repeats
 from tuner.store.job_record import numbered_events
 from tuner.store.journal import SqlJournal
+from tuner.store.packages import PackageRow
 from tuner.tuning.stopping import points_per_usd
 
 T4 = {"instance_type": "g4dn.xlarge"}
@@ -471,6 +473,16 @@ def test_interruption_overhead_is_computed_from_the_bill_of_spot_attempts(
     assert any("in this job" in note for note in pricing["notes"])
 
 
+def give_each_job_a_package(service: FakeService) -> None:
+    """Give each job another version of one package."""
+    with service.database.write() as db:
+        for number, (job, spec) in enumerate(db.execute(select(tables.jobs.c.id, tables.jobs.c.spec)).all()):
+            sha256 = f"{number:064x}"
+            packages.put(db, service.project, PackageRow(sha256, "digits", 1, 1, service.now()))
+            packaged = encode(replace(decode(spec), package=f"pkg_{sha256}"))
+            db.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(spec=packaged))
+
+
 @pytest.mark.parametrize("limit", [{}, {"max_cost_usd": 1e-9}], ids=["any_cost", "none_affordable"])
 @pytest.mark.parametrize("machine", [{}, T4, {**T4, "market": "spot"}], ids=["own", "other", "spot"])
 def test_best_over_all_jobs_takes_as_many_statements_for_many_jobs(
@@ -490,7 +502,9 @@ def test_best_over_all_jobs_takes_as_many_statements_for_many_jobs(
         return len(statements)
 
     copy_job(service.database, job, 50)
+    give_each_job_a_package(service)
     count()  # what the first request reads in addition
     few = count()
     copy_job(service.database, job, 150, name="more")
+    give_each_job_a_package(service)
     assert count() == few

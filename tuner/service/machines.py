@@ -227,7 +227,6 @@ class MachineEvidence:
         self, db: Connection, project: str, wanted: Sequence[JobRow], tuned: Sequence[JobRow]
     ) -> None:
         self._db, self._project, self._wanted, self._tuned = db, project, wanted, tuned
-        self._versions: dict[str | None, frozenset[str | None]] = {}
         # Groups of comparable jobs: the specification of one of them, and the step times of the group by instance type.
         self._groups: list[tuple[JobSpec, dict[str, list[float]]]] = []
         self._by_versions: dict[frozenset[str | None], SpotSpend] = {}
@@ -262,10 +261,13 @@ class MachineEvidence:
         return self._by_versions[versions]
 
     def _versions_of(self, row: JobRow) -> frozenset[str | None]:
+        """Return the ids of the packages with the code of the job, as `packages.versions_of` does."""
         package = row.spec.package
-        if package not in self._versions:
-            self._versions[package] = packages.versions_of(self._db, self._project, package)
-        return self._versions[package]
+        return frozenset([package]) if package is None else self._versions.get(package, frozenset([package]))
+
+    @cached_property
+    def _versions(self) -> dict[str, frozenset[str | None]]:
+        return packages.all_versions(self._db, self._project)
 
 
 def pricing(

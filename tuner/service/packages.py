@@ -162,6 +162,16 @@ def versions_of(db: Connection, project: str, name: str | None) -> frozenset[str
     return frozenset([name, *map(package_id, digests)])
 
 
+def all_versions(db: Connection, project: str) -> dict[str, frozenset[str | None]]:
+    """Return for each package of the project, by its id, what `versions_of` returns."""
+    of_name: dict[str, set[str | None]] = {}
+    names = packages.names(db, project)
+    for sha256, name in names.items():
+        of_name.setdefault(name, set()).add(package_id(sha256))
+    versions = {name: frozenset(ids) for name, ids in of_name.items()}
+    return {package_id(sha256): versions[name] for sha256, name in names.items()}
+
+
 def _stored(service: Service, name: str) -> Stored:
     return Stored(service.settings.storage, service.project, name)
 

@@ -55,6 +55,12 @@ def versions(db: Connection, project: str, sha256: str) -> list[str]:
     return list(db.scalars(select(p.sha256).where((p.project == project) & (p.name == name))))
 
 
+def names(db: Connection, project: str) -> dict[str, str]:
+    """Return the name of each package of the project, by its digest."""
+    p = packages.c
+    return {row.sha256: row.name for row in db.execute(select(p.sha256, p.name).where(p.project == project))}
+
+
 def page(db: Connection, project: str, *, before: tuple[int, str] | None, limit: int) -> list[PackageRow]:
     """Return one page of a project's packages, newest first.
 
