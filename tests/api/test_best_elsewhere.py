@@ -17,7 +17,8 @@ from tests.api.test_bad_bodies import check_problem
 from tests.copies import copy_job
 from tests.fakes import FakeService
 from tests.packages.making import plain
-from tuner.cli import render, tables
+from tuner.cli import render
+from tuner.cli import tables as cli_tables
 from tuner.client import Client
 from tuner.cluster import nodes
 from tuner.database import tables
@@ -263,7 +264,9 @@ def test_best_is_confirmed_by_the_mean_of_its_seeds(
         best["trial"],
     ) * 2
     for shown in (render.job(ended.job(job)), render.report(ended.report(job))):
-        assert f"{best['trial']} is the best with several seeds" in tables.text(shown, tables.Style.TABLE)
+        assert f"{best['trial']} is the best with several seeds" in cli_tables.text(
+            shown, cli_tables.Style.TABLE
+        )
     student = fakes.submit(client, teacher={"job": job, "trial": "best"})
     assert client.get(f"/v1/jobs/{student}").json()["teacher"]["trial"] == best["trial"]
 
