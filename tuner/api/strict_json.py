@@ -46,7 +46,9 @@ class _Object(dict[str, Any]):
 
 
 async def unambiguous(request: Request) -> None:
-    """Refuse a query with an unknown or repeated parameter, and a body with too many names or list entries or with the same name twice in an object.
+    """Refuse a query with an unknown or repeated parameter, and a body that is too complex or has a name twice in one object.
+
+    A body is too complex if it has too many names or list entries.
 
     A proxy or an audit log may read the first value of a repeated name and the service the last one. Text that is not JSON passes this
     check; the routes refuse it. If the route reads no JSON, as for an uploaded package, the body is not read.

@@ -92,8 +92,8 @@ class Export(Answer):
 
     `state` is `queued`, `running`, `succeeded` (at least one variant was delivered) or `failed`. `code` says why the export failed, or why
     variants are missing. `metric` is the metric of the model before the export. `threads` is the number of threads with which
-    the figures were measured. `instance_type` and `market` name the machine that the export was paid for. `pareto` lists the formats on the Pareto front of the metric and the dollars per million predictions in
-    batches, cheapest first.
+    the figures were measured. `instance_type` and `market` name the machine that the export was paid for. `pareto` lists the formats on the
+    Pareto front of the metric and the dollars per million predictions in batches, cheapest first.
     """
 
     id: str

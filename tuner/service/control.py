@@ -410,7 +410,8 @@ def _change_budget(db: Connection, row: JobRow, budget: Budget, now: Instant) ->
 def continue_job(db: Connection, row: JobRow, now: Instant) -> None:
     """Have the controller launch a driver that resumes the job, now or when the job's time window opens.
 
-    A job that has never begun returns to the queue. Do nothing if the job already waits for the launch of a driver. A paused job stays paused until its window opens.
+    A job that has never begun returns to the queue. Do nothing if the job already waits for the launch of a driver. A paused job stays
+    paused until its window opens.
     """
     launch = launches.get(db, row.id)
     if launch is not None and launch.state == "wanted":
