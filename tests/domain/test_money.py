@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.domain.cost import KINDS, CostKind, Meter, slice_costs, total
-from tuner.domain.money import Cost, Money, Price, Rate, dollars, plain, trial_rate
+from tuner.domain.money import Cost, Money, Price, Rate, dollars, gpu_ms_at_most, plain, trial_rate
 from tuner.domain.time import HOUR_NS
 
 prices = st.integers(0, 10**9).map(Price)
@@ -132,3 +132,14 @@ def test_amount_as_text_has_all_digits_and_no_exponent(micro_usd: int) -> None:
     assert float(plain(amount)) == float(dollars(amount).removeprefix("$")) == amount
     assert dollars(-amount) == ("-" if amount else "") + dollars(amount)
     assert not set(plain(amount) + dollars(amount)) - set("$.0123456789")
+
+
+@pytest.mark.parametrize(("usd", "micro_usd"), [(0.29, 290_000), (1.1, 1_100_000), (0.0000019, 1), (0.0, 0)])
+def test_limit_in_dollars_is_rounded_down_to_whole_micro_dollars(usd: float, micro_usd: int) -> None:
+    """0.29 times a million is slightly less than 290,000 as a float."""
+    assert Money.at_most_usd(usd) == Money(micro_usd)
+
+
+def test_limit_in_gpu_hours_is_rounded_down_to_whole_milliseconds() -> None:
+    assert gpu_ms_at_most(0.5) == 1_800_000
+    assert gpu_ms_at_most(1.9 / 3_600_000) == 1

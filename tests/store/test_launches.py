@@ -10,9 +10,10 @@ from sqlalchemy import func, select
 from tests.store.builders import JOB, PROJECT, cost, create, hold, new_job
 from tuner.database.database import Database
 from tuner.database.ledger_tables import metadata
+from tuner.domain.calendar import Window
 from tuner.domain.errors import Fenced
 from tuner.domain.events import Completed, Event
-from tuner.domain.time import Instant
+from tuner.domain.time import HOUR_NS, Instant
 from tuner.store import jobs, launches, queue, totals
 from tuner.store.journal import SqlJournal
 from tuner.store.launches import Launch
@@ -109,6 +110,27 @@ def test_launch_in_progress_is_not_requested_again(wanted: Database) -> None:
         before = launch(wanted)
         want(wanted)
         assert launch(wanted) == before
+
+
+def test_launch_is_put_off_until_the_window_of_its_job_opens(database: Database) -> None:
+    """The launch is ordered at midnight in 1970."""
+    create(database, new_job(at=3))
+    end(database, 1)
+    with database.write() as db:
+        launches.want(db, JOB, PROJECT, LATER, window=Window("01:00", "02:00"))
+    closed = launch(database)
+    assert closed is not None
+    assert closed.not_before == HOUR_NS
+
+
+def test_launch_is_not_put_off_if_the_window_is_open(database: Database) -> None:
+    create(database, new_job(at=3))
+    end(database, 1)
+    with database.write() as db:
+        launches.want(db, JOB, PROJECT, LATER, window=Window("00:00", "02:00"))
+    open_launch = launch(database)
+    assert open_launch is not None
+    assert open_launch.not_before == 0
 
 
 def test_ended_launch_is_requested_again_with_the_next_epoch(wanted: Database) -> None:

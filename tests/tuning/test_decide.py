@@ -77,6 +77,13 @@ def test_job_starts_as_many_trials_as_its_concurrency() -> None:
     assert begins(Story(concurrency=3).orders) == [(f"trial_0000{n}", 1) for n in range(3)]
 
 
+def test_start_of_a_worker_that_replaces_an_earlier_one_is_not_a_first_start() -> None:
+    story = Story(concurrency=2)
+    for step, warming_ns in enumerate((5, 0, 7, 11), start=1):
+        story.tell(ev.Reported(AT, "trial_00000", step, 0.5, Money(0), True, warming_ns=warming_ns))
+    assert (story.state.warmed, story.state.warming_ns) == (2, 12)
+
+
 def test_a_trial_below_the_cut_pauses_and_a_new_one_begins() -> None:
     story = Story()
     assert story.report(0, 1, 0.5) == [do.Pause("trial_00000")]
