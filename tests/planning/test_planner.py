@@ -402,11 +402,8 @@ def test_warm_up_time_is_derived_from_the_first_attempts_of_each_worker() -> Non
         )  # fmt: skip
 
     job = [attempt(0, 0, 11), attempt(1, 2, 13), attempt(2, 14, 0.5), attempt(3, 17, 1.5)]
-    later = [
-        attempt(0, 100, 12),
-        attempt(1, 114, 0.5),
-        attempt(2, 116, 1.5),
-    ]  # on one worker, on the same machine
+    # on one worker, on the same machine
+    later = [attempt(0, 100, 12), attempt(1, 114, 0.5), attempt(2, 116, 1.5)]
     for jobs in ([job], [job, later]):
         delays = delays_of(jobs)
         assert (delays.setup_ns, delays.warming_ns) == (NS, 11 * NS)

@@ -112,25 +112,17 @@ def test_launch_in_progress_is_not_requested_again(wanted: Database) -> None:
         assert launch(wanted) == before
 
 
-def test_launch_is_put_off_until_the_window_of_its_job_opens(database: Database) -> None:
-    """The launch is ordered at midnight in 1970."""
-    create(database, new_job(at=3))
-    end(database, 1)
-    with database.write() as db:
-        launches.want(db, JOB, PROJECT, LATER, window=Window("01:00", "02:00"))
-    closed = launch(database)
-    assert closed is not None
-    assert closed.not_before == HOUR_NS
-
-
-def test_launch_is_not_put_off_if_the_window_is_open(database: Database) -> None:
-    create(database, new_job(at=3))
-    end(database, 1)
-    with database.write() as db:
-        launches.want(db, JOB, PROJECT, LATER, window=Window("00:00", "02:00"))
-    open_launch = launch(database)
-    assert open_launch is not None
-    assert open_launch.not_before == 0
+@pytest.mark.parametrize(("opens", "not_before"), [("01:00", HOUR_NS), ("00:00", 0)], ids=["closed", "open"])
+def test_launch_is_put_off_while_the_window_of_its_job_is_closed(
+    wanted: Database, opens: str, not_before: int
+) -> None:
+    """The launch is ordered at midnight."""
+    end(wanted, 1)
+    with wanted.write() as db:
+        launches.want(db, JOB, PROJECT, LATER, window=Window(opens, "02:00"))
+    ordered = launch(wanted)
+    assert ordered is not None
+    assert ordered.not_before == not_before
 
 
 def test_ended_launch_is_requested_again_with_the_next_epoch(wanted: Database) -> None:

@@ -95,9 +95,8 @@ class PeriodicService(threading.Thread, ABC):
         self._over = threading.Event()
         self._every_s, self._first_s = every_s, first_s
         self._health, self._failures = health, failures
-        self._error_text = (
-            ""  # The error that was logged last. Empty if the same error would be logged again.
-        )
+        # The error that was logged last. Empty if the same error would be logged again.
+        self._error_text = ""
         self._error_s = 0.0  # When it occurred last, on the process's monotonic clock.
         self._log = logging.getLogger(f"tuner.{name}")
 

@@ -128,9 +128,8 @@ class Supervised(Home):
         self._take_settings(begin)
         self._restore = [Path(begin.restore)] if begin.restore else []
         self._staging = Path(begin.staging)
-        self.directory = (
-            self._staging.parent
-        )  #: The directory of the attempt, which is deleted when the attempt ends.
+        #: The directory of the attempt, which is deleted when the attempt ends.
+        self.directory = self._staging.parent
         self._limits = ArtifactLimits(begin.artifact_room)
 
     def phase(self, kind: Kind) -> None:

@@ -74,9 +74,8 @@ class RunningAttempt:
     target_step: int | None  # the step up to which the driver lets the attempt run now
     max_step: int | None  # the last step of the trial
     directory: Path  # of the files of this attempt alone
-    is_cleared: bool = (
-        False  # whether the directory was removed, so that a late thread must remove what it adds to it
-    )
+    # Whether the directory was removed, so that a late thread must remove what it adds to it.
+    is_cleared: bool = False
     restored: int = 0  # the step of the checkpoint that the attempt continues from; 0 if none
     from_step: int | None = None  # `restored`, once the child has begun; sent to the driver
     warming_ns: int = 0  # setup time until the attempt had a child

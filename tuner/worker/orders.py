@@ -29,9 +29,8 @@ class BeginOrder(TypedDict):
     target_step: int | None  # None if the attempt runs until it ends
     max_step: int | None  # None if the job has no last step
     restore_step: int | None  # the step of the checkpoint to continue from; None or 0 to start from scratch
-    restore_attempt: NotRequired[
-        int | None
-    ]  # the attempt that saved this checkpoint, or None if it is not known
+    # The attempt that saved this checkpoint, or None if it is not known.
+    restore_attempt: NotRequired[int | None]
     reported_step: NotRequired[int]  # the newest step that an earlier attempt reported
     keep: int  # the number of checkpoints that are kept, in addition to the best one
     checkpoint_interval_ns: NotRequired[int | None]  # None if the worker chooses it

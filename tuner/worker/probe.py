@@ -219,9 +219,8 @@ def main() -> None:
     signal_at_parents_death(signal.SIGKILL)
     become_subreaper()
     give_up_privileges()
-    request = ProbeRequest(
-        *json.loads(sys.argv.pop())
-    )  # user code that parses its command line gets no arguments
+    # The argument is removed, so that user code that parses its command line gets no arguments.
+    request = ProbeRequest(*json.loads(sys.argv.pop()))
     sys.stdout.write(json.dumps(answered(request)) + "\n")
 
 
