@@ -67,6 +67,15 @@ class Steps(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir):
         (Path(checkpoint_dir) / "model.txt").write_text("trained")
 """
+READS_FIDELITY = """
+from tuner.training import SpotSafe
+
+
+def train(config):
+    with SpotSafe(state={}) as run:
+        for step in run.steps():
+            run.report(total=run.total_steps, rung=run.rung, size=run.fidelity("size"))
+"""
 EXITS = """
 raise SystemExit(2)
 """
@@ -208,6 +217,28 @@ def test_job_whose_code_is_in_a_package_names_the_package(
     changes["trainable"] = fakes.ENTRY
     assert tuner("train", done).exit_code == 0
     assert asked[0].entry == fakes.ENTRY
+
+
+def test_trial_of_a_job_is_trained_with_the_total_steps_rungs_and_proxies_of_the_job(
+    tuner: Tuner, service: FakeService, rest: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code_with_rungs.py").write_text(READS_FIDELITY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fidelity = {"min": 1, "max": 9, "reduction_factor": 3, "proxies": {"size": [16, 32]}}
+    ask, changes = Client.job, {"trainable": "code_with_rungs:train"}
+    monkeypatch.setattr(Client, "job", lambda client, job: ask(client, job).model_copy(update=changes))
+    for scheduler in ("asha", "none"):
+        job = fakes.submit(rest, fidelity=fidelity, algorithm={"scheduler": scheduler})
+        fakes.simulate(service, job)
+        words = ["--trial", "trial_00000", "--steps", "3", "--save", str(tmp_path / scheduler), "--json"]
+        done = tuner("train", job, *words)
+        assert done.exit_code == 0, done.output
+        assert [json.loads(line)["metrics"] for line in done.stdout.splitlines()] == [
+            {"total": 9, "rung": 0, "size": 16},
+            {"total": 9, "rung": 1, "size": 32},
+            {"total": 9, "rung": 1, "size": 32},
+        ]
+        assert (tmp_path / scheduler / "step_00000003" / "state.pt").is_file()
 
 
 @pytest.mark.parametrize(

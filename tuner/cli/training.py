@@ -20,6 +20,7 @@ from tuner.domain.command import PROGRAM_ENTRY
 from tuner.domain.environment import Environment
 from tuner.domain.errors import Invalid
 from tuner.domain.job import config_values, program_config
+from tuner.domain.objective import Fidelity
 
 if TYPE_CHECKING:
     from tuner.client import Client, Job
@@ -93,6 +94,7 @@ def train(
                 "needs a job: give a job id instead of MODULE:FUNCTION", param_hint="--trial"
             )
         entry, values, recorded, kind, metric = what, arguments.parsed_config(config), None, None, None
+        fidelity: dict[str, Any] = {"max_step": steps}
     else:
         if config is not None:
             raise typer.BadParameter(
@@ -109,7 +111,7 @@ def train(
                     "Run this command on this machine, with your environment?", abort=True, err=True
                 )
         entry, values, steps, recorded = _of_job(client, job, trial, steps)
-        teaching = _teacher_of(client, job)
+        teaching, fidelity = _teacher_of(client, job), _fidelity_of(job, steps)
         if recorded is None:
             typer.echo("the trial's threads and seed were not recorded: its metric may not repeat", err=True)
     known = recorded or Environment(seed=0)
@@ -129,6 +131,7 @@ def train(
             kind=kind,
             metric=metric,
             teacher=teacher,
+            **fidelity,
         )
         _train(training, as_json=as_json)
 
@@ -178,6 +181,22 @@ def _of_job(
         entry = PROGRAM_ENTRY
         values = program_config(job.command, job.metrics_pattern, job.fidelity["max"], values)
     return entry, values, steps or last, recorded
+
+
+def _fidelity_of(job: Job, steps: int) -> dict[str, Any]:
+    """Return the fields of `LocalTraining` that a worker gets from the job's fidelity.
+
+    The training may go beyond the job's last step only if the user requests more `steps`.
+    """
+    fidelity = job.fidelity
+    last = fidelity["max"]
+    # A job without a scheduler compares no trials, but its proxies change at the rungs of its fidelity.
+    ladder = Fidelity(min=fidelity["min"], max=last, reduction_factor=fidelity["reduction_factor"])
+    return {
+        "max_step": None if last is None else max(last, steps),
+        "rungs": job.rungs or ladder.rungs(),
+        "proxies": fidelity["proxies"],
+    }
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import Pipe
@@ -31,6 +31,11 @@ class LocalTraining:
     entry: str  #: The trainable, `module:function`.
     config: Mapping[str, Any]  #: The configuration of the trial, including constants.
     steps: int | None  #: The last step. None if the trainable decides.
+    #: The largest number of steps of the job's trials, which `run.total_steps` returns. None if the job has none, or without a job.
+    max_step: int | None = None
+    rungs: Sequence[int] = ()  #: The steps at which the job compares trials, lowest first.
+    #: One value per rung for each proxy of the job's fidelity. None without proxies.
+    proxies: Mapping[str, Sequence[float]] | None = None
     save_to: Path | None = None  #: A directory for the last step's checkpoint. None saves none.
     #: Seed of all random generators. None keeps the states that the import of the module has left, which begins with seed 0.
     seed: int | None = None
@@ -111,7 +116,9 @@ def train(training: LocalTraining, *, on_report: OnReport) -> Trained:
             training.entry,
             dict(training.config),
             str(staging),
-            max_step=training.steps,
+            max_step=training.max_step,
+            rungs=training.rungs,
+            proxies=training.proxies,
             seed=training.seed,
             kind=training.kind,
             metric=training.metric,
