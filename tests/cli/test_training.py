@@ -101,24 +101,61 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4), st.integers(1, 1000))
 def test_printed_command_holds_the_exact_configuration(config: dict[str, Any], step: int) -> None:
-    words = shlex.split(command("trainables.digits_mlp:train", config, step))
+    words = shlex.split(command("trainables.digits_mlp:train", config, step, total_steps=step))
     assert words[:4] == ["tuner", "train", "trainables.digits_mlp:train", "--steps"]
     assert (int(words[4]), words[5], json.loads(words[6])) == (step, "--config", config)
     with_seed = Environment(threads=2, seed=7, versions={}, variables={}, code=None)
-    assert command("m:f", config, step, with_seed).endswith(" --threads 2 --seed 7")
+    line = command("m:f", config, step, with_seed, total_steps=step + 1)
+    assert line.startswith(f"tuner train m:f --steps {step} --total-steps {step + 1} --config ")
+    assert line.endswith(" --threads 2 --seed 7")
 
 
 def test_best_prints_the_command_with_constants_and_step(tuner: Tuner, rest: TestClient, done: str) -> None:
     best, job = rest.get(f"/v1/jobs/{done}/best").json(), rest.get(f"/v1/jobs/{done}").json()
-    expected = command(job["trainable"], {**job["constants"], **best["config"]}, best["step"])
+    values = {**job["constants"], **best["config"]}
+    expected = command(job["trainable"], values, best["step"], total_steps=job["fidelity"]["max"])
     shown = tuner("best", done).stdout
     assert shown.rstrip().endswith(f"to train it:\n  {expected}")
     assert shown.startswith("acc ")
     assert f"  {expected}" in tuner("best-of-all", job["trainable"], "acc").stdout
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"teacher": {"job": "job_0", "trial": "trial_00000", "step": 1}},
+        {
+            "fidelity": {
+                "unit": "epoch",
+                "min": 1,
+                "max": 9,
+                "reduction_factor": 3,
+                "proxies": {"size": [1, 2]},
+            }
+        },
+        {"fidelity": {"unit": "epoch", "min": 1, "max": None, "reduction_factor": 3, "proxies": None}},
+    ],
+    ids=["teacher", "proxies", "no last step"],
+)
+def test_best_names_the_job_if_the_function_and_its_configuration_are_not_enough(
+    tuner: Tuner, rest: TestClient, done: str, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    ask, best = Client.job, rest.get(f"/v1/jobs/{done}/best").json()
+    monkeypatch.setattr(Client, "job", lambda client, job: ask(client, job).model_copy(update=changes))
+    expected = f"tuner train {done} --trial {best['trial']} --steps {best['step']}"
+    assert tuner("best", done).stdout.rstrip().endswith(f"to train it:\n  {expected}")
+
+
+def test_function_is_trained_with_the_total_of_steps_that_is_given(folder: Path) -> None:
+    (folder / "reads_total.py").write_text(READS_FIDELITY.replace('run.fidelity("size")', "1"))
+    done = typed("tuner train reads_total:train --steps 2 --total-steps 9 --json", folder)
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [report["metrics"]["total"] for report in reports] == [9, 9]
+
+
 def test_configuration_is_trained_to_its_step_and_saved(folder: Path) -> None:
-    line = command("mine:train", {"lr": 0.25, "data": "it's"}, 3)
+    line = command("mine:train", {"lr": 0.25, "data": "it's"}, 3, total_steps=3)
     done = typed(f"{line} --json --save kept", folder)
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines()]
@@ -277,6 +314,7 @@ def test_best_step_of_a_trial_satisfies_the_constraints(
         (["mine:train", "--config", "[1]"], "must be an object"),
         (["mine:train", "--trial", "trial_00000"], "give a job id"),
         (["job_0", "--config", "{}"], "a job has its own"),
+        (["job_0", "--total-steps", "9"], "a job has its own total"),
         (["mine:train", "--steps", "0"], "--steps"),
     ],
 )

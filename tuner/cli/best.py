@@ -126,12 +126,13 @@ def _show(
     if job.package is not None:
         typer.echo(harmless(f"\nthe code of {job.id} is in package {job.package}"))
         return
-    # Without a job id, `tuner train` can only call a function with a configuration. The line for a command or an Optuna objective
-    # therefore names the job.
-    if job.command is not None or job.kind == "optuna":
+    # Without a job id, `tuner train` can only call a function with a configuration and a number of steps.
+    total_steps = job.fidelity["max"]
+    needs_job = job.command is not None or job.kind == "optuna" or job.teacher is not None
+    if needs_job or job.fidelity.get("proxies") or total_steps is None:
         line = f"tuner train {job.id} --trial {answer.trial} --steps {answer.step}"
     else:
         environment = client.trial(name, answer.trial).environment
         values = config_values(answer.config, job.constants, job.kind)
-        line = command(job.trainable, values, answer.step, environment)
+        line = command(job.trainable, values, answer.step, environment, total_steps=total_steps)
     typer.echo(harmless(f"\nto train it:\n  {line}"))

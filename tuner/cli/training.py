@@ -58,6 +58,14 @@ def train(
             help="Last step to train. Default: the step at which the job's trial was best; for MODULE:FUNCTION, until the function returns.",
         ),
     ] = None,
+    total_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="For MODULE:FUNCTION: total number of steps, for example of a learning-rate schedule, if training stops earlier. "
+            "Default: --steps.",
+        ),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Threads of PyTorch and NumPy. Default: as in the trial, or all cores."),
@@ -94,12 +102,16 @@ def train(
                 "needs a job: give a job id instead of MODULE:FUNCTION", param_hint="--trial"
             )
         entry, values, recorded, kind, metric = what, arguments.parsed_config(config), None, None, None
-        fidelity: dict[str, Any] = {"max_step": steps}
+        fidelity: dict[str, Any] = {"max_step": total_steps or steps}
     else:
         if config is not None:
             raise typer.BadParameter(
                 "can only be used with MODULE:FUNCTION; a job has its own configurations",
                 param_hint="--config",
+            )
+        if total_steps is not None:
+            raise typer.BadParameter(
+                "can only be used with MODULE:FUNCTION; a job has its own total", param_hint="--total-steps"
             )
         client = connect()
         job = client.job(what)
@@ -137,13 +149,22 @@ def train(
 
 
 def command(
-    trainable: str, config: Mapping[str, Any], step: int, environment: wire.Environment | None = None
+    trainable: str,
+    config: Mapping[str, Any],
+    step: int,
+    environment: wire.Environment | None = None,
+    *,
+    total_steps: int,
 ) -> str:
     """Return the `tuner train` command that trains a configuration to `step`.
 
     `environment` is the recorded environment of the trial that had this configuration. Its threads and seed are added to the command.
+    `total_steps` is the total that the trainable is given, which may depend on it before `step`.
     """
-    line = f"tuner train {shlex.quote(trainable)} --steps {step} --config {shlex.quote(json.dumps(dict(config)))}"
+    line = f"tuner train {shlex.quote(trainable)} --steps {step}"
+    if total_steps != step:
+        line += f" --total-steps {total_steps}"
+    line += f" --config {shlex.quote(json.dumps(dict(config)))}"
     if environment is not None and environment.threads is not None:
         line += f" --threads {environment.threads}"
     if environment is not None and environment.seed:
@@ -195,7 +216,7 @@ def _fidelity_of(job: Job, steps: int) -> dict[str, Any]:
     return {
         "max_step": None if last is None else max(last, steps),
         "rungs": job.rungs or ladder.rungs(),
-        "proxies": fidelity["proxies"],
+        "proxies": fidelity.get("proxies"),
     }
 
 

@@ -31,7 +31,7 @@ class LocalTraining:
     entry: str  #: The trainable, `module:function`.
     config: Mapping[str, Any]  #: The configuration of the trial, including constants.
     steps: int | None  #: The last step. None if the trainable decides.
-    #: The largest number of steps of the job's trials, which `run.total_steps` returns. None if the job has none, or without a job.
+    #: The largest number of steps that the trial may have, which `run.total_steps` returns. None if it is not known.
     max_step: int | None = None
     rungs: Sequence[int] = ()  #: The steps at which the job compares trials, lowest first.
     #: One value per rung for each proxy of the job's fidelity. None without proxies.
