@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from tests import fakes
 from tests.client.both import Both
-from tuner.schemas.answers import Bill, Curves
+from tests.fakes import FakeService
+from tuner.schemas.answers import Bill
 
 PNG = b"\x89PNG\r\n\x1a\n"
 # Both clients draw with the same functions, so that one test with both is enough.
@@ -66,6 +68,38 @@ def test_best_plot_shows_the_best_curve_of_the_report(client: Both, done: str) -
 
 
 @one_client
+def test_plots_show_the_best_trial_that_satisfies_the_constraints(
+    client: Both, service: FakeService, rest: TestClient
+) -> None:
+    limit = {"metric": "acc", "max": 0.02}
+    name = fakes.submit(rest, constraints=[limit], budget={"usd": 0.002})
+    fakes.simulate(service, name)
+    job = client.job(name)
+    best, trials = job.best_so_far, job.curves().trials
+    assert best is not None
+    assert max(max(trial.metric) for trial in trials if trial.metric) > limit["max"]
+    curves, shown = job.plot("curves").axes[0], job.plot("best").axes[0]
+    leaders = [line.get_label() for line in curves.lines if str(line.get_label()).startswith("trial_")]
+    ranked = sorted((t for t in trials if t.best_metric is not None), key=lambda t: -t.best_metric)
+    assert leaders[: len(ranked)] == [trial.id for trial in ranked[:5]]
+    assert leaders[0] == best.trial
+    (line,) = [drawn for drawn in shown.lines if drawn.get_label() == "best so far"]
+    assert max(line.get_ydata()) == best.metric
+
+
+@one_client
+def test_curve_of_the_best_trial_comes_first(client: Both, done: str) -> None:
+    job = client.job(done)
+    # With proxies, the best trial may have a lower metric than a trial in an earlier stage.
+    other = next(trial for trial in reversed(job.curves().trials) if trial.steps)
+    acting: Any = getattr(job, "_inner", job)
+    acting.best_so_far = acting.best_so_far.model_copy(update={"trial": other.id})
+    (axes,) = job.plot("curves").axes
+    leaders = [line.get_label() for line in axes.lines if str(line.get_label()).startswith("trial_")]
+    assert leaders[0] == other.id
+
+
+@one_client
 def test_pareto_and_bill_plots_match_the_rest_answers(client: Both, done: str) -> None:
     job = client.job(done)
     (axes,) = job.plot("pareto").axes
@@ -105,32 +139,6 @@ def test_names_are_not_drawn_as_math_formulas(client: Both, done: str, name: str
     acting: Any = getattr(job, "_inner", job)
     acting.name, acting.objective = name, {"metric": name, "mode": "max"}
     assert job.plot("best")._repr_png_().startswith(PNG)
-
-
-NUMBER = st.floats(-1, 1).map(lambda number: round(number, 3))
-REPORTS = st.lists(st.tuples(st.one_of(st.none(), NUMBER), st.one_of(st.none(), st.floats(0, 1))), max_size=8)
-
-
-@given(st.lists(REPORTS, max_size=5), st.sampled_from([1, -1]))
-def test_best_by_spend_only_improves_and_ends_at_the_best(trials: list[Any], sign: int) -> None:
-    from tuner.client import plots  # imports matplotlib
-
-    curves = Curves.model_construct(
-        trials=[
-            plots.TrialCurve.model_construct(
-                metric=[m for m, _ in reports], spent_usd=[s for _, s in reports]
-            )
-            for reports in trials
-        ]
-    )
-    best_curve = plots.best_by_spend(curves, sign)
-    known = [m for reports in trials for m, s in reports if m is not None and s is not None]
-    assert bool(best_curve) == bool(known)
-    if known:
-        better = [sign * metric for _, metric in best_curve[:-1]]
-        assert better == sorted(set(better))
-        assert better[-1] == max(sign * metric for metric in known)
-        assert [spent for spent, _ in best_curve] == sorted(spent for spent, _ in best_curve)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=30))

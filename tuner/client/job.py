@@ -25,7 +25,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Kind = Literal["curves", "best", "pareto", "bill"]
-NEEDS: dict[Kind, str] = {"curves": "curves", "best": "curves", "pareto": "pareto", "bill": "bill"}
+NEEDS: dict[Kind, str] = {"curves": "curves", "best": "report", "pareto": "pareto", "bill": "bill"}
 STOPPED = (*follow.ENDED, "paused")
 
 

@@ -8,7 +8,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,9 +16,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from tuner.domain.money import plain
-from tuner.schemas.answers import Bill, Curves, TrialBill, TrialCurve
+from tuner.schemas.answers import Bill, Curves, JobReport, TrialBill, TrialCurve
 from tuner.schemas.best import Pareto
-from tuner.schemas.job import JobFacts
+
+if TYPE_CHECKING:
+    from tuner.client.job import Acting
 
 ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
     "#E69F00",
@@ -62,8 +64,9 @@ class NotebookFigure(Figure):
 class PlotData:
     """The data of a job to draw. Fields that no requested plot needs are None."""
 
-    job: JobFacts
+    job: "Acting"
     curves: Curves | None = None
+    report: JobReport | None = None
     pareto: Pareto | None = None
     bill: Bill | None = None
 
@@ -94,7 +97,7 @@ def draw_curves(axes: Axes, data: PlotData) -> None:
     """Draw the learning curves of all trials. The best trials have colours, rungs are lines, promotions triangles, and preemptions crosses."""
     assert data.curves is not None
     began = [trial for trial in data.curves.trials if trial.steps]
-    ranked = sorted(began, key=lambda trial: _reached(trial, data.sign), reverse=True)
+    ranked = sorted(began, key=lambda trial: _rank(trial, data), reverse=True)
     rest = [list(zip(trial.steps, _numbers(trial.metric), strict=True)) for trial in ranked[len(LEADERS) :]]
     axes.add_collection(LineCollection(rest, colors=OTHERS, linewidths=0.8, alpha=0.6))
     for rung in data.job.rungs:
@@ -120,10 +123,11 @@ def draw_curves(axes: Axes, data: PlotData) -> None:
 
 def draw_best(axes: Axes, data: PlotData) -> None:
     """Draw the best metric so far against the dollars that the job had spent."""
-    assert data.curves is not None
-    points = best_by_spend(data.curves, data.sign)
+    assert data.report is not None
+    points = [(point.spent_usd, point.value) for point in data.report.best_curve]
     if points:
-        spent, best = zip(*points, strict=True)
+        # The last point repeats the best metric, so that the line reaches the present.
+        spent, best = zip(*points, (data.report.spent_usd, points[-1][1]), strict=True)
         axes.step(
             spent,
             best,
@@ -188,24 +192,6 @@ def draw_bill(axes: Axes, data: PlotData) -> None:
 DRAWN = {"curves": draw_curves, "best": draw_best, "pareto": draw_pareto, "bill": draw_bill}
 
 
-def best_by_spend(curves: Curves, sign: int) -> list[tuple[float, float]]:
-    """Return (dollars spent by the job, metric) of each report that was better than all reports before it.
-
-    The last point repeats the best metric at the spend of the last report, so that a plotted line reaches the present.
-    """
-    reports = sorted(
-        (spent, metric)
-        for trial in curves.trials
-        for spent, metric in zip(trial.spent_usd, trial.metric, strict=True)
-        if metric is not None and spent is not None
-    )
-    best: list[tuple[float, float]] = []
-    for spent, metric in reports:
-        if not best or sign * metric > sign * best[-1][1]:
-            best.append((spent, metric))
-    return [*best, (reports[-1][0], best[-1][1])] if best else []
-
-
 def bars(bill: Bill) -> tuple[list[str], list[dict[str, float]]]:
     """Return the names of the bars and, for each bar, the cost by kind. The most expensive trial comes first.
 
@@ -224,8 +210,14 @@ def _sum(trials: Sequence[TrialBill]) -> dict[str, float]:
     return {kind: sum(trial.by_kind.get(kind, 0.0) for trial in trials) for kind, *_ in KINDS}
 
 
-def _reached(trial: TrialCurve, sign: int) -> float:
-    return max((sign * value for value in trial.metric if value is not None), default=-math.inf)
+def _rank(trial: TrialCurve, data: PlotData) -> tuple[bool, float]:
+    """Return the key by which trials are ranked; greater is better.
+
+    The job's best trial comes first, because with proxies its metric may be lower than one of an earlier stage.
+    """
+    best = data.job.best_so_far
+    reached = -math.inf if trial.best_metric is None else data.sign * trial.best_metric
+    return best is not None and trial.id == best.trial, reached
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
