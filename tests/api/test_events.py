@@ -163,6 +163,23 @@ def test_stream_of_a_waiting_job_has_its_position_in_the_queue(
     assert positions == [2, 1, None]
 
 
+def test_passing_time_sends_a_job_message_only_per_percent_of_the_wall_clock_limit(
+    client: TestClient, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "READ_EVERY_S", 0.01)
+    job = fakes.submit(client, budget={"usd": 1, "wall_clock": "1h"})
+    fakes.begin(service, job)
+    at_look(monkeypatch, 3, lambda: service.now.pass_s(1))
+    at_look(monkeypatch, 5, lambda: service.now.pass_s(36))
+    at_look(monkeypatch, 7, lambda: fakes.move(service, job, "succeeded"))
+    shown = [message.data for message in stream(client, job) if message.kind == "job"]
+    assert [(data["state"], data["progress"]["running_seconds"]) for data in shown] == [
+        ("running", 0),
+        ("running", 37),
+        ("succeeded", 37),
+    ]
+
+
 def test_stream_of_an_ended_job_has_the_revision_that_a_change_needs(
     client: TestClient, service: FakeService
 ) -> None:

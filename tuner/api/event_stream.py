@@ -335,13 +335,14 @@ def _messages(state: dict[str, tuple[object, str]]) -> str:
 def _state(view: JobView) -> dict[str, tuple[object, str]]:
     """Return the `spend` and `job` messages of the present state, in the form of `JobReading.state`.
 
-    A message is sent only if the value next to it has changed. The value of the `job` message therefore leaves out the running time, which
-    would otherwise cause a message after every reading.
+    A message is sent only if the value next to it has changed. The value of the `job` message therefore leaves out the running time, and
+    rounds the used part of the budget to percent: both would otherwise change with the clock, and cause a message after every reading.
     """
     shown = serialize_jobs.job_of(view)
     spend = {**shown.spend.model_dump(), "budget_usd": shown.budget["usd"]}
     job = shown.model_dump(include=STATE_FIELDS)
-    compared = {**job, "progress": {**job["progress"], "running_seconds": 0}}
+    used = round(job["progress"]["budget_used"], 2)
+    compared = {**job, "progress": {**job["progress"], "running_seconds": 0, "budget_used": used}}
     return {"spend": (spend, _message("spend", spend)), "job": (compared, _message("job", job))}
 
 
