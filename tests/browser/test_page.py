@@ -20,6 +20,7 @@ from tests.browser.conftest import (
     violations,
 )
 from tests.fakes import KEY
+from tuner.schemas.job import JobRequest
 from tuner.service.cluster import DashboardAccess
 from tuner.web import address
 
@@ -164,6 +165,46 @@ def test_pages_of_a_service_without_jobs_are_shown(page: Page, empty_site: Site)
     page.route(re.compile("jobs.limit=1$"), lambda route: route.fulfill(json={"items": [newest]}))
     page.reload()
     expect(source).to_have_value(re.compile(r"objectives:\n +- \{?metric: mae, mode: min\}?\n.*ms"))
+
+
+def test_new_job_copies_every_part_of_the_newest_job(page: Page, empty_site: Site) -> None:
+    trainable = "trainables.digits_cnn:train"
+    space = {
+        "width": {"type": "int", "low": 8, "high": 64},
+        "loss": {"type": "categorical", "choices": [None, "l2"]},
+    }
+    earlier = empty_site.submit(trainable=trainable, search_space=space)
+    fakes.simulate(empty_site.service, earlier)
+    newest = empty_site.submit(
+        trainable=trainable,
+        objective={"metric": "acc", "mode": "max", "target": 0.9},
+        search_space=space,
+        constants={"data": None, "sizes": [1, 2]},
+        resources={"market": "spot_with_fallback", "cpus": 1, "max_concurrent_trials": 2},
+        algorithm={"seed": 7},
+        stop={"trial": {"patience": 5}, "worth": {"usd_per_point": 40}},
+        confirm={"candidates": 2},
+        start=[{"width": 8, "loss": None}],
+        constraints=[{"metric": "ms", "max": 20}],
+        checkpoint={"keep": 3},
+        artifacts={"retain": "best"},
+        warm_start={"jobs": [earlier]},
+        teacher={"job": earlier},
+        window={"start": "22:00", "end": "06:00"},
+        priority=3,
+        tags={"owner": "ann"},
+    )
+    known = {"trainable": trainable, "error": None, "objective": None, "search_space": None}
+    page.route("**/v1/trainables", lambda route: route.fulfill(json={"items": [known]}))
+    page.goto(f"{empty_site.url}#/new")
+    expect(page.get_by_label("The whole job")).to_have_value(re.compile("trainables.digits_cnn"))
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_text("The job was submitted.")).to_be_visible()
+    listed = empty_site.get("/jobs", limit=9)["items"]
+    (copy,) = [job for job in listed if job["id"] not in (earlier, newest)]
+    before = empty_site.get(f"/jobs/{newest}")
+    names = JobRequest.model_fields.keys() & before.keys()
+    assert {name: copy[name] for name in names} == {name: before[name] for name in names}
 
 
 def test_few_bad_curves_do_not_set_the_scale_of_the_chart(page: Page, finished: Finished) -> None:

@@ -24,8 +24,21 @@ function yaml() {
   return yaml.loaded;
 }
 
-/** Copy a job from the API without the fields that are null. */
+// The fields of a request for a job, in the order in which they are written. Of `objective` and `objectives`, a job has one.
+const FIELDS = ["name", "trainable", "kind", "package", "objective", "objectives", "search_space", "constants", "fidelity", "budget", "resources", "algorithm", "stop", "confirm", "start", "constraints",
+  "checkpoint", "artifacts", "warm_start", "teacher", "window", "priority", "tags"];
+// In these fields, null is a value. In all others it is the default.
+const WITH_NULLS = ["constants", "start"];
+
+/** Copy a part of a job from the API without the fields that are null. */
 const withoutNulls = (part) => Array.isArray(part) ? part.map(withoutNulls) : part === null || typeof part !== "object" ? part : Object.fromEntries(Object.entries(part).filter(([, value]) => value !== null));
+
+/** Return the request that submits a job from the API again. Fields that are empty or null are left out. */
+function requestOf(job) {
+  const fields = FIELDS.filter((name) => name !== (job.objectives ? "objective" : "objectives"));
+  const parts = fields.map((name) => [name, WITH_NULLS.includes(name) ? job[name] : withoutNulls(job[name])]);
+  return Object.fromEntries(parts.filter(([, part]) => typeof part === "object" ? part !== null && Object.keys(part).length > 0 : part));
+}
 
 /** Return what a job tunes: its trainable, or its command. */
 const tunedBy = (job) => job?.trainable ?? job?.command;
@@ -108,7 +121,7 @@ class Form {
     const usable = this.known.filter((known) => !known.error), { job } = this.read();
     if (usable.length === 0) return;
     if (usable.some((known) => known.trainable === last?.trainable))
-      return this.write(withoutNulls(Object.fromEntries(["name", "trainable", "kind", last.objectives ? "objectives" : "objective", "search_space", "fidelity", "budget", "tags"].map((part) => [part, withoutNulls(last[part])]))));
+      return this.write(requestOf(last));
     const [first] = usable;
     this.write(withSuggestion({ ...job, name: first.trainable.split(/[.:]/).at(-2), trainable: first.trainable }, first));
   }
