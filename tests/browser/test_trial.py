@@ -124,6 +124,29 @@ def test_log_of_each_attempt_is_shown_and_updated_live(page: Page, site: Site) -
     assert page.evaluate("navigator.clipboard.readText()") == "the first attempt\n"
 
 
+def test_long_log_says_what_is_missing(page: Page, site: Site) -> None:
+    job = site.submit(fidelity=FIDELITY, budget={"usd": 0.03})
+    site.simulate(job, messages=30)
+    listed = site.get(f"/jobs/{job}/trials", limit=500)["items"]
+    trial = next(item for item in listed if item["state"] == "running")
+    logs = TrialLogs(site.service.settings.storage, site.service.project, job, trial["id"])
+    logs.write(1, Printed(1000, b"the beginning\n", b"the end\n", complete=False))
+    see(page, site, job)
+    page.get_by_role("button", name=f"Trial #{int(trial['id'][6:])}", exact=True).click()
+    log = page.get_by_role("region", name="What it printed")
+    expect(log).to_contain_text("the beginning")
+    expect(log).to_contain_text("the end")
+    expect(page.get_by_text("978 bytes in the middle were not stored.")).to_be_visible()
+    expect(page.get_by_text("Only the newest part is shown here")).to_be_hidden()
+    line, total = b"x" * 79 + b"\n", 1000
+    for number in range(3):
+        total += 80 * 5000
+        logs.write(1, Printed(total, b"", line * 4999 + b"%80d" % number, complete=False))
+        expect(log).to_contain_text(f" {number}")
+    expect(page.get_by_text("Only the newest part is shown here")).to_be_visible()
+    expect(log).not_to_contain_text("the beginning")
+
+
 def test_error_in_the_dialog_of_a_trial_is_replaced_by_the_next_answer(page: Page, site: Site) -> None:
     job = site.submit(fidelity=FIDELITY, budget={"usd": 0.03})
     site.simulate(job, messages=300)

@@ -64,13 +64,16 @@ export class Logs {
       fill(this.picker, output.attempts.map((number) => h("option", { value: number }, number)));
     }
     this.picker.value = String(output.attempt);
-    if (first) { this.textPlace.textContent = output.text; this.omittedBytes = output.bytes_left_out; }
+    if (first) { this.textPlace.textContent = output.text; this.omittedBytes = 0; this.isCut = false; }
     else if (output.text) this.textPlace.append(output.text);
-    if (this.textPlace.textContent.length > 2 * KEPT_BYTES) this.textPlace.textContent = this.textPlace.textContent.slice(-KEPT_BYTES);
+    this.omittedBytes += output.bytes_left_out;
+    if (this.textPlace.textContent.length > 2 * KEPT_BYTES) { this.textPlace.textContent = this.textPlace.textContent.slice(-KEPT_BYTES); this.isCut = true; }
     this.after = output.bytes_until;
     this.textPlace.hidden = this.tools.hidden = false;
-    const omitted = this.omittedBytes > 0 ? ` The first ${this.omittedBytes} bytes are left out; tuner logs --tail shows more.` : "";
-    text(this.status, `${output.complete ? "Complete." : output.ended ? "The worker was lost, and with it the output of its last seconds." : "● Live: stored every few seconds."}${omitted}`);
+    // A read of KEPT_BYTES returns all that is stored, so missing bytes are those between the stored beginning and the stored end.
+    const omitted = this.omittedBytes > 0 ? ` ${this.omittedBytes} bytes in the middle were not stored.` : "";
+    const cut = this.isCut ? " Only the newest part is shown here; load the page again to see the stored beginning." : "";
+    text(this.status, `${output.complete ? "Complete." : output.ended ? "The worker was lost, and with it the output of its last seconds." : "● Live: stored every few seconds."}${omitted}${cut}`);
     if (isAtEnd) this.textPlace.scrollTop = this.textPlace.scrollHeight;
   }
 
