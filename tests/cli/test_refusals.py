@@ -113,8 +113,33 @@ def test_unreachable_service_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("error", "is_in_doubt"), [(httpx2.ReadError("it broke"), True), (httpx2.ConnectError("refused"), False)]
 )
-def test_submission_without_an_answer_says_that_the_job_may_exist(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: httpx2.HTTPError, is_in_doubt: bool
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["submit", "FILE"], "the job may have been submitted; check `tuner jobs`"),
+        (["pilot", "FILE"], "the pilot may have begun; check `tuner jobs`"),
+        (["pilot", "FILE", "--wait"], "the pilot may have begun; check `tuner jobs`"),
+        (["export", "job_0"], "the export may have begun; check the exports on the job's page"),
+        (
+            ["promote", "job_0", "trial_1"],
+            "the trial may have been promoted; check `tuner trial job_0 trial_1`",
+        ),
+        (["stop", "job_0", "trial_1"], "the trial may have been stopped; check `tuner trial job_0 trial_1`"),
+        (
+            ["enqueue", "job_0", "--config", "{}"],
+            "the configuration may have been added; check `tuner trials",
+        ),
+        (["resume", "job_0"], "the job may have been resumed; check `tuner job job_0`"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_request_without_an_answer_says_what_may_have_been_done(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: httpx2.HTTPError,
+    is_in_doubt: bool,
+    words: list[str],
+    note: str,
 ) -> None:
     def break_off(_: httpx2.Request) -> httpx2.Response:
         raise error
@@ -126,9 +151,10 @@ def test_submission_without_an_answer_says_that_the_job_may_exist(
         "tuner.client.Client",
         lambda: Client("http://tuner", "key", transport=httpx2.MockTransport(break_off)),
     )
-    result = CliRunner().invoke(app, ["submit", str(file)])
+    result = CliRunner().invoke(app, [word.replace("FILE", str(file)) for word in words])
     assert result.exit_code == 1
-    assert ("the job may have been submitted; check `tuner jobs`" in result.stderr) is is_in_doubt
+    assert "The service does not answer" in result.stderr
+    assert (note in result.stderr) is is_in_doubt
 
 
 def one_line(text: str) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from tuner.cli import arguments, tables
 from tuner.cli.arguments import JobId, Json
 from tuner.cli.escape import number, usd
-from tuner.cli.output import Output, connect
+from tuner.cli.output import Output, connect, maybe_done
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -78,9 +78,11 @@ def export(
         _make(to)  # before the export, which costs money
     if export_id is None:
         wanted = None if formats is None else [format_name.strip() for format_name in formats.split(",")]
-        begun = client.export(
-            job, trial=trial, formats=wanted, max_cost_usd=max_cost_usd, max_drop=max_drop, wait=False
-        )
+        note = "the export may have begun; check the exports on the job's page before you repeat it"
+        with maybe_done(note):
+            begun = client.export(
+                job, trial=trial, formats=wanted, max_cost_usd=max_cost_usd, max_drop=max_drop, wait=False
+            )
         export_id = begun.id
         typer.echo(f"{export_id} has begun; tuner export {job} --export {export_id} shows it again", err=True)
     client.wait_export(job, export_id)

@@ -24,7 +24,7 @@ from tuner.cli.finops import report
 from tuner.cli.job_yaml import job_file
 from tuner.cli.money import budgets, quota, spend, storage, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
-from tuner.cli.output import PROJECT, Output, connect
+from tuner.cli.output import PROJECT, Output, connect, maybe_done
 from tuner.cli.plan import pilot, plan
 from tuner.cli.prices import prices
 from tuner.cli.simulate import simulate
@@ -85,7 +85,9 @@ def stop(
     if job and not trial:
         raise typer.BadParameter("name a trial of the job; to end the whole job, use `tuner cancel JOB`")
     if job:
-        Output(as_json).show(connect().stop_trial(job, trial), render.trial)
+        with maybe_done(f"the trial may have been stopped; check `tuner trial {job} {trial}`"):
+            stopped = connect().stop_trial(job, trial)
+        Output(as_json).show(stopped, render.trial)
         return
     from tuner.cli.cluster import stop_cluster
 
@@ -104,12 +106,19 @@ def enqueue(
     as_json: Json = False,
 ) -> None:
     """Try a configuration as soon as a worker is free."""
-    Output(as_json).show(connect().enqueue(job, arguments.parsed_config(config)), render.job)
+    values = arguments.parsed_config(config)
+    with maybe_done(f"the configuration may have been added; check `tuner trials {job}`"):
+        changed = connect().enqueue(job, values)
+    Output(as_json).show(changed, render.job)
 
 
 def promote(job: JobId, trial: TrialId, as_json: Json = False) -> None:
     """Let a trial run to its next rung, before other trials."""
-    Output(as_json).show(connect().promote_trial(job, trial), render.trial)
+    with maybe_done(
+        f"the trial may have been promoted; check `tuner trial {job} {trial}` before you repeat it"
+    ):
+        promoted = connect().promote_trial(job, trial)
+    Output(as_json).show(promoted, render.trial)
 
 
 def width(
@@ -196,7 +205,6 @@ def submit(
     --space on this machine to read the search space. The code is not uploaded: the service's workers must be able to import it, too.
     """
     from tuner.cli.job_of_code import Overrides, job_of, with_start
-    from tuner.client import ApiError
 
     overrides = Overrides(space, kind, metric, mode, usd, gpu_hours, wall_clock, trials, max_steps)
     asked = job_of(what, overrides)
@@ -206,12 +214,8 @@ def submit(
         typer.echo(json.dumps(asked) if as_json else job_file(asked), nl=as_json)
         return
     client = connect()
-    try:
+    with maybe_done("the job may have been submitted; check `tuner jobs`"):
         job = client.submit(asked, idempotency_key=idempotency_key)
-    except ApiError as error:
-        if error.in_doubt:
-            error.add_note("the job may have been submitted; check `tuner jobs`")
-        raise
     if not wait:
         Output(as_json).show(job, render.job)
         return
@@ -306,7 +310,9 @@ def pause(job: JobId, as_json: Json = False) -> None:
 
 def resume(job: JobId, as_json: Json = False) -> None:
     """Resume a paused job, or, after a top-up, a job that ended because its budget was used up."""
-    Output(as_json).show(connect().resume(job), render.job)
+    with maybe_done(f"the job may have been resumed; check `tuner job {job}`"):
+        resumed = connect().resume(job)
+    Output(as_json).show(resumed, render.job)
 
 
 def cancel(job: JobId, as_json: Json = False) -> None:

@@ -7,8 +7,8 @@ import functools
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -145,6 +145,17 @@ def with_problems(command: Callable[P, R]) -> Callable[P, R]:
             raise _exit(error.title, *_details(error), *_advice(error), *notes) from error
 
     return call
+
+
+@contextmanager
+def maybe_done(note: str) -> Iterator[None]:
+    """Add `note` to the error of a request whose answer was lost: what the service may have done, and where to check."""
+    try:
+        yield
+    except _api_error() as error:
+        if error.in_doubt:
+            error.add_note(note)
+        raise
 
 
 def _api_error() -> type[ApiError]:

@@ -14,7 +14,7 @@ from tuner.cli.arguments import Json
 from tuner.cli.escape import number, plural, usd
 from tuner.cli.job_of_code import with_recorded_space
 from tuner.cli.job_yaml import read_job
-from tuner.cli.output import Output, connect, with_problems
+from tuner.cli.output import Output, connect, maybe_done, with_problems
 from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def pilot(
 ) -> None:
     """Train a few steps of a few configurations to measure how long a step takes. `tuner plan` uses the result."""
     client, job = connect(), with_recorded_space(read_job(file))
-    pilot_job = run_pilot(client, job, usd, quiet=as_json) if wait else client.pilot(job, usd=usd)
+    pilot_job = run_pilot(client, job, usd, quiet=as_json) if wait else _begin_pilot(client, job, usd)
     Output(as_json).show(pilot_job, render.job)
 
 
@@ -85,7 +85,7 @@ def run_pilot(client: Client, job: dict[str, Any], usd: float | None, *, quiet: 
     Raises:
         typer.Exit: With status 1, if the pilot completed no step and therefore measured no step times.
     """
-    pilot_job = client.pilot(job, usd=usd)
+    pilot_job = _begin_pilot(client, job, usd)
     if pilot_job.state not in ("succeeded", "paused"):
         with watch.may_leave(pilot_job.id):
             if not quiet:
@@ -100,6 +100,11 @@ def run_pilot(client: Client, job: dict[str, Any], usd: float | None, *, quiet: 
         typer.echo(escape.harmless(f"The pilot {pilot_job.id} did not measure a step\n{why}"), err=True)
         raise typer.Exit(1)
     return pilot_job
+
+
+def _begin_pilot(client: Client, job: dict[str, Any], usd: float | None) -> Job:
+    with maybe_done("the pilot may have begun; check `tuner jobs`"):
+        return client.pilot(job, usd=usd)
 
 
 def shown(answer: Plan) -> RenderableType:
