@@ -2,14 +2,18 @@
 
 import csv
 import io
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Group
 from rich.text import Text
 from starlette.testclient import TestClient
 
+from tests import fakes
 from tests.cli.conftest import Tuner
 from tuner.cli import tables
 from tuner.cli.escape import plural, span, usd
@@ -89,6 +93,35 @@ def test_bill_is_printed_as_markdown_and_csv(tuner: Tuner, rest: TestClient, don
     first = next(row for row in rows if row and row[0] == bill["trials"][0]["trial"])
     assert float(first[-1]) == bill["trials"][0]["total_usd"]
     assert ["total", f"{bill['total_usd']}", ""] in rows
+
+
+def test_no_cell_of_csv_begins_with_a_dollar_sign(
+    tuner: Tuner, rest: TestClient, done: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(fakes.body()))
+    for words in (
+        *(["bill", done], ["trials", done], ["jobs"], ["ledger", done], ["prices"], ["spend"], ["audit"]),
+        ["pareto", done],
+        ["pareto", done, "--instance-type", "g4dn.xlarge"],
+        ["plan", str(file)],
+    ):
+        printed = tuner(*words, "--format", "csv")
+        assert printed.exit_code == 0, printed.output
+        rows = list(csv.reader(io.StringIO(printed.stdout)))
+        assert [cell for row in rows for cell in row if re.match(r"-?\$\d", cell)] == [], words
+    pareto = rest.get(f"/v1/jobs/{done}/pareto", params={"instance_type": "g4dn.xlarge"}).json()["items"][0]
+    priced = tuner("pareto", done, "--instance-type", "g4dn.xlarge", "--format", "csv").stdout
+    head, first, *_ = csv.reader(io.StringIO(priced))
+    assert head[:3] == ["cost to train", "from", "to"]
+    names = ("cost_to_train_usd", "cost_low_usd", "cost_high_usd")
+    assert [float(cell) for cell in first[:3]] == [pareto[name] for name in names]
+    plan = rest.post("/v1/plans", json=fakes.body()).json()
+    planned = csv.reader(io.StringIO(tuner("plan", str(file), "--format", "csv").stdout))
+    (dollars,) = [row for row in planned if row[:1] == ["dollars"]]
+    assert [float(cell) for cell in dollars[1:]] == [
+        plan["usd"][name] for name in ("expected", "low", "high")
+    ]
 
 
 def test_table_lines_are_not_truncated_without_a_terminal(tuner: Tuner, rest: TestClient, done: str) -> None:

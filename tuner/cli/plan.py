@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from tuner.cli.tables import Format, Style
 
 if TYPE_CHECKING:
     from tuner.client import Client, Job
-    from tuner.schemas.plan import Plan, PlanChance
+    from tuner.schemas.plan import Plan, PlanChance, Range
 
 CORRECT = {"grid_search": "grid search", "random_search": "random search", "on_demand": "on demand"}
 
@@ -117,27 +118,25 @@ def shown(answer: Plan) -> RenderableType:
 
 
 def _summary(answer: Plan) -> RenderableType:
-    table = tables.plain("", "expected", "8 of 10 within")
-    table.add_row("dollars", usd(answer.usd.expected), f"{usd(answer.usd.low)} to {usd(answer.usd.high)}")
+    table = tables.plain("", "expected", "8 of 10 from", "to")
+
+    def add(name: str, interval: Range, shown: Callable[[float], str]) -> None:
+        table.add_row(name, *map(shown, (interval.expected, interval.low, interval.high)))
+
+    add("dollars", answer.usd, usd)
     if answer.gpu_hours.high:
-        span = f"{answer.gpu_hours.low:.4g} to {answer.gpu_hours.high:.4g}"
-        table.add_row("GPU-hours", f"{answer.gpu_hours.expected:.4g}", span)
-    finish = answer.finish_seconds
-    table.add_row(
-        "done after", escape.span(finish.expected), f"{escape.span(finish.low)} to {escape.span(finish.high)}"
-    )
-    trials = answer.trials
-    table.add_row("trials", f"{trials.expected:g}", f"{trials.low:g} to {trials.high:g}")
+        add("GPU-hours", answer.gpu_hours, "{:.4g}".format)
+    add("done after", answer.finish_seconds, escape.span)
+    add("trials", answer.trials, "{:g}".format)
     if answer.best is not None:
-        span = f"{number(answer.best.low)} to {number(answer.best.high)}"
-        table.add_row(f"best {answer.job['objective']['metric']}", number(answer.best.expected), span)
+        add(f"best {answer.job['objective']['metric']}", answer.best, number)
     if answer.in_time is not None:
-        table.add_row(f"in {escape.span(answer.deadline_seconds)}", _chance(answer.in_time), "")
+        table.add_row(f"in {escape.span(answer.deadline_seconds)}", _chance(answer.in_time))
     if answer.target is not None:
-        table.add_row("reaches its target", _chance(answer.target), "")
+        table.add_row("reaches its target", _chance(answer.target))
     runs = plural(answer.inputs.runs, "run")
     table.add_row(
-        "ends by", ", ".join(f"{reason} in {count} of {runs}" for reason, count in answer.ends.items()), ""
+        "ends by", ", ".join(f"{reason} in {count} of {runs}" for reason, count in answer.ends.items())
     )
     return table
 

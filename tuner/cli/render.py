@@ -342,13 +342,14 @@ def _choice(answer: choices.BestAnswer | choices.BestOfAll, metric: str) -> list
 def pareto(answer: choices.Pareto) -> RenderableType:
     second = answer.second_metric
     names = ("metric",) if second is None else ("metric", second)
-    table = tables.plain("cost to train", *names, "trial", "step", "configuration")
+    # Recorded costs are exact. Those for another machine have bounds.
+    bounds = ("from", "to") if answer.pricing is not None else ()
+    table = tables.plain("cost to train", *bounds, *names, "trial", "step", "configuration")
     for point in answer.items:
-        cost, low, high = usd(point.cost_to_train_usd), usd(point.cost_low_usd), usd(point.cost_high_usd)
-        between = "" if low == high else f" ({low} to {high})"
+        costs = [point.cost_to_train_usd, *((point.cost_low_usd, point.cost_high_usd) if bounds else ())]
         metrics = [point.metric] if second is None else [point.metric, point.metrics[second]]
         cells = (*map(number, metrics), point.trial, str(point.step), config(point.config))
-        table.add_row(f"{cost}{between}", *cells)
+        table.add_row(*map(usd, costs), *cells)
     return Group(table, *_pricing(answer.pricing))
 
 
