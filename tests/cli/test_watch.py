@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
@@ -134,6 +135,26 @@ def test_log_shows_bests_states_preemptions_failures_and_occasional_progress(
             follower.silence(SINCE)
         follower.connection(is_there)
     assert [line[10:] for line in written] == [NOTE, "The service answers again."]
+
+
+def test_progress_ends_silently_when_nobody_reads_the_output(
+    follower: JobFollower, clock: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+
+    def write(_: str) -> None:
+        raise BrokenPipeError
+
+    log, before = Log(follower, write, clock), threading.enumerate()
+    for event in (spend(0.01), job()):
+        follower.add(Event(*event))
+    clock.at += 31
+    log.run_ticks()
+    (ticking,) = [thread for thread in threading.enumerate() if thread not in before]
+    ticking.join(240)
+    assert not ticking.is_alive()
+    assert errors == []
 
 
 def test_screen_notes_since_when_the_service_does_not_answer(follower: JobFollower) -> None:

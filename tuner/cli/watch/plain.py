@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from tuner.cli.escape import harmless
@@ -54,11 +55,16 @@ class Log:
                 self._line("The service answers again." if is_there else self._follower.note)
 
     def run_ticks(self) -> threading.Event:
-        """Start a thread that calls `tick` every second. Set the returned event to stop it."""
+        """Start a thread that calls `tick` every second. Set the returned event to stop it.
+
+        The thread also ends if the output cannot be written, as when its reader, such as `head`, has ended. The command itself ends with
+        the next line that it writes.
+        """
 
         def tick() -> None:
-            while not self._over.wait(1.0):
-                self.tick()
+            with suppress(OSError):
+                while not self._over.wait(1.0):
+                    self.tick()
 
         threading.Thread(target=tick, name="progress", daemon=True).start()
         return self._over
