@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from starlette.testclient import TestClient
+from typer import Context
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -72,6 +74,19 @@ def test_trial_ids_are_completed_for_the_given_job(done: str) -> None:
     assert completed("tuner trial job_0 trial_") == []
 
 
+def test_ids_of_the_project_are_completed(
+    rest: TestClient, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest.post("/v1/projects", json={"name": "vision"}).raise_for_status()
+    answer = rest.post("/v1/jobs", json=fakes.body(), headers={"Tuner-Project": "vision"})
+    answer.raise_for_status()
+    assert completed("tuner --project vision watch job_") == [answer.json()["id"]]
+    assert completed(f"tuner --project vision trial {done} trial_") == []
+    monkeypatch.setenv("TUNER_PROJECT", "vision")
+    assert completed("tuner watch job_") == [answer.json()["id"]]
+    assert done in completed("tuner --project default watch job_")
+
+
 def test_commands_states_and_sort_orders_are_completed() -> None:
     assert set(completed("tuner pa")) == {"pause", "pareto", "packages"}
     assert completed("tuner jobs --state suc") == ["succeeded"]
@@ -84,7 +99,7 @@ def test_completion_is_silent_if_the_service_does_not_answer(
 ) -> None:
     monkeypatch.setenv("TUNER_API_KEY" if there == "wrong key" else "TUNER_URL", there)
     assert completed("tuner watch job_") == []
-    assert arguments.jobs("") == []
+    assert arguments.jobs(Context(get_command(app)), "") == []
     assert capfd.readouterr() == ("", "")
 
 

@@ -19,9 +19,11 @@ SORTS = ("number", "metric", "-metric", "cost_usd", "-cost_usd", "steps", "-step
 Offered = list[tuple[str, str]]
 
 
-def jobs(incomplete: str) -> Offered:
+def jobs(ctx: typer.Context, incomplete: str) -> Offered:
     """Offer the ids of the newest jobs that begin with `incomplete`, with their names and states as hints."""
-    return _those([(job["id"], f"{job['name']}, {job['state']}") for job in _items("/v1/jobs")], incomplete)
+    return _those(
+        [(job["id"], f"{job['name']}, {job['state']}") for job in _items(ctx, "/v1/jobs")], incomplete
+    )
 
 
 def trials(ctx: typer.Context, incomplete: str) -> Offered:
@@ -32,7 +34,7 @@ def trials(ctx: typer.Context, incomplete: str) -> Offered:
     job = ctx.params.get("job") or ctx.params.get("what") or next(rest, None)
     if not job:
         return []
-    items = _items(f"/v1/jobs/{quote(job, safe='')}/trials")
+    items = _items(ctx, f"/v1/jobs/{quote(job, safe='')}/trials")
     return _those(
         [(trial["id"], f"{trial['state']} at step {trial['steps']}") for trial in items], incomplete
     )
@@ -50,8 +52,8 @@ def _those(offered: Offered, incomplete: str) -> Offered:
     return [(name, hint) for name, hint in offered if name.startswith(incomplete)]
 
 
-def _items(path: str) -> list[Mapping[str, Any]]:
-    """Return the items on the first page of a listing, such as the jobs of the service.
+def _items(ctx: typer.Context, path: str) -> list[Mapping[str, Any]]:
+    """Return the items on the first page of a listing, such as the jobs of the project that `--project` or the settings name.
 
     Return [] on any error, because an error message would break the line that the user is typing.
     """
@@ -60,9 +62,10 @@ def _items(path: str) -> list[Mapping[str, Any]]:
     try:
         settings = Settings.from_env()
         key = settings.given_api_key or settings.api_key_path.read_text().strip()
-        request = urllib.request.Request(
-            f"{settings.url}{path}?limit=100", headers={"Authorization": f"Bearer {key}"}
-        )
+        headers = {"Authorization": f"Bearer {key}"}
+        if project := ctx.find_root().params.get("project") or settings.project:
+            headers["Tuner-Project"] = project
+        request = urllib.request.Request(f"{settings.url}{path}?limit=100", headers=headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             items = json.load(answer)["items"]
         return items if isinstance(items, list) else []
