@@ -15,7 +15,6 @@ import httpx2
 
 from tuner.client.bridge import Awaiting, Blocking, run
 from tuner.client.calls import Calls
-from tuner.client.follow import ENDED as ENDED
 from tuner.client.follow import Event as Event
 from tuner.client.http import TRIES as TRIES
 from tuner.client.http import ApiError as ApiError

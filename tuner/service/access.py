@@ -33,11 +33,8 @@ from tuner.domain.time import Instant, rfc3339
 from tuner.service import audit_log
 from tuner.service.bootstrap import Service
 from tuner.store import access
-from tuner.store.access import Bearer
-from tuner.store.access import KeyRow as KeyRow
+from tuner.store.access import Bearer, KeyRow, ProjectRow, UserRow
 from tuner.store.access import MemberRow as MemberRow
-from tuner.store.access import ProjectRow as ProjectRow
-from tuner.store.access import UserRow as UserRow
 
 NEAR = 500  # At most this many members are compared with a mistyped user name, to suggest similar names.
 

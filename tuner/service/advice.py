@@ -18,7 +18,6 @@ from tuner.ledger import ledger
 from tuner.planning.advice import findings
 from tuner.planning.advice.early_stopping import LEAST_TRIALS, earlier_steps
 from tuner.planning.advice.evidence import AdviceFinding as AdviceFinding
-from tuner.planning.advice.evidence import AdvisedChange as AdvisedChange
 from tuner.planning.advice.evidence import (
     Curve,
     JobEvidence,
@@ -27,9 +26,7 @@ from tuner.planning.advice.evidence import (
     ScoredStep,
     spent_on,
 )
-from tuner.planning.advice.evidence import Figure as Figure
-from tuner.planning.advice.missing import MissingMeasurement as MissingMeasurement
-from tuner.planning.advice.missing import not_measured
+from tuner.planning.advice.missing import MissingMeasurement, not_measured
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue, data_transfer_price, rates_of_region
 from tuner.service.node_prices import share_price

@@ -20,12 +20,12 @@ from tuner.store import answers, attempt_rows, curves, job_summaries, jobs
 from tuner.store.answers import After as After
 from tuner.store.answers import ChangesSince as ChangesSince
 from tuner.store.answers import CostedReport as CostedReport
-from tuner.store.answers import DurableCheckpoint as DurableCheckpoint
+from tuner.store.answers import DurableCheckpoint
 from tuner.store.answers import Sort as Sort
 from tuner.store.answers import TrialRow as TrialRow
 from tuner.store.answers import sort_key_of as sort_key_of
-from tuner.store.curves import ReportSeries as ReportSeries
-from tuner.store.job_summaries import Version as Version
+from tuner.store.curves import ReportSeries
+from tuner.store.job_summaries import Version
 from tuner.store.jobs import JobRow
 from tuner.store.warm_starts import inherited
 from tuner.tuning.rungs import rungs_of

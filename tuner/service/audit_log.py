@@ -15,9 +15,8 @@ from tuner.domain.time import NS
 from tuner.service.bootstrap import Service
 from tuner.store import audit_log
 from tuner.store.audit_log import REMOVAL as REMOVAL
-from tuner.store.audit_log import AuditLogEntry as AuditLogEntry
+from tuner.store.audit_log import AuditLogEntry, Facts
 from tuner.store.audit_log import EntryFilter as EntryFilter
-from tuner.store.audit_log import Facts
 from tuner.store.jobs import JobRow
 
 

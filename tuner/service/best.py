@@ -14,15 +14,13 @@ from tuner.domain.money import Cost
 from tuner.domain.objective import Objective
 from tuner.domain.text import nearest, suggested
 from tuner.domain.time import NS, duration_text
-from tuner.planning.repricing import Repriced as Repriced
+from tuner.planning.repricing import Repriced
 from tuner.service.bootstrap import Service
-from tuner.service.confirmation import Confirmation as Confirmation
-from tuner.service.confirmation import confirmation_of
+from tuner.service.confirmation import Confirmation, confirmation_of
 from tuner.service.machines import MachineEvidence, pricing
 from tuner.service.machines import MachinePricing as MachinePricing
 from tuner.service.machines import MachineQuery as MachineQuery
-from tuner.service.next_dollar import NextDollarForecast as NextDollarForecast
-from tuner.service.next_dollar import forecast
+from tuner.service.next_dollar import NextDollarForecast, forecast
 from tuner.store import best as fronts
 from tuner.store import jobs
 from tuner.store.answers import CostedReport as CostedReport

@@ -18,8 +18,7 @@ from tuner.domain.listing import Listing
 from tuner.domain.listing import Market as Market
 from tuner.domain.money import Money
 from tuner.planning.catalogue import Catalogue as Catalogue
-from tuner.planning.catalogue import DataRates as DataRates
-from tuner.planning.catalogue import read_catalogue, read_data_rates
+from tuner.planning.catalogue import DataRates, read_catalogue, read_data_rates
 from tuner.settings import Settings
 
 SHIPPED = "shipped with tuner"

@@ -26,7 +26,7 @@ from tuner.service.cluster import HUNG_NS, SILENT_NS, SilenceWatch
 from tuner.service.leading import Term
 from tuner.service.machines import MachineQuery, PricedMachine, machine
 from tuner.store import exports, jobs, launches, stored_files
-from tuner.store.exports import ExportRow as ExportRow
+from tuner.store.exports import ExportRow
 from tuner.store.exports import ExportSpec as ExportSpec
 from tuner.store.jobs import JobRow
 from tuner.store.launches import Launch

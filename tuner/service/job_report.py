@@ -11,15 +11,15 @@ from tuner.planning.search_estimates import (
     ReplayEvidence,
     ReplayPoint,
     ReplayTrial,
+    SearchEstimate,
     estimates,
     stopping_asha_rungs,
 )
-from tuner.planning.search_estimates import SearchEstimate as SearchEstimate
 from tuner.service.bootstrap import Service
 from tuner.service.confirmation import confirmation_of
 from tuner.store import best, curves, jobs, warm_starts
 from tuner.store.answers import CostedReport
-from tuner.store.curves import Improvement as Improvement
+from tuner.store.curves import Improvement
 from tuner.store.jobs import JobRow
 
 # Samplers whose next proposal does not depend on results.

@@ -17,8 +17,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.shared_budgets import full_name
 from tuner.store import exports, jobs, launches, totals
 from tuner.store.cluster_hours import Kind, idle_cost, times
-from tuner.store.totals import Counts, Posted, Running
-from tuner.store.totals import Totals as Totals
+from tuner.store.totals import Counts, Posted, Running, Totals
 from tuner.tuning.rungs import rungs_of
 
 ENTRIES_PAGE = 20_000  # ledger entries summed in one query

@@ -17,7 +17,7 @@ from tuner.service.bootstrap import Service
 from tuner.service.trainables import Described, command_faults
 from tuner.settings import Settings
 from tuner.store import packages
-from tuner.store.packages import PackageRow as PackageRow
+from tuner.store.packages import PackageRow
 from tuner.worker.packages import PackageContents, Stored, check_tops, read_archive, unpack
 from tuner.worker.scratch import Scratch
 

@@ -14,7 +14,6 @@ from tuner.domain.events import Inherited, Launched
 from tuner.domain.job import Algorithm, JobSpec, SamplerName, SchedulerName
 from tuner.domain.space import Config
 from tuner.domain.text import did_you_mean
-from tuner.driver.decision_words import Decision as Decision
 from tuner.driver.replay import Difference as Difference
 from tuner.driver.replay import Fold, JobRecord, Replayed, Unchecked, check, compare
 from tuner.service.bootstrap import Service
