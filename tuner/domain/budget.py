@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from tuner.domain.errors import Fault
@@ -10,6 +11,28 @@ from tuner.domain.money import ZERO, Cost, Money
 OnExhausted = Literal["finish", "pause"]
 UNLIMITED_MICRO_USD = 2**62
 UNLIMITED_GPU_MS = 2**62
+
+
+def cost_limit(usd: Money | None, gpu_ms: int | None) -> Cost:
+    """Return the limit that the ledger enforces on dollars and GPU time. A limit of None becomes a number that no job can reach."""
+    enforced_usd = Money(UNLIMITED_MICRO_USD) if usd is None else usd
+    return Cost(enforced_usd, UNLIMITED_GPU_MS if gpu_ms is None else gpu_ms)
+
+
+def spent_share(usd: Money | None, gpu_ms: int | None, posted: Cost) -> Fraction:
+    """Return the spent share of a limit on dollars and GPU time, or 0 if both limits are None.
+
+    If both are limited, return the larger of the two shares.
+
+    >>> spent_share(Money(10), 100, Cost(Money(4), 50))
+    Fraction(1, 2)
+    """
+    shares = [Fraction(0)]
+    if usd is not None:
+        shares.append(Fraction(posted.usd.micro_usd, usd.micro_usd))
+    if gpu_ms is not None:
+        shares.append(Fraction(posted.gpu_ms, gpu_ms))
+    return max(shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +47,7 @@ class Budget:
 
     @property
     def limit(self) -> Cost:
-        """Return the limit that the ledger enforces on dollars and GPU time. A limit of None becomes a number that no job can reach."""
-        usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
-        return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
+        return cost_limit(self.usd, self.gpu_ms)
 
     @property
     def bound_by_gpus_alone(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from tuner.domain.budget import UNLIMITED_GPU_MS, UNLIMITED_MICRO_USD
+from tuner.domain.budget import cost_limit, spent_share
 from tuner.domain.calendar import Period, period_of, zone
 from tuner.domain.errors import Fault
 from tuner.domain.money import ZERO, Cost, Money
@@ -46,9 +46,7 @@ class SharedBudget:
 
     @property
     def limit(self) -> Cost:
-        """Return the limit that the ledger enforces on dollars and GPU time. A limit of None becomes a number that no job can reach."""
-        usd = Money(UNLIMITED_MICRO_USD) if self.usd is None else self.usd
-        return Cost(usd, UNLIMITED_GPU_MS if self.gpu_ms is None else self.gpu_ms)
+        return cost_limit(self.usd, self.gpu_ms)
 
     def span(self, at: Instant) -> tuple[Instant, Instant | None]:
         """Return the start and the exclusive end of the period that contains `at`. The end is None if the budget has no period."""
@@ -58,16 +56,8 @@ class SharedBudget:
         return all(tags.get(key) == value for key, value in self.match.items())
 
     def share_ppm(self, posted: Cost) -> int:
-        """Return the share of the budget that is spent, in millionths, rounded down.
-
-        If the budget limits both dollars and GPU time, return the larger of the two shares.
-        """
-        parts = [0]
-        if self.usd is not None:
-            parts.append(posted.usd.micro_usd * PPM // self.usd.micro_usd)
-        if self.gpu_ms is not None:
-            parts.append(posted.gpu_ms * PPM // self.gpu_ms)
-        return max(parts)
+        """Return the spent share of the budget in millionths, rounded down."""
+        return int(spent_share(self.usd, self.gpu_ms, posted) * PPM)
 
     def faults(self) -> list[Fault]:
         faults = []

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from tuner.database.database import Connection
 from tuner.domain.access import DEFAULT_PROJECT
+from tuner.domain.budget import spent_share
 from tuner.domain.ledger import Account
 from tuner.domain.money import FREE, ZERO, Cost, Money
 from tuner.domain.shared_budget import SharedBudget
@@ -155,17 +156,8 @@ class BudgetUse:
 
     @property
     def used(self) -> Fraction:
-        """Return the spent fraction of the budget's limit, or 0 without a limit.
-
-        If both dollars and GPU time are limited, return the larger of the two fractions.
-        """
-        budget, posted = self.budget, self.account.posted
-        parts = [Fraction(0)]
-        if budget.usd is not None:
-            parts.append(Fraction(posted.usd.micro_usd, budget.usd.micro_usd))
-        if budget.gpu_ms is not None:
-            parts.append(Fraction(posted.gpu_ms, budget.gpu_ms))
-        return max(parts)
+        """Return the spent share of the budget."""
+        return spent_share(self.budget.usd, self.budget.gpu_ms, self.account.posted)
 
 
 @dataclass(frozen=True, slots=True)

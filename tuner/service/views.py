@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from tuner.database.codec import encode
 from tuner.database.database import Connection, Database
+from tuner.domain.budget import spent_share
 from tuner.domain.trial import TrialState
 from tuner.service.access import shows_all
 from tuner.service.bootstrap import Service
@@ -43,12 +44,8 @@ class JobView:
     @property
     def budget_used(self) -> float:
         """Return the largest used fraction among the limits of the job's budget, at most 1."""
-        budget, posted = self.row.budget, self.summary.account.posted
-        parts = [0.0]
-        if budget.usd is not None:
-            parts.append(posted.usd.micro_usd / budget.usd.micro_usd)
-        if budget.gpu_ms is not None:
-            parts.append(posted.gpu_ms / budget.gpu_ms)
+        budget = self.row.budget
+        parts = [float(spent_share(budget.usd, budget.gpu_ms, self.summary.account.posted))]
         if budget.wall_clock_ns is not None:
             parts.append(self.running_ns / budget.wall_clock_ns)
         if budget.trials is not None:
