@@ -10,15 +10,6 @@ from decimal import Decimal, InvalidOperation
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# On-demand list prices in us-east-1, from AWS's price list of 2026-07-20: one vCPU of an m7i, and one g6.xlarge (one L4) as the
-# price of a GPU.
-LOCAL_USD_PER_CPU_HOUR = 0.0504
-LOCAL_USD_PER_GPU_HOUR = 0.8048
-ON_DEMAND_SOURCE = "AWS us-east-1 on demand, m7i a vCPU and g6.xlarge a GPU, 2026-07-20"
-# Spot prices in us-east-1: m7i.large from AWS's Spot Advisor of 2025-07-28; g6.xlarge is the median of the zones in July 2026.
-LOCAL_SPOT_USD_PER_CPU_HOUR = 0.0162
-LOCAL_SPOT_USD_PER_GPU_HOUR = 0.3618
-SPOT_SOURCE = "AWS us-east-1 spot, m7i.large a vCPU, 2025-07-28, and g6.xlarge a GPU, 2026-07"
 # The values of TUNER_CLOUD: the cloud whose metadata service announces a preemption of this machine. `detect` finds out which cloud it is,
 # and with `none` no metadata service is read.
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
@@ -192,22 +183,6 @@ class Settings:
             raise ValueError(f"TUNER_HOME: {self.home} cannot be created: {error.strerror}; {fix}") from error
         if not os.access(self.home, os.R_OK | os.W_OK | os.X_OK):
             raise ValueError(f"TUNER_HOME: this user cannot write to {self.home}; {fix}")
-
-    def node_price(self, instance_type: str, market: str) -> float | None:
-        """Return the price in USD per hour of a whole node, or None if TUNER_NODE_PRICES lists none for this type and market."""
-        return self.node_prices.get(instance_type if market == "on_demand" else f"{instance_type}/{market}")
-
-    @staticmethod
-    def local_price(*, cpus: float, gpus: float, market: str = "on_demand") -> tuple[float, str]:
-        """Return a price in USD per hour for a node whose instance type has no known price, and the source of the price.
-
-        The price is the sum of list prices for the node's CPUs and GPUs.
-        """
-        if market == "spot":
-            usd = cpus * LOCAL_SPOT_USD_PER_CPU_HOUR + gpus * LOCAL_SPOT_USD_PER_GPU_HOUR
-            return round(usd, 6), SPOT_SOURCE
-        usd = cpus * LOCAL_USD_PER_CPU_HOUR + gpus * LOCAL_USD_PER_GPU_HOUR
-        return round(usd, 6), ON_DEMAND_SOURCE
 
 
 def release() -> str:

@@ -23,8 +23,10 @@ from tuner.cluster.local_watch import Metadata
 from tuner.cluster.nodes import Node, nodes
 from tuner.domain.errors import Conflict, NotFound, Unavailable
 from tuner.domain.listing import Market
+from tuner.domain.money import MICRO
 from tuner.domain.time import NS
 from tuner.service.cluster import import_path
+from tuner.service.node_prices import named_price, price_by_size
 from tuner.settings import Settings
 
 INSTANCE_TYPE = "local"
@@ -99,9 +101,10 @@ def specs(settings: Settings, plan: LocalClusterPlan) -> list[NodeSpec]:
 
 
 def _price(settings: Settings, plan: LocalClusterPlan, market: Market) -> Decimal:
-    named = settings.node_price(INSTANCE_TYPE, market)
-    size = {"cpus": plan.cpus_per_node, "gpus": plan.gpus_per_node}
-    return Decimal(str(settings.local_price(**size, market=market)[0] if named is None else named))
+    price, _ = named_price(settings, INSTANCE_TYPE, market) or price_by_size(
+        cpus=plan.cpus_per_node, gpus=plan.gpus_per_node, market=market
+    )
+    return Decimal(price.micro_usd_per_hour) / MICRO
 
 
 def preempt(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str], None]) -> None:

@@ -24,6 +24,7 @@ from tuner.service import packages
 from tuner.service.bootstrap import Service
 from tuner.service.catalogue import catalogue
 from tuner.service.comparable_jobs import differences
+from tuner.service.node_prices import named_price, price_by_size
 from tuner.settings import Settings
 from tuner.store import evidence, jobs
 from tuner.store.evidence import SpotSpend
@@ -98,16 +99,15 @@ def machine(settings: Settings, row: JobRow, query: MachineQuery) -> PricedMachi
         offered = next((offer for offer in own if offer.market == market), None)
         if offered is not None:
             return _of(prices, offered, market, offered.price, offered.source)
-        usd = settings.node_price(own[0].instance_type, market)
-        if usd is not None:
-            return _of(prices, own[0], market, Price.from_usd_per_hour(usd), "TUNER_NODE_PRICES")
+        named = named_price(settings, own[0].instance_type, market)
+        if named is not None:
+            return _of(prices, own[0], market, *named)
     listed = _listed(prices, row, kind, market, query)
     if listed is not None:
         return listed
     if own and query.region is None:
         # The machine is not in the catalogue. It is priced by its CPUs and GPUs, as when a job is admitted.
-        usd, source = settings.local_price(cpus=own[0].cpus, gpus=own[0].gpus, market=market)
-        return _of(None, own[0], market, Price.from_usd_per_hour(usd), source)
+        return _of(None, own[0], market, *price_by_size(cpus=own[0].cpus, gpus=own[0].gpus, market=market))
     if own:
         detail = f"the catalogue has no price of {kind} in this region; leave out the region, or name an instance_type of the catalogue"
         raise Invalid.at("region", detail)
