@@ -198,15 +198,9 @@ def database_in_memory() -> Database:
 
 
 def service_in(home: Path) -> FakeService:
-    settings = Settings(
-        home=home,
-        database_url=f"sqlite:///{home}/tuner.db",
-        storage=str(home / "storage"),
-        node_prices={"local": 0.2},
-        given_api_key=KEY,
-        rate_limit=1_000_000,
-    )
-    return FakeService(settings, database_in(home))
+    environ = {"TUNER_HOME": str(home), "TUNER_API_KEY": KEY, "TUNER_NODE_PRICES": "local=0.2"}
+    environ |= {"TUNER_RATE_LIMIT": "1000000", "TUNER_OPTUNA_STORAGE": "off"}
+    return FakeService(Settings.from_env(environ), database_in(home))
 
 
 class SharedApp:

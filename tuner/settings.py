@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 # The values of TUNER_CLOUD: the cloud whose metadata service announces a preemption of this machine. `detect` finds out which cloud it is,
 # and with `none` no metadata service is read.
 CLOUDS = ("detect", "aws", "gcp", "azure", "none")
@@ -17,61 +19,64 @@ CLOUDS = ("detect", "aws", "gcp", "azure", "none")
 STORAGES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a process: one field for each `TUNER_*` environment variable that docs/settings.md describes."""
+    """The settings of a process: one field for each `TUNER_*` environment variable that docs/settings.md describes.
+
+    `from_env` sets the defaults.
+    """
 
     home: Path
     database_url: str = field(repr=False)
     storage: str
-    database_url_file: str = ""  #: The file that `database_url` was read from, or "".
-    storage_region: str = ""
+    database_url_file: str  #: The file that `database_url` was read from, or "".
+    storage_region: str
     #: The directory of the cache of datasets on each worker machine. If it is empty, the machine's own setting applies.
-    cache_dir: str = ""
+    cache_dir: str
     #: Size limit in GiB of a worker machine's cache of datasets. If it is None, the machine's own setting applies.
-    cache_gib: int | None = None
-    data_region: str = ""  #: The region of the buckets from which datasets come.
-    storage_class: str = ""
-    storage_tags: str = ""
-    ray_address: str = ""
-    host: str = "127.0.0.1"
-    port: int = 8000
-    url: str = ""  #: The URL at which clients reach the service.
-    allowed_modules: tuple[str, ...] = ("trainables",)
-    packages: bool = False
-    package_mib: int = 16  #: Size limit of an uploaded package, in MiB.
+    cache_gib: int | None
+    data_region: str  #: The region of the buckets from which datasets come.
+    storage_class: str
+    storage_tags: str
+    ray_address: str
+    host: str
+    port: int
+    url: str  #: The URL at which clients reach the service.
+    allowed_modules: tuple[str, ...]
+    packages: bool
+    package_mib: int  #: Size limit of an uploaded package, in MiB.
     #: Environment variables that user code may see. A trailing * matches any ending.
-    pass_env: tuple[str, ...] = ()
-    max_processes: int = 4096  #: Most processes and threads of one attempt.
-    max_open_files: int = 65_536
-    import_memory_gib: int = 8  #: Memory limit, in GiB, when the service imports a trainable to inspect it.
+    pass_env: tuple[str, ...]
+    max_processes: int  #: Most processes and threads of one attempt.
+    max_open_files: int
+    import_memory_gib: int  #: Memory limit, in GiB, when the service imports a trainable to inspect it.
     #: Price of a whole node in USD per hour, by instance type, or by `TYPE/spot` for spot nodes.
-    node_prices: Mapping[str, float] = field(default_factory=dict)
+    node_prices: Mapping[str, float]
     #: The nodes that an autoscaler may start: the path of a file, or its content as JSON.
-    node_types: str = ""
-    prices: str = ""  #: The path of a CSV file that replaces the price catalogue.
-    egress_usd_per_gb: Decimal | None = None
-    storage_usd_per_gb_month: Decimal | None = None
-    local_cpus: int | None = None
-    local_gpus: int | None = None
-    retention: str = "all"  #: The retention policy of jobs that set none, such as `best:30d`.
-    slice_s: float = 10.0  #: Seconds of work that one hold pays for.
-    spot_wait_s: float = 60.0  #: Seconds without a spot machine after which a trial falls back to on-demand.
-    drain_s: float = 0.0  #: Seconds for which the service still answers after SIGTERM.
-    cloud: str = "detect"
-    metadata_url: str = ""
-    webhook_private: bool = False  #: Whether webhooks may go to private addresses and use http.
-    webhook_hosts: tuple[str, ...] = ()  #: Hosts that webhooks may go to even without `webhook_private`.
-    rate_limit: int = 1000  #: Most requests per second with one API key.
-    optuna_storage: str = field(default="", repr=False)
-    tensorboard: str = ""
-    mlflow_uri: str = field(default="", repr=False)
-    mlflow_experiment: str = "tuner"
-    mlflow_register: bool = False
+    node_types: str
+    prices: str  #: The path of a CSV file that replaces the price catalogue.
+    egress_usd_per_gb: Decimal | None
+    storage_usd_per_gb_month: Decimal | None
+    local_cpus: int | None
+    local_gpus: int | None
+    retention: str  #: The retention policy of jobs that set none, such as `best:30d`.
+    slice_s: float  #: Seconds of work that one hold pays for.
+    spot_wait_s: float  #: Seconds without a spot machine after which a trial falls back to on-demand.
+    drain_s: float  #: Seconds for which the service still answers after SIGTERM.
+    cloud: str
+    metadata_url: str
+    webhook_private: bool  #: Whether webhooks may go to private addresses and use http.
+    webhook_hosts: tuple[str, ...]  #: Hosts that webhooks may go to even without `webhook_private`.
+    rate_limit: int  #: Most requests per second with one API key.
+    optuna_storage: str = field(repr=False)
+    tensorboard: str
+    mlflow_uri: str = field(repr=False)
+    mlflow_experiment: str
+    mlflow_register: bool
     #: For tests: the name of a commit. When the process reaches this commit, it ends as if it were killed.
-    failpoint: str = ""
-    given_api_key: str | None = field(default=None, repr=False)
-    project: str = ""
+    failpoint: str
+    given_api_key: str | None = field(repr=False)
+    project: str
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
@@ -81,10 +86,8 @@ class Settings:
             ValueError: A variable has an invalid value. The message begins with the variable's name.
         """
         home = Path(environ.get("TUNER_HOME") or "~/.tuner").expanduser().absolute()
-        host, port = (
-            environ.get("TUNER_HOST") or "127.0.0.1",
-            _int(environ, "TUNER_PORT", 8000, 0, 65535) or 0,
-        )
+        host = environ.get("TUNER_HOST") or "127.0.0.1"
+        port = _int(environ, "TUNER_PORT", 8000, 0, 65535)
         database_url, database_url_file = _database_url(environ, home)
         return cls(
             home=home,
@@ -103,11 +106,11 @@ class Settings:
             url=environ.get("TUNER_URL") or f"http://{_reachable(host)}:{port}",
             allowed_modules=_names(environ.get("TUNER_ALLOWED_MODULES") or "trainables"),
             packages=_one_of(environ, "TUNER_PACKAGES", ("off", "on")) == "on",
-            package_mib=_int(environ, "TUNER_PACKAGE_MIB", 16, 1, 1024) or 0,
+            package_mib=_int(environ, "TUNER_PACKAGE_MIB", 16, 1, 1024),
             pass_env=_variables(environ, "TUNER_PASS_ENV"),
-            max_processes=_int(environ, "TUNER_MAX_PROCESSES", 4096, 16, 1_000_000) or 0,
-            max_open_files=_int(environ, "TUNER_MAX_OPEN_FILES", 65_536, 64, 100_000_000) or 0,
-            import_memory_gib=_int(environ, "TUNER_IMPORT_MEMORY_GIB", 8, 1, 10_000) or 0,
+            max_processes=_int(environ, "TUNER_MAX_PROCESSES", 4096, 16, 1_000_000),
+            max_open_files=_int(environ, "TUNER_MAX_OPEN_FILES", 65_536, 64, 100_000_000),
+            import_memory_gib=_int(environ, "TUNER_IMPORT_MEMORY_GIB", 8, 1, 10_000),
             node_prices=_prices(environ.get("TUNER_NODE_PRICES", "")),
             node_types=_path_or_text(environ.get("TUNER_NODE_TYPES", "")),
             prices=_path(environ.get("TUNER_PRICES", "")),
@@ -123,7 +126,7 @@ class Settings:
             metadata_url=_http_url(environ, "TUNER_METADATA_URL"),
             webhook_private=_one_of(environ, "TUNER_WEBHOOK_PRIVATE", ("refuse", "allow")) == "allow",
             webhook_hosts=_names(environ.get("TUNER_WEBHOOK_HOSTS", "").lower()),
-            rate_limit=_int(environ, "TUNER_RATE_LIMIT", 1000, 1, 1_000_000) or 1000,
+            rate_limit=_int(environ, "TUNER_RATE_LIMIT", 1000, 1, 1_000_000),
             optuna_storage=_unless_off(environ.get("TUNER_OPTUNA_STORAGE") or f"sqlite:///{home}/optuna.db"),
             tensorboard=_path(environ.get("TUNER_TENSORBOARD", "")),
             mlflow_uri=environ.get("TUNER_MLFLOW_URI", ""),
@@ -360,7 +363,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _int(environ: Mapping[str, str], name: str, default: int | None, low: int, high: int) -> int | None:
+def _int(environ: Mapping[str, str], name: str, default: T, low: int, high: int) -> int | T:
     text = environ.get(name)
     if not text:
         return default

@@ -130,14 +130,16 @@ class Life:
     def __init__(
         self, url: str, home: Path, failpoint: str, earlier: Earlier, tell: Tell, late_s: int
     ) -> None:
-        settings = Settings(
-            home=home,
-            database_url=url,
-            storage=str(home / "storage"),
-            node_prices={"local": 0.2},
-            given_api_key=fakes.KEY,
-            webhook_private=True,
-            failpoint=failpoint,
+        settings = Settings.from_env(
+            {
+                "TUNER_HOME": str(home),
+                "TUNER_DATABASE_URL": url,
+                "TUNER_NODE_PRICES": "local=0.2",
+                "TUNER_API_KEY": fakes.KEY,
+                "TUNER_WEBHOOK_PRIVATE": "allow",
+                "TUNER_OPTUNA_STORAGE": "off",
+                "TUNER_FAILPOINT": failpoint,
+            }
         )
         self.acks, self.tell = earlier.acks, tell
         self.verdicts: dict[str, Verdict] = {}
