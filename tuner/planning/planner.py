@@ -50,6 +50,17 @@ class PlanQuestion:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class _Forecast:
+    """What the runs say about the job's cost, duration and trials."""
+
+    usd: Spread
+    gpu_hours: Spread
+    finish_seconds: Spread
+    trials: Spread
+    rungs: tuple[PlannedRung, ...]
+
+
 def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     """Plan a job, which must be valid for admission. Planning runs some tens of simulations of some hundred steps each.
 
@@ -58,8 +69,8 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
         simulate: Runs one simulation. It must be deterministic.
     """
     spec, evidence, life = question.spec, question.evidence, question.life
-    budget, first = spec.budget, question.candidates[0]
-    limits = [ns for ns in (question.deadline_ns, budget.wall_clock_ns) if ns is not None]
+    first = question.candidates[0]
+    limits = [ns for ns in (question.deadline_ns, spec.budget.wall_clock_ns) if ns is not None]
     limit_ns = min(limits, default=None)
     simulated = for_planning(
         spec, steps=spec.fidelity.max or evidence.steps, knows_curves=evidence.knows_curves
@@ -73,16 +84,59 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
     setting = choice.candidate.setting(base, life)
     runs = choice.runs or setting.runs(simulate, RUNS)
     shown = tuple(replace(compared.shown, chosen=compared is choice) for compared in offered)
-    rates = [offer.rate(spec.resources) for offer in setting.offers]
-    most_expensive = max(rates, key=lambda rate: rate.price)
-    most = min(most_expensive.cost(most_expensive.affords_ns(budget.limit)).usd, budget.limit.usd)
-    rungs, gpu_ms = _rungs(setting, runs)
+    forecast = _forecast(spec, setting, runs)
+    on_time = in_time(runs, limit_ns)
     checkpoints = choices.checkpoints(setting, spec)
     others = choices.made(spec, setting, checkpoints, limit_ns, runs, question.room, simulate)
     reason = alternatives.why_chosen(
         choice.shown, [compared.shown for compared in offered if compared is not choice]
     )
-    made = JobPlan(
+    return JobPlan(
+        usd=forecast.usd,
+        gpu_hours=forecast.gpu_hours,
+        finish_seconds=forecast.finish_seconds,
+        trials=forecast.trials,
+        rungs=forecast.rungs,
+        ends=dict(sorted(Counter(str(run.reason) for run in runs if run.reason is not None).items())),
+        deadline_seconds=None if limit_ns is None else limit_ns / NS,
+        in_time=on_time,
+        target=_target(spec, setting, runs),
+        best=_best(spec, runs),
+        checkpoints=checkpoints,
+        choices=(
+            SettingChoice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
+            SettingChoice("market", spec.resources.market, choice.shown.market, reason),
+            *others,
+        ),
+        alternatives=shown,
+        comparisons=alternatives.comparisons(setting, runs, choice.candidate, life, simulate),
+        warnings=(
+            *_of_evidence(spec, setting),
+            *_of_limits(spec, forecast, on_time, limit_ns),
+            *_of_curves(spec, setting),
+        ),
+        inputs=Inputs(
+            evidence,
+            setting.offers,
+            setting.concurrency,
+            setting.speed,
+            question.seed,
+            RUNS,
+            tuple(setting.factors(RUNS)),
+            spec.algorithm.scheduler,
+            setting.spec.algorithm.sampler,
+        ),
+    )
+
+
+def _forecast(spec: JobSpec, setting: Setting, runs: Sequence[SimulatedOutcome]) -> _Forecast:
+    """Return the forecast of the runs. No figure exceeds the limits of the job's budget."""
+    budget = spec.budget
+    rates = [offer.rate(spec.resources) for offer in setting.offers]
+    most_expensive = max(rates, key=lambda rate: rate.price)
+    most = min(most_expensive.cost(most_expensive.affords_ns(budget.limit)).usd, budget.limit.usd)
+    rungs, gpu_ms = _rungs(setting, runs)
+    return _Forecast(
         usd=_spread(
             [run.cost.usd.micro_usd for run in runs],
             unit=1_000_000,
@@ -98,35 +152,6 @@ def plan(question: PlanQuestion, simulate: Simulate) -> JobPlan:
         finish_seconds=_spread([run.elapsed_ns for run in runs], unit=NS, limit=budget.wall_clock_ns),
         trials=_spread([run.trials for run in runs], unit=1, limit=budget.trials),
         rungs=rungs,
-        ends=dict(sorted(Counter(str(run.reason) for run in runs if run.reason is not None).items())),
-        deadline_seconds=None if limit_ns is None else limit_ns / NS,
-        in_time=in_time(runs, limit_ns),
-        target=_target(spec, setting, runs),
-        best=_best(spec, runs),
-        checkpoints=checkpoints,
-        choices=(
-            SettingChoice("instance_type", spec.resources.instance_type, choice.shown.instance_type, reason),
-            SettingChoice("market", spec.resources.market, choice.shown.market, reason),
-            *others,
-        ),
-        alternatives=shown,
-        comparisons=alternatives.comparisons(setting, runs, choice.candidate, life, simulate),
-        warnings=(),
-        inputs=Inputs(
-            evidence,
-            setting.offers,
-            setting.concurrency,
-            setting.speed,
-            question.seed,
-            RUNS,
-            tuple(setting.factors(RUNS)),
-            spec.algorithm.scheduler,
-            setting.spec.algorithm.sampler,
-        ),
-    )
-    return replace(
-        made,
-        warnings=tuple([*_of_evidence(spec, setting), *_of_limits(spec, made), *_of_curves(spec, setting)]),
     )
 
 
@@ -213,20 +238,22 @@ def _of_evidence(spec: JobSpec, setting: Setting) -> Iterator[str]:
         yield f"the trainable decides when a trial ends; {setting.spec.fidelity.max} steps per trial are assumed, {how}"
 
 
-def _of_limits(spec: JobSpec, plan: JobPlan) -> Iterator[str]:
+def _of_limits(
+    spec: JobSpec, forecast: _Forecast, on_time: Chance | None, limit_ns: int | None
+) -> Iterator[str]:
     if spec.window is not None:
         hours = f"from {spec.window.start} to {spec.window.end} {spec.window.timezone}"
         yield f"the finish counts only the hours in which the job may run, {hours}; by the calendar, it is later"
-    if plan.in_time is not None and plan.in_time.chance < SURE_ENOUGH:
-        late, runs = plan.in_time.runs - plan.in_time.met, plan.in_time.runs
-        yield f"in {late} of {runs} runs the job does not finish within {plan.deadline_seconds:g} s"
-    last = plan.rungs[-1]
+    if on_time is not None and limit_ns is not None and on_time.chance < SURE_ENOUGH:
+        late, runs = on_time.runs - on_time.met, on_time.runs
+        yield f"in {late} of {runs} runs the job does not finish within {limit_ns / NS:g} s"
+    last = forecast.rungs[-1]
     if last.trials < 1:
         yield (
             f"the budget trains {last.trials:g} trials to step {last.step} on average: set a larger budget or a smaller fidelity.max"
         )
-    if plan.trials.expected < 5:
-        yield f"{plan.trials.expected:g} trials are too few to search {len(spec.space.parameters)} parameters"
+    if forecast.trials.expected < 5:
+        yield f"{forecast.trials.expected:g} trials are too few to search {len(spec.space.parameters)} parameters"
 
 
 def _of_curves(spec: JobSpec, setting: Setting) -> Iterator[str]:
