@@ -26,6 +26,17 @@ from tuner.tuning.guard import fits_deadline, lease_ns
 ANSWER_NS = 200_000_000  # a new lease is this much and an eighth longer than requested: the worker uses time while it waits for the answer
 
 
+@dataclass(frozen=True, slots=True)
+class LastMessage:
+    """The facts of a worker's last message that are needed after it. The defaults hold until the first message."""
+
+    has_notice: bool = False  #: The machine is about to be taken away.
+    #: How long earlier attempts had trained the first step of this attempt, which they did not finish.
+    carried_ns: int = 0
+    usage: Usage | None = None
+    failure: AttemptFailure | None = None
+
+
 @dataclass(slots=True)
 class AttemptLease:
     """The money of one attempt: its hold, its lease, and the readings of the worker's meter from which its cost is computed.
@@ -43,13 +54,9 @@ class AttemptLease:
     last_message_ns: int  #: When the worker's last message came, on the loop's monotonic clock.
     target_step: int | None  #: The attempt may train up to this step. None if it may train to the end.
     from_step: int  #: The step of the checkpoint that the attempt continued from. 0 if there was none.
-    base: tuple[Cost, int] = (
-        FREE,
-        0,
-    )  #: What it took to reach `from_step`: cost, and duration in nanoseconds.
-    carried_ns: int = (
-        0  #: How long earlier attempts had trained the step after `from_step`, which they did not finish.
-    )
+    #: What it took to reach `from_step`: cost, and duration in nanoseconds.
+    base: tuple[Cost, int] = (FREE, 0)
+    last_message: LastMessage = LastMessage()
     meter: Meter = field(default_factory=Meter)  #: The latest reading of the worker's meter.
     settled: Meter = field(default_factory=Meter)  #: The meter reading up to which the cost is posted.
     posted: dict[CostKind, Cost] = field(default_factory=dict)  #: The cost that was posted so far, by kind.
@@ -61,20 +68,16 @@ class AttemptLease:
     reported: Meter = field(default_factory=Meter)  #: The meter reading at the last report.
     reported_outage_ns: int = 0  #: `outage_ns` of the worker at the last report.
     node: str = ""  #: Ray's id of the node; empty: unknown.
-    has_notice: bool = False  #: The machine is about to be taken away.
     #: When the attempt was given a machine. None while it waits for one, which costs nothing.
     assigned_at: Instant | None = None
     #: The place to which the trial moves once this attempt has saved and paused. None if it stays.
     moving: Place | None = None
-    again_until: int = (
-        0  #: Up to this step, the attempt repeats training of earlier attempts. 0 if it repeats none.
-    )
+    #: Up to this step, the attempt repeats training of earlier attempts. 0 if it repeats none.
+    again_until: int = 0
     again_ns: int = 0  #: Training time spent on repeating earlier training.
-    usage: Usage | None = None
     #: The place of the machine that the attempt was given and pays for. None if the machine was not checked.
     assigned_place: Place | None = None
     wrong_machine: str = ""  #: Why the attempt has to leave its machine. Empty if it does not.
-    failure: AttemptFailure | None = None  #: The last failure that the worker reported.
     environment: Environment | None = None
 
     @property
@@ -160,9 +163,9 @@ class AttemptLease:
         The recorded cost and duration are what the trial would have needed to reach the step without interruptions. They include the
         training of each step once, and the setup of the attempt that began without a checkpoint, but no setup of a later attempt.
         """
-        is_new = not self.from_step and not self.carried_ns
+        is_new = not self.from_step and not self.last_message.carried_ns
         ns = report.meter.ns.get("train", 0) + (
-            report.meter.ns.get("setup", 0) if is_new else self.carried_ns
+            report.meter.ns.get("setup", 0) if is_new else self.last_message.carried_ns
         )
         cost, duration_ns = self.base[0] + self.rate.cost(ns), self.base[1] + ns
         where = (self.trial, self.attempt, report.step, report.at)
@@ -192,9 +195,9 @@ class AttemptLease:
         """Return the record of the attempt after its end."""
         cause: AttemptCause | None = None
         if end == "preempted":
-            cause = "notice" if self.has_notice else "no_notice"
+            cause = "notice" if self.last_message.has_notice else "no_notice"
         elif end in ("lost", "failed"):
-            cause = "machine" if self.wrong_machine else cause_of(self.failure)
+            cause = "machine" if self.wrong_machine else cause_of(self.last_message.failure)
         return replace(self.row, ended_at=at, end=end, reason=reason, detail=detail, cause=cause)
 
     def unposted(self) -> Money:
@@ -329,8 +332,8 @@ class HoldService:
     def _settle(self, tx: JournalTx, lease: AttemptLease, added: Mapping[CostKind, int], at: Instant) -> None:
         used = slice_costs(lease.rate, lease.settled.total_ns, added)
         tx.settle(hold_id(self._job, lease.trial, lease.attempt, lease.slice), used, at=at)
-        if lease.usage is not None:
-            tx.put_usage(lease.trial, lease.attempt, lease.usage)
+        if lease.last_message.usage is not None:
+            tx.put_usage(lease.trial, lease.attempt, lease.last_message.usage)
         _add(lease.posted, used)
         lease.settled = lease.meter
 

@@ -22,7 +22,7 @@ from tuner.domain.preemption_policy import pause_ns
 from tuner.domain.time import NS, Instant
 from tuner.domain.trial import Outcome
 from tuner.driver.deadlines import Deadlines
-from tuner.driver.holds import AttemptLease, HoldService, LeaseRequest
+from tuner.driver.holds import AttemptLease, HoldService, LastMessage, LeaseRequest
 from tuner.driver.learning import Learner
 from tuner.driver.machine_check import MachineCheck
 from tuner.driver.messages import DONE_AGAIN, ENDED, StepReport, WorkerMessage, end_of, event_of
@@ -115,14 +115,11 @@ class Loop:
             return
         with self._turn() as turn:
             lease.read(progress.meter, last_message_ns=self._clock.elapsed_ns())
-            lease.carried_ns = progress.carried_ns
+            lease.last_message = LastMessage(
+                progress.has_notice, progress.carried_ns, progress.usage, progress.failure
+            )
             if lease.began(turn.tx, progress.node, progress.from_step, progress.environment):
                 self.saved[lease.trial] = lease.from_step
-            lease.has_notice, lease.usage, lease.failure = (
-                progress.has_notice,
-                progress.usage,
-                progress.failure,
-            )
             for saved in progress.checkpoints:
                 self._on_saved(turn, lease, saved.step)
                 lease.saved(turn.tx, saved, self.state.spec, turn.at)
@@ -232,7 +229,7 @@ class Loop:
             lease.meter = Meter({**ns, "lost": ns.get("lost", 0) + max(0, silent)})
             lease.node = lease.node or node
             self.stalled.pop(trial, None)
-            end: Outcome = "preempted" if preempted or lease.has_notice else "lost"
+            end: Outcome = "preempted" if preempted or lease.last_message.has_notice else "lost"
             # An attempt on a wrong machine has to end in any case, so the cause is the machine and not the death of the worker.
             end, reason = ("lost", lease.wrong_machine) if lease.wrong_machine else (end, reason)
             self._end(turn, lease, end, reason)
@@ -448,7 +445,7 @@ class Loop:
         trained = report.meter.ns.get("train", 0)
         is_first = lease.last_step == 0
         train_ns = max(0, trained - lease.reported.ns.get("train", 0))
-        train_ns += lease.carried_ns if is_first else 0
+        train_ns += lease.last_message.carried_ns if is_first else 0
         if report.step - lease.last_step:
             self.pace.stepped(lease.trial, train_ns)
         lease.trained(report.step, trained)

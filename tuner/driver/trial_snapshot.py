@@ -94,7 +94,7 @@ def _doubt(steps: int) -> float:
 def may_move(trial: TrialRecord, lease: AttemptLease) -> bool:
     """Return whether the trial can move now: its running attempt can save a new checkpoint, and is neither moving nor losing its machine."""
     under_way = trial.status == "running" and lease.last_step > lease.from_step
-    return under_way and trial.resumable and lease.moving is None and not lease.has_notice
+    return under_way and trial.resumable and lease.moving is None and not lease.last_message.has_notice
 
 
 def unsaved_ns(lease: AttemptLease, kept: int) -> int:
@@ -119,7 +119,7 @@ def _occupied(leases: Mapping[str, AttemptLease], name: str) -> Counter[Offer]:
     """
     occupied: Counter[Offer] = Counter()
     for lease in leases.values():
-        place = lease.moving or lease.place
-        if lease.trial != name and place.offer is not None and (lease.moving or not lease.has_notice):
+        place, leaves = lease.moving or lease.place, lease.last_message.has_notice
+        if lease.trial != name and place.offer is not None and (lease.moving or not leaves):
             occupied[place.offer] += 1
     return occupied
