@@ -71,7 +71,7 @@ def test_artifacts_command_lists_and_downloads(
     client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = Client("http://tuner", fakes.KEY, transport=client._transport)
-    monkeypatch.setattr("tuner.cli.answers.connect", lambda: made)
+    monkeypatch.setattr("tuner.client.Client", lambda: made)
     listed = CliRunner().invoke(app, ["artifacts", job, TRIAL])
     assert listed.exit_code == 0, listed.output
     assert "plot.png" in listed.output

@@ -130,7 +130,7 @@ def test_checkpoint_command_downloads_into_a_new_directory(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "tuner.cli.answers.connect",
+        "tuner.client.Client",
         lambda: Client("http://tuner", fakes.KEY, transport=stored.client._transport),
     )
     to = tmp_path / "model"

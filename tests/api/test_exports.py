@@ -553,7 +553,7 @@ def test_command_waits_shows_the_figures_and_downloads_the_files(
 ) -> None:
     publish(service, job, tmp_path / "work")
     own = Client("http://tuner", fakes.KEY, transport=client._transport)
-    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+    monkeypatch.setattr("tuner.client.Client", lambda: own)
 
     def sleep(_seconds: float) -> Any:
         run(service, job, "export_00001", FakeExportActors(DONE))
@@ -599,7 +599,7 @@ def test_paid_export_survives_a_failed_download(
     publish(service, job, tmp_path / "work")
     line = Breaking(client._transport)
     own = Client("http://tuner", fakes.KEY, transport=line)
-    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+    monkeypatch.setattr("tuner.client.Client", lambda: own)
 
     async def sleep(_seconds: float) -> None:
         with service.database.read() as db:
@@ -627,7 +627,7 @@ def test_id_of_an_export_is_printed_when_it_begins(
     client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Client("http://tuner", fakes.KEY, transport=client._transport)
-    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+    monkeypatch.setattr("tuner.client.Client", lambda: own)
     monkeypatch.setattr(own._http, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     left = CliRunner().invoke(app, ["export", job])
     assert f"tuner export {job} --export export_00001" in left.stderr
@@ -637,7 +637,7 @@ def test_export_does_not_begin_if_its_directory_cannot_be_created(
     client: TestClient, job: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = Client("http://tuner", fakes.KEY, transport=client._transport)
-    monkeypatch.setattr("tuner.cli.exporting.connect", lambda: own)
+    monkeypatch.setattr("tuner.client.Client", lambda: own)
     monkeypatch.setattr(own._http, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     (tmp_path / "file").write_text("")
     refused = CliRunner().invoke(app, ["export", job, "--to", str(tmp_path / "file")])

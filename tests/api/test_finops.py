@@ -126,7 +126,7 @@ def test_report_command_writes_markdown_and_csv(
     service: FakeService, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Client("http://tuner", fakes.KEY, transport=client._transport)
-    monkeypatch.setattr("tuner.cli.finops.connect", lambda: made)
+    monkeypatch.setattr("tuner.client.Client", lambda: made)
     runner, report = CliRunner(), get(client)
     shown = runner.invoke(app, ["report"])
     assert shown.exit_code == 0, shown.output

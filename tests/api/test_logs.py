@@ -183,7 +183,7 @@ def test_logs_command_prints_and_follows(
     job = begun(service, client)
     client.post(f"/v1/jobs/{job}/cancel")
     monkeypatch.setattr(
-        command, "connect", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
+        "tuner.client.Client", lambda: Client("http://tuner", fakes.KEY, transport=client._transport)
     )
 
     def tuner(*words: str) -> Any:

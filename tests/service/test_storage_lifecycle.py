@@ -521,7 +521,7 @@ def test_storage_is_measured_and_shown_with_its_price(
     assert item["usd_per_month"] is None
     clocks.pass_s(DAY_S)
     made = Client("http://tuner", fakes.KEY, transport=client._transport)
-    monkeypatch.setattr("tuner.cli.money.connect", lambda: made)
+    monkeypatch.setattr("tuner.client.Client", lambda: made)
     runner = CliRunner()
     assert job in runner.invoke(app, ["storage", "ls"]).output
     dry = runner.invoke(app, ["storage", "gc", "--dry-run"])
@@ -560,7 +560,7 @@ def test_refused_deletion_does_not_stop_the_deletions_of_other_jobs(
     listed = made.storage()
     needed, other = (item.job for item in listed.items)
     later = fakes.submit(client, warm_start={"jobs": [needed]})
-    monkeypatch.setattr("tuner.cli.money.connect", lambda: made)
+    monkeypatch.setattr("tuner.client.Client", lambda: made)
     monkeypatch.setattr(made, "storage", lambda: listed)
     result = CliRunner().invoke(app, ["storage", "gc", "--json"])
     assert result.exit_code == 1
@@ -624,6 +624,6 @@ def test_spend_has_the_storage_of_each_group_outside_the_budgets(
     }
     assert spend_of(service, ("job",)).total.storage_usd is None
     made = Client("http://tuner", fakes.KEY, transport=priced._transport)
-    monkeypatch.setattr("tuner.cli.money.connect", lambda: made)
+    monkeypatch.setattr("tuner.client.Client", lambda: made)
     shown = CliRunner().invoke(app, ["spend"]).output
     assert "storage: 6 GB-months for $0.138, not counted in bills and budgets" in shown
