@@ -1,4 +1,4 @@
-"""`tuner curves`, `advice`, `checkpoint`, `artifacts` and `logs`: learning curves, ways to save money, stored files, and trials' output."""
+"""`tuner curves`, `advice` and `logs`: learning curves, ways to save money, and trials' output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +13,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli import arguments, escape, tables
+from tuner.cli import tables
 from tuner.cli.arguments import JobId, Json, TrialId
-from tuner.cli.command_group import CommandGroup
 from tuner.cli.escape import number, usd
 from tuner.cli.output import Output, connect
 from tuner.domain.job import FINAL
@@ -24,8 +22,7 @@ from tuner.domain.trial import TRIAL_FINAL
 
 if TYPE_CHECKING:
     from tuner.client import Client
-    from tuner.client.downloads import Downloaded
-    from tuner.schemas.answers import Advice, ArtifactList, Change, Curves, Finding, TrialLog
+    from tuner.schemas.answers import Advice, Change, Curves, Finding, TrialLog
 
 
 WIDTH = 30
@@ -144,56 +141,6 @@ def _figure(value: Any, name: str) -> str:
     if name.endswith("_usd"):
         return usd(value)
     return number(value) if isinstance(value, float) else str(value)
-
-
-checkpoint = CommandGroup("checkpoint", help="Download the checkpoints that trials stored.")
-
-
-@checkpoint.add("get")
-def get(
-    job: JobId,
-    to: Annotated[Path, typer.Option(metavar="DIRECTORY", help="New or empty directory for the files.")],
-    trial: Annotated[
-        str | None,
-        typer.Option(
-            help="Trial of the checkpoint. Default: the job's best trial.", autocompletion=arguments.trials
-        ),
-    ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option(min=1, help="Step of the checkpoint. Default: the best step that has a checkpoint."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Download a checkpoint and verify its files. The download continues after a broken connection, but not in a later command."""
-    Output(as_json).show(connect().download_checkpoint(job, trial, to=to, step=step), _line)
-
-
-def artifacts(
-    job: JobId,
-    trial: TrialId,
-    to: Annotated[
-        Path | None, typer.Option(metavar="DIRECTORY", help="Download the files into this directory.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """List the files that a trial reported with its metrics, or download them."""
-    client = connect()
-    answer = client.artifacts(job, trial) if to is None else client.download_artifacts(job, trial, to=to)
-    Output(as_json).show(answer, _artifacts)
-
-
-def _artifacts(answer: ArtifactList) -> RenderableType:
-    table = tables.plain("file", "step", "bytes", "stored at")
-    for file in answer.items:
-        table.add_row(Text(file.name), str(file.step), str(file.bytes), escape.moment(file.at))
-    return table if answer.items else Text("no artifacts")
-
-
-def _line(answer: Downloaded) -> Text:
-    return Text(
-        f"{answer.trial} at step {answer.step}: {answer.size_bytes} bytes in {answer.directory}", no_wrap=True
-    )
 
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}

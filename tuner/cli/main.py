@@ -12,8 +12,9 @@ from tuner import __version__
 from tuner.cli import arguments, render
 from tuner.cli import watch as watching
 from tuner.cli.access import audit, keys, members, projects, users, whoami
-from tuner.cli.answers import advice, artifacts, checkpoint, curves, logs
+from tuner.cli.answers import advice, curves, logs
 from tuner.cli.arguments import JobId, Json, TrialId
+from tuner.cli.artifacts import artifacts, checkpoint, storage
 from tuner.cli.best import best, best_of_all, pareto
 from tuner.cli.cluster import cluster, preempt
 from tuner.cli.command_group import CommandGroup
@@ -22,7 +23,7 @@ from tuner.cli.estimate import estimate
 from tuner.cli.exporting import export
 from tuner.cli.finops import report
 from tuner.cli.job_yaml import job_file
-from tuner.cli.money import budgets, quota, spend, storage, topup
+from tuner.cli.money import budgets, quota, spend, topup
 from tuner.cli.operating import backup, dashboard, doctor, migrate, packages, replay, restore
 from tuner.cli.output import PROJECT, Output, connect, maybe_done
 from tuner.cli.plan import pilot, plan

@@ -1,4 +1,4 @@
-"""`tuner budgets`, `quota`, `spend`, `storage` and `topup`: the limits on spend, the spend itself, and the stored files."""
+"""`tuner budgets`, `quota`, `spend` and `topup`: the limits on spend, and the spend itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tuner.client import ApiError, Client, Job
-    from tuner.schemas.answers import DeletedArtifacts, StoredFiles, StoredJob
     from tuner.schemas.budgets import ClusterCost, Quota, SharedBudgetAnswer, SpendAnswer, SpendFigures
 
 
@@ -311,99 +310,6 @@ def _machines(cluster: ClusterCost) -> Table:
             "cost idle": lambda kind: escape.usd(kind.idle_usd),
         },
     )
-
-
-storage = CommandGroup("storage", help="Show and delete the files that jobs have in the storage.")
-
-
-@storage.add("ls")
-def list_storage(as_json: Json = False) -> None:
-    """List the jobs that have stored files, largest first, with the cost of storing the files for a month."""
-    Output(as_json).show(connect().storage(), _storage)
-
-
-@storage.add("gc")
-def collect(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the jobs whose files would be deleted.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Delete the files of ended jobs that their retention policies do not keep. The service itself deletes such files a few
-    minutes after they become due, and tries again if the storage fails."""
-    client = connect()
-    due = [files for files in client.storage().items if files.due_trials and files.needed_by is None]
-    if dry_run:
-        Output(as_json).show_all(due, _due)
-        return
-    done: list[DeletedArtifacts] = []
-    try:
-        is_complete = _delete(client, due, done, as_json=as_json)
-    finally:
-        if as_json:  # also if the service does not answer any more
-            Output(as_json).show_all(done, lambda _: "")
-    if not is_complete:
-        raise typer.Exit(1)
-    if not due and not as_json:
-        typer.echo(NOTHING_DUE)
-
-
-NOTHING_DUE = "no ended job has files to delete"
-
-
-def _delete(client: Client, due: Sequence[StoredJob], done: list[DeletedArtifacts], *, as_json: bool) -> bool:
-    """Delete files that are due, and append each deletion to `done`. Return False if the service refused one with 409.
-
-    A job may be needed again since the files were listed. The files of the other jobs are deleted nevertheless.
-    """
-    from tuner.client import ApiError
-
-    is_complete = True
-    for files in due:
-        try:
-            deleted = client.delete_artifacts(files.job, retain=str(files.keeps))
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            typer.echo(escape.harmless(f"{files.job}: {error.title}: {error.detail}"), err=True)
-            is_complete = False
-            continue
-        done.append(deleted)
-        if not as_json:
-            typer.echo(
-                f"{deleted.job}: deleted the files of {escape.plural(deleted.trials, 'trial')}, {deleted.checkpoint_bytes} bytes of checkpoints"
-            )
-    return is_complete
-
-
-def _due(due: Sequence[StoredJob]) -> RenderableType:
-    lines = []
-    for files in due:
-        kept = "nothing" if files.keeps == "none" else f"the files of {files.keeps}"
-        trials = escape.plural(files.due_trials, "trial")
-        lines.append(
-            f"{files.job} has {files.bytes} bytes and keeps {kept}; the files of {trials} are due for deletion"
-        )
-    return Text("\n".join(lines) if lines else NOTHING_DUE)
-
-
-def _storage(answer: StoredFiles) -> RenderableType:
-    table = tables.rows(
-        answer.items,
-        {
-            "job": lambda files: files.job,
-            "name": lambda files: files.name,
-            "state": lambda files: files.state,
-            "bytes": lambda files: files.bytes,
-            "a month": lambda files: escape.usd(files.usd_per_month),
-            "keeps": lambda files: files.keeps or "all",
-            "next deletion": lambda files: escape.moment(files.next_deletion),
-            "needed": lambda files: files.needed_by or "",
-        },
-    )
-    table.add_row("total", "", "", str(answer.bytes), escape.usd(answer.usd_per_month), style="bold")
-    note = "the cost of the storage is not known: set TUNER_STORAGE_USD_PER_GB_MONTH"
-    return Group(table, Text(note)) if answer.usd_per_gb_month is None else table
 
 
 def topup(
