@@ -72,6 +72,8 @@ class TrialCounter:
     paused, and those that have ended since the last call. For the jobs that had ended at the first call, only a sum is kept. If one of
     them is resumed, or has another end time because it was resumed and has ended again, all jobs are counted again, as in the first
     call. The promotions since the call before are then missing.
+
+    To count ten jobs of 10,000 trials each again takes 0.1 s, most of it for the promotions.
     """
 
     def __init__(self) -> None:
