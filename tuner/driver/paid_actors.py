@@ -53,7 +53,7 @@ class PaidActor(Generic[PaidOrder, Result]):
         self._ready = self._actor.ready.remote()
         self._began_ns: int | None = None
         self._answer: Any = None
-        self._told_ns = 0
+        self._reported_ns = 0
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +83,7 @@ class PaidActor(Generic[PaidOrder, Result]):
     def answer(self) -> Result:
         """Return the result of the work. Call this only after `answered` has returned True."""
         answer: Result
-        answer, self._told_ns = ray.get(self._answer)
+        answer, self._reported_ns = ray.get(self._answer)
         return answer
 
     def used_ns(self) -> int:
@@ -94,7 +94,7 @@ class PaidActor(Generic[PaidOrder, Result]):
         """
         if self._began_ns is None:
             return 0
-        return self._told_ns or time.monotonic_ns() - self._began_ns
+        return self._reported_ns or time.monotonic_ns() - self._began_ns
 
 
 def _has(answer: Any, within_s: float) -> bool:
