@@ -34,7 +34,7 @@ from tuner.database.database import Database
 from tuner.domain.events import Reported
 from tuner.domain.money import Cost, Money
 from tuner.domain.records import ReportRow
-from tuner.domain.time import Instant
+from tuner.domain.time import system_now
 from tuner.store.journal import SqlJournal
 
 HOST = "127.0.0.1"
@@ -119,14 +119,14 @@ class Writer(threading.Thread):
     def run(self) -> None:
         service = FakeService(settings=None, database=self._database)  # type: ignore[arg-type]
         fakes.begin(service, self._job)
-        journal = SqlJournal(self._database, self._job, "default", 1, Instant(time.time_ns()))
+        journal = SqlJournal(self._database, self._job, "default", 1, system_now())
         chance, steps, spent = random.Random(0), [0] * TRIALS, 0
         due = time.monotonic()
         while not self._over.wait(max(0.0, due - time.monotonic())):
             due += self._pause_s
             number = chance.randrange(TRIALS)
             steps[number] += 1
-            step, name, at = steps[number], f"trial_{number:05d}", Instant(time.time_ns())
+            step, name, at = steps[number], f"trial_{number:05d}", system_now()
             spent += 100
             value = round(1 - 1 / (step + 1) - chance.random() / 10, 6)
             with journal.transaction() as tx:

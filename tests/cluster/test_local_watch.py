@@ -24,11 +24,10 @@ from tuner.cluster.local_cluster import LocalCluster
 from tuner.cluster.local_node import LocalNode, NodeSpec
 from tuner.cluster.local_watch import LocalWatch, Metadata
 from tuner.cluster.notice_watch import NO_CLOUD
-from tuner.cluster.notices.feeds import wall_clock
 from tuner.cluster.notices.node_board import NodeBoard
 from tuner.cluster.processes import marked
 from tuner.domain.listing import Market
-from tuner.domain.time import Instant, rfc3339
+from tuner.domain.time import Instant, rfc3339, system_now
 from tuner.service.cluster import RayCluster
 from tuner.settings import Settings
 
@@ -36,7 +35,7 @@ NOBODY = Head("nobody-1", "127.0.0.1:1", "http://127.0.0.1:1")
 
 
 def in_two_minutes() -> str:
-    return rfc3339(Instant(wall_clock() // 10**9 * 10**9 + 120 * 10**9))
+    return rfc3339(Instant(system_now() // 10**9 * 10**9 + 120 * 10**9))
 
 
 def watchers(mark: str) -> list[int]:

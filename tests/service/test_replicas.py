@@ -19,9 +19,8 @@ from tuner.cli.main import app
 from tuner.client import Job
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced
-from tuner.domain.time import Instant
+from tuner.domain.time import Instant, system_now
 from tuner.service import periodic
-from tuner.service.bootstrap import system_now
 from tuner.service.cluster import HUNG_NS
 from tuner.service.controller import Controller
 from tuner.service.leading import LEASE_NS

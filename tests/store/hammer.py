@@ -22,7 +22,7 @@ from tuner.database import postgresql
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
 from tuner.domain.money import FREE
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, Instant, system_now
 from tuner.ledger import ledger, shared_budgets
 from tuner.service.leading import Leading, Term
 from tuner.store import launches
@@ -147,7 +147,7 @@ def stop_in_a_write(test: Connection, url: str) -> None:
     refused afterwards.
     """
     database = Database(url)
-    leading = Leading(database, lambda: Instant(time.time_ns()))
+    leading = Leading(database, system_now)
     while (term := leading.term()) is None:
         time.sleep(0.05)
     try:

@@ -19,7 +19,7 @@ from tests.store.crowd import crowd, process
 from tests.strategies import examples
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced, Unavailable
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, Instant, system_now
 from tuner.service.leading import LEASE_NS, ROLE, Leading, Term
 from tuner.store import launches, leadership
 
@@ -194,7 +194,7 @@ def test_postgresql_leader_suspended_during_a_write_is_succeeded(
         began = time.monotonic()
         after = follow(database)
         took = time.monotonic() - began
-        with Leading(database, lambda: Instant(time.time_ns())).write(after) as db:
+        with Leading(database, system_now).write(after) as db:
             db.exec_driver_sql(f"INSERT INTO written (token, holder) VALUES ({after.token}, 'next')")
         assert stopped.pid is not None
         os.kill(stopped.pid, hammer.CONTINUE)
@@ -209,7 +209,7 @@ def test_postgresql_leader_suspended_during_a_write_is_succeeded(
 def test_driver_suspended_during_a_turn_loses_its_locks(postgres_url: str) -> None:
     database = Database(postgres_url)
     create(database, new_job())
-    leading = Leading(database, lambda: Instant(time.time_ns()))
+    leading = Leading(database, system_now)
     with process(hammer.stop_in_a_turn, database, 500) as (stopped, _):
         order_next_launch(leading)
         leading.give_up()
@@ -228,7 +228,7 @@ def test_leader_does_not_wait_for_a_drivers_lock_until_its_term_ends(
     monkeypatch.setattr(leadership, "LOCKED_MS", 100)
     database = Database(postgres_url)
     create(database, new_job())
-    leading = Leading(database, lambda: Instant(time.time_ns()))
+    leading = Leading(database, system_now)
     with process(hammer.stop_in_a_turn, database, 600_000):
         with pytest.raises(Unavailable, match="lock timeout"):
             order_next_launch(leading)
@@ -249,7 +249,7 @@ def order_next_launch(leading: Leading) -> None:
 
 def follow(database: Database) -> Term:
     """Wait until a new service leads, and return its term."""
-    leading = Leading(database, lambda: Instant(time.time_ns()))
+    leading = Leading(database, system_now)
     while (term := leading.term()) is None:
         time.sleep(0.05)
     return term

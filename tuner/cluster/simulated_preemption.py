@@ -14,7 +14,7 @@ from tuner.cluster.head import LocalHead
 from tuner.cluster.launch import ray_environment
 from tuner.cluster.notices.notice import Notice
 from tuner.cluster.processes import kill_marked, marked
-from tuner.domain.time import Instant
+from tuner.domain.time import Instant, system_now
 
 LOOK_S = 0.1
 
@@ -48,7 +48,7 @@ def announce(head: LocalHead, node: KeptNode, notice_ns: int) -> Instant:
     )
     from tuner.cluster.drain import give_notice
 
-    deadline = Instant(time.time_ns() + notice_ns)
+    deadline = Instant(system_now() + notice_ns)
     text = f"{node.name} will be taken away by its operator"
     notice = Notice(f"operator/{node.session}", deadline, text)
     give_notice(running.address, node.node_id, notice)
@@ -60,7 +60,7 @@ def wait_until(node: KeptNode, deadline: Instant) -> bool:
 
     A drained node ends by itself once nothing runs on it.
     """
-    while time.time_ns() < deadline:
+    while system_now() < deadline:
         if next(marked(node.session), None) is None:
             return True
         time.sleep(LOOK_S)

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from tuner.domain.events import ConcurrencyChanged, ControlRequested
-from tuner.domain.time import Instant
+from tuner.domain.time import system_now
 from tuner.driver.launch_context import Heartbeat, LaunchContext
 from tuner.driver.loop import Loop
 from tuner.driver.ray_display import RayDisplay
@@ -51,12 +51,12 @@ class ControlPoller:
         if control.concurrency != self._concurrency and self._loop.end is None:
             self._concurrency = control.concurrency
             width = self._context.width(control.concurrency)
-            self._loop.handle_event(ConcurrencyChanged(Instant(time.time_ns()), width))
+            self._loop.handle_event(ConcurrencyChanged(system_now(), width))
         if control.newest_request > self._loop.state.requests:
             handle_trial_requests(self._loop, self._context)
         if control.request in ("pause", "cancel") and control.request != self._requested:
             self._requested = control.request
-            self._loop.handle_event(ControlRequested(Instant(time.time_ns()), control.request))
+            self._loop.handle_event(ControlRequested(system_now(), control.request))
         if self._loop.end is None:
             self._loop.tick()
 
@@ -65,4 +65,4 @@ def handle_trial_requests(loop: Loop, context: LaunchContext) -> None:
     """Pass the users' new requests about single trials to the loop, until the job has ended."""
     for request in context.trial_requests(after=loop.state.requests):
         if loop.end is None:
-            loop.handle_event(replace(request, at=Instant(time.time_ns())))
+            loop.handle_event(replace(request, at=system_now()))

@@ -24,7 +24,7 @@ from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold
 from tuner.domain.text import storable
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, Instant, system_now
 from tuner.driver.actuator import package_of
 from tuner.driver.paid_work import PaidActorLost, allowed, wait_until, work_limit_s
 from tuner.ledger import ledger
@@ -88,7 +88,7 @@ class ExportRun:
         size, project, job = self.row.spec.resources.on_one_node, self.row.project, self.row.id
         rate = offer.rate(size)
         with self.database.write("export.hold") as db:
-            now = _now()
+            now = system_now()
             limit_ns = self.export.spec.lease_ns(rate, allowed(db, self.row, now))
             ends_at = Instant(now + limit_ns)
             hold = OpenHold(self.export.hold, self.export.id, 1, 1, rate.cost(limit_ns), now, ends_at)
@@ -153,7 +153,7 @@ class ExportRun:
             "variants": [variant.plain() for variant in result.variants],
         }
         with self.database.write("export.end") as db:
-            now = _now()
+            now = system_now()
             if used is not None:
                 ledger.settle(db, self.row.project, self.row.id, self.export.hold, used, now)
             state: Any = "succeeded" if delivered else "failed"
@@ -166,7 +166,7 @@ class ExportRun:
             self._heartbeat_at = time.monotonic()
             try:
                 with self.database.write("export.beat") as db:
-                    self._over = not exports.record_heartbeat(db, self.export, _now())
+                    self._over = not exports.record_heartbeat(db, self.export, system_now())
             except Unavailable as error:
                 # Continue: if the database stays away, the export ends with its lease.
                 log.warning("a heartbeat could not be recorded: %s", error.detail)
@@ -176,10 +176,6 @@ class ExportRun:
 def threads_of(size: Resources) -> int:
     """Return the number of threads with which an export measures latency: the trial's CPUs, rounded down, at least one."""
     return max(1, int(size.cpus))
-
-
-def _now() -> Instant:
-    return Instant(time.time_ns())
 
 
 def main() -> int:

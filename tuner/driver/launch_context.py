@@ -16,7 +16,7 @@ from tuner.domain.cost import total
 from tuner.domain.errors import Fenced, TunerError, Unavailable
 from tuner.domain.events import TrialRequest
 from tuner.domain.money import Money
-from tuner.domain.time import Instant
+from tuner.domain.time import Instant, system_now
 from tuner.ledger import ledger
 from tuner.settings import release
 from tuner.store import jobs, launches, queue
@@ -72,7 +72,7 @@ class LaunchContext:
 
     def may_begin(self) -> bool:
         """Return whether a job that has not begun yet should still begin (see `should_begin`)."""
-        return should_begin(self.row(), Instant(time.time_ns()))
+        return should_begin(self.row(), system_now())
 
     def spend(self) -> dict[str, str]:
         """Return the job's spend and budget, for Ray's dashboard."""
@@ -86,7 +86,7 @@ class LaunchContext:
 
     def losses(self, market: str) -> Losses:
         with self.database.read() as db:
-            return losses(db, self.job, market, Instant(time.time_ns()))
+            return losses(db, self.job, market, system_now())
 
     def artifact_bytes(self, job: str) -> int:
         with self.database.read() as db:
@@ -105,13 +105,13 @@ class LaunchContext:
         """Set the job's state to running, and return its row. Raise Fenced if this driver is not the job's current one."""
         with self.database.write("driver.begin") as db:
             launches.check(db, self.job, self.epoch)
-            jobs.begin_running(db, self.job, at=Instant(time.time_ns()))
+            jobs.begin_running(db, self.job, at=system_now())
             return jobs.get(db, self.job)
 
     def record_heartbeat(self) -> None:
         """Record a heartbeat. Raise Fenced if this driver is not the job's current one."""
         with self.database.write("driver.beat") as db:
-            launches.record_heartbeat(db, self.job, self.epoch, Instant(time.time_ns()))
+            launches.record_heartbeat(db, self.job, self.epoch, system_now())
 
 
 def should_begin(row: JobRow, now: Instant) -> bool:

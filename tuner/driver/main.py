@@ -21,7 +21,7 @@ from tuner.cluster.node_types import node_types_of
 from tuner.database.database import Database
 from tuner.domain.errors import Fenced
 from tuner.domain.events import ControlRequested
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, Instant, system_now
 from tuner.driver.actuator import Actuator, BeginMessages, MemoryLimit, RecentRead, package_of, teacher_of
 from tuner.driver.control_poller import ControlPoller, handle_trial_requests
 from tuner.driver.fallback import placement_of
@@ -52,7 +52,7 @@ log = logging.getLogger("tuner.driver")
 
 class SystemClock:
     def now(self) -> Instant:
-        return Instant(time.time_ns())
+        return system_now()
 
     def elapsed_ns(self) -> int:
         return time.monotonic_ns()
@@ -71,7 +71,7 @@ def pass_gate(
             why = gate.refusal(died_at=died_at)
         except Abandoned:
             row = context.row()
-            if not should_begin(row, Instant(time.time_ns())):
+            if not should_begin(row, system_now()):
                 return row, None
         else:
             return context.row(), why
@@ -98,7 +98,7 @@ def rebuild(
         find: Returns the priced offer that matches a machine, for the machine check. None if machines are not checked.
         places: The offers to choose from, with their rates. None if all machines are equally good.
     """
-    now = Instant(time.time_ns())
+    now = system_now()
     journal = SqlJournal(context.database, context.job, row.project, context.epoch, now)
     journal.budget_version = row.budget_version
     size = row.spec.resources

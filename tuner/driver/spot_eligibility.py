@@ -8,7 +8,6 @@ the same code are not tested again.
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle
@@ -25,7 +24,7 @@ from tuner.domain.money import Cost
 from tuner.domain.offer import Offer
 from tuner.domain.records import OpenHold, SelfTestRow
 from tuner.domain.text import storable
-from tuner.domain.time import NS, Instant
+from tuner.domain.time import NS, Instant, system_now
 from tuner.driver.actuator import package_of, teacher_of
 from tuner.driver.paid_work import PaidActorLost, allowed, wait_until, work_limit_s
 from tuner.ledger import ledger
@@ -107,7 +106,9 @@ class SpotEligibility:
             verdict, reason=storable(verdict.reason)
         )  # it may contain the message of an error in user code
         if code and verdict.lasting:
-            self._note(SelfTestRow(trainable, code, verdict.passed, verdict.reason, self.row.id, _now()))
+            self._note(
+                SelfTestRow(trainable, code, verdict.passed, verdict.reason, self.row.id, system_now())
+            )
         log.info("restore self-test of %s: %s", trainable, verdict)
         if verdict.passed or (not verdict.lasting and self._on_demand_only(verdict.reason)):
             return None
@@ -134,7 +135,7 @@ class SpotEligibility:
         An earlier driver may have left holds, attempts and trials open. Settle these holds, and end the attempts and trials. `died_at`
         is when that driver stopped, and the holds are billed until then. None means now.
         """
-        now = _now()
+        now = system_now()
         with self.database.write("gate.refuse") as db:
             launches.check(db, self.row.id, self.epoch)
             close_open(db, self.row.project, self.row.id, died_at=died_at or now, at=now)
@@ -149,7 +150,7 @@ class SpotEligibility:
                 launches.check(db, self.row.id, self.epoch)
                 jobs.set_offers(db, self.row.id, rest)
                 detail = f"the job uses only on-demand machines, because the restore self-test was not passed: {why}"
-                jobs.move(db, self.row.id, "running", None, at=_now(), detail=detail)
+                jobs.move(db, self.row.id, "running", None, at=system_now(), detail=detail)
             log.warning("%s: %s", self.row.id, detail)
         return bool(rest)
 
@@ -159,7 +160,7 @@ class SpotEligibility:
         """Run the test, and repeat it if its machine is lost."""
         with self.database.write("gate.settle_former") as db:
             launches.check(db, self.row.id, self.epoch)
-            now = _now()
+            now = system_now()
             # The job has had no attempt yet, so only a test that an earlier driver began can have left a hold open.
             ledger.settle_open(
                 db, self.row.project, self.row.id, lambda hold: lost_of(hold, {}, died_at or now, now), now
@@ -205,7 +206,7 @@ class SpotEligibility:
         rate = offer.rate(self.row.spec.resources.on_one_node)
         with self.database.write("gate.hold") as db:
             launches.check(db, self.row.id, self.epoch)
-            now, where = _now(), (name, SELF_TEST, self.epoch, number)
+            now, where = system_now(), (name, SELF_TEST, self.epoch, number)
             affords = rate.affords_ns(allowed(db, self.row, now))
             limit_ns = min(affords, max(LEAST_NS, min(affords // SHARE, MOST_NS)))
             hold = OpenHold(*where, rate.cost(limit_ns), now, Instant(now + limit_ns))
@@ -221,7 +222,7 @@ class SpotEligibility:
             used: dict[CostKind, Cost] = {} if cost.nothing else {"setup": cost}
             actor.kill()  # before its hold is settled: afterwards nothing would pay for the actor
             with self.database.write("gate.settle") as db:
-                ledger.settle(db, self.row.project, self.row.id, name, used, _now())
+                ledger.settle(db, self.row.project, self.row.id, name, used, system_now())
 
     def _order(self, limit_ns: int) -> SelfTestOrder:
         """Return the order for a restore self-test that must end within `limit_ns` nanoseconds."""
@@ -249,7 +250,3 @@ class SpotEligibility:
         if not self.may_continue():
             raise Abandoned
         return True
-
-
-def _now() -> Instant:
-    return Instant(time.time_ns())

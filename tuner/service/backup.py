@@ -14,8 +14,7 @@ from tuner.checkpoints.storage import explained
 from tuner.database.database import Database, knows_revision, newest_revision
 from tuner.domain.errors import BadFile, Conflict, Unavailable
 from tuner.domain.ledger import Account
-from tuner.domain.time import NS, Instant, rfc3339
-from tuner.service.bootstrap import system_now
+from tuner.domain.time import NS, Instant, rfc3339, system_now
 from tuner.service.leading import ROLE
 from tuner.settings import Settings, release
 from tuner.store import copies, restore_corrections

@@ -1,6 +1,5 @@
 """Build a service from its settings. Only this module connects the parts of a service."""
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any, Self
 from tuner.checkpoints.storage import Storage, upload_options
 from tuner.database.database import Database
 from tuner.domain.access import BACKGROUND, DEFAULT_PROJECT, Actor
-from tuner.domain.time import Instant
+from tuner.domain.time import Instant, system_now
 from tuner.service.cluster import Cluster, RayCluster
 from tuner.service.leading import Leading
 from tuner.service.periodic import ServiceHealth
@@ -24,10 +23,6 @@ from tuner.store.queue import QueuePlaces
 from tuner.worker.limits import UserCodeLimits
 
 PROJECT = DEFAULT_PROJECT
-
-
-def system_now() -> Instant:
-    return Instant(time.time_ns())
 
 
 @dataclass(frozen=True)

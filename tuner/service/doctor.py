@@ -18,8 +18,7 @@ from tuner.cluster.nodes import nodes
 from tuner.cluster.versions import RayUnfit, ray_of, version_mismatch
 from tuner.database.database import Connection, Database, knows_revision, newest_revision
 from tuner.domain.errors import BadFile, TunerError, Unavailable
-from tuner.domain.time import DAY_NS, Instant, rfc3339
-from tuner.service.bootstrap import system_now
+from tuner.domain.time import DAY_NS, Instant, rfc3339, system_now
 from tuner.service.cluster import Cluster
 from tuner.service.leading import ROLE
 from tuner.settings import Settings, release

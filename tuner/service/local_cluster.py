@@ -24,7 +24,7 @@ from tuner.cluster.nodes import Node, nodes
 from tuner.domain.errors import Conflict, NotFound, Unavailable
 from tuner.domain.listing import Market
 from tuner.domain.money import MICRO
-from tuner.domain.time import NS
+from tuner.domain.time import NS, system_now
 from tuner.service.cluster import import_path
 from tuner.service.node_prices import named_price, price_by_size
 from tuner.settings import Settings
@@ -176,7 +176,6 @@ def _drain(settings: Settings, name: str, *, notice_ns: int, say: Callable[[str]
         Unavailable: The cluster does not answer, or the node could not be notified.
     """
     # The import takes a second, and `tuner cluster` does not need it.
-    from tuner.service.bootstrap import system_now
 
     if not notice_ns:
         raise Conflict(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tuner.checkpoints.storage import Storage, explained
 from tuner.database.database import Database, knows_revision, older_revisions
 from tuner.domain.errors import Conflict, Invalid
-from tuner.domain.time import Instant
-from tuner.service.bootstrap import Service, system_now
+from tuner.domain.time import Instant, system_now
+from tuner.service.bootstrap import Service
 from tuner.service.periodic import PeriodicService
 from tuner.settings import Settings
 from tuner.store import copies

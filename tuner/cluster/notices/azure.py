@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from tuner.cluster.notices.feeds import CurrentNotices, Feed, ask, wall_clock
+from tuner.cluster.notices.feeds import CurrentNotices, Feed, ask
 from tuner.cluster.notices.notice import (
     MalformedNotice,
     MetadataAnswer,
@@ -21,7 +21,7 @@ from tuner.cluster.notices.notice import (
     succeeded,
     text_of,
 )
-from tuner.domain.time import Instant, rfc3339
+from tuner.domain.time import Instant, rfc3339, system_now
 
 EVENTS_PATH = "/metadata/scheduledevents"
 NAME_PATH = "/metadata/instance/compute/name"
@@ -164,7 +164,7 @@ class AzureFeed(Feed):
             # so that the notice of the event does not count as withdrawn.
             # The next document is compared with this one. If its number is the same or higher, it is accepted without doubt.
             doubt = f"the document of scheduled events is outdated: it has the number {document.incarnation}, but {before} came before"
-        return CurrentNotices(tuple(event.notice(wall_clock()) for event in document.events), doubt)
+        return CurrentNotices(tuple(event.notice(system_now()) for event in document.events), doubt)
 
     def release(self, notice_id: str) -> bool:
         """Approve the event early and return True if Azure accepts.

@@ -17,8 +17,9 @@ from typing import Literal
 import httpx2
 
 from tuner.cluster.notices import aws, azure, gcp
-from tuner.cluster.notices.feeds import Feed, ask, metadata_client, wall_clock
+from tuner.cluster.notices.feeds import Feed, ask, metadata_client
 from tuner.cluster.notices.notice import MalformedNotice, object_of, shown, string, succeeded, text_of
+from tuner.domain.time import system_now
 
 Cloud = Literal["aws", "gcp", "azure"]
 # The same address in all three clouds. Not a host name, because a DNS answer could lead to another server.
@@ -115,8 +116,8 @@ def _gcp_feeds(http: httpx2.Client, sources: Sources) -> list[Feed]:
             timeout_s=sources.answer_s,
         )
         for key, read in (
-            ("preempted", lambda answer: gcp.read_preempted(answer, wall_clock(), lead_s=lead_s)),
-            ("maintenance-event", lambda answer: gcp.read_maintenance(answer, wall_clock())),
+            ("preempted", lambda answer: gcp.read_preempted(answer, system_now(), lead_s=lead_s)),
+            ("maintenance-event", lambda answer: gcp.read_maintenance(answer, system_now())),
         )
     ]
 

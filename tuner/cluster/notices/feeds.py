@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import httpx2
 
 from tuner.cluster.notices.notice import MalformedNotice, MetadataAnswer, Notice
-from tuner.domain.time import Instant
 
 BYTES_MAX = 256 * 1024
 CONNECT_S = 2.0
@@ -43,10 +42,6 @@ class Feed(ABC):
         Return False if the source does not accept that or does not support it.
         """
         return False
-
-
-def wall_clock() -> Instant:
-    return Instant(time.time_ns())
 
 
 def metadata_client() -> httpx2.Client:

@@ -10,9 +10,9 @@ from random import Random
 from types import FrameType
 
 from tuner.cluster.notices.clouds import Sources, feeds
-from tuner.cluster.notices.feeds import Feed, metadata_client, wall_clock
+from tuner.cluster.notices.feeds import Feed, metadata_client
 from tuner.cluster.notices.notice import Notice, changes
-from tuner.domain.time import Instant, seconds_ns
+from tuner.domain.time import Instant, seconds_ns, system_now
 
 STOP_TIMEOUT_S = 10.0
 # Limit of the doublings. With more, the number would finally exceed the range of a float.
@@ -195,7 +195,7 @@ def sigterm_announced(announce: Callable[[Notice], None], *, grace_s: float) -> 
     """
 
     def on_sigterm(signum: int, frame: FrameType | None) -> None:
-        deadline = Instant(wall_clock() + seconds_ns(grace_s))
+        deadline = Instant(system_now() + seconds_ns(grace_s))
         text = f"this process received SIGTERM and will be killed in about {grace_s:g} s"
         announce(Notice("signal/SIGTERM", deadline, text))
 
